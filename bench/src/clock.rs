@@ -1,4 +1,4 @@
-//! The time-stamp counter, and what its ticks are worth.
+//! The time-stamp counter, and the length of its ticks.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 #[inline]
 pub fn ticks() -> u64 {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: every processor of this architecture has the instruction; it reads a counter and touches no memory.
+    // SAFETY: every processor of this architecture has the instruction; it reads a counter and accesses no data.
     unsafe {
         core::arch::x86_64::_rdtsc()
     }

@@ -268,7 +268,7 @@ impl RunArgs {
         })
     }
 
-    /// What repeats one workload.
+    /// The command that repeats one workload.
     fn command(&self, text: &str, entrants: &[Entrant], baseline: Option<&str>) -> String {
         let mut command = format!("nacre bench run {text}");
         entrants.iter().for_each(|entrant| command.push_str(&format!(" -t {}", entrant.name)));

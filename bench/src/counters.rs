@@ -1,14 +1,14 @@
-//! What is counted beside time.
+//! Counters that are reported besides time.
 //!
-//! | counter | what |
+//! | counter | meaning |
 //! | --- | --- |
 //! | `operations` | operations of a round |
 //! | `user.read`, `user.written` | bytes that the workload read and wrote in a round |
 //! | `cpu` | processor time of an operation, client and server, in nanoseconds; not that of threads of the kernel |
-//! | `pm.bytes`, `pm.lines`, `pm.fences` | what an operation stored: bytes, lines of 64 bytes flushed or past the cache, fences |
+//! | `pm.bytes`, `pm.lines`, `pm.fences` | stores of an operation: bytes, lines of 64 bytes flushed or past the cache, fences |
 //! | `write.amplification` | bytes stored on persistent memory for each byte that the workload wrote |
 //! | `writeback.amplification` | bytes of data stored on persistent memory by writeback for each byte of dirty lines; metadata that is written in whole blocks counts as data |
-//! | `disk.bytes` | bytes that an operation wrote to the loop devices under a target: what a peer is on, its journal or log, a tier of nacre |
+//! | `disk.bytes` | bytes that an operation wrote to the loop devices under a target: a peer's device, its journal or log, a tier of nacre |
 //! | `disk.amplification` | bytes written to them for each byte that the workload wrote |
 //! | `cpu.disk` | processor time of an operation that an emulated disk took, in nanoseconds: it waits for its latency with a core |
 //! | `share.write` | the part of the threads' time that stores into persistent memory took, with the delays of the emulation, in percent |
@@ -17,14 +17,14 @@
 //! | `model.accuracy` | how often, at a sync of a block, the buffer benefit model's answer was the one before, in percent |
 //! | `predictor.accuracy` | how often a file on tiers was synchronised as soon, or as late, as the synchronicity predictor expected, in percent |
 //! | `dram` | bytes of DRAM that indexes and caches of nacre take |
-//! | `memory.peak` | bytes of memory that worker and page cache took at most, where they are held to some; a server is not held, and not counted |
+//! | `memory.peak` | bytes of DRAM that worker and page cache took at most, where they have a limit; a server has none, and is not counted |
 //! | `preempted` | how often the scheduler took a core away in a round |
 //! | `trace.failed`, `trace.succeeded` | calls of a trace that failed here only in a round, and that succeeded here only |
-//! | `tier.moved` | bytes that came to a tier and from it in a round, while somebody worked beside that |
+//! | `tier.moved` | bytes that moved to a tier and from it in a round, during other work |
 //! | `program.seconds` | how long a program ran in a round, from its start to its end |
 //!
-//! Those of persistent memory are known where it is emulated; `emulate=dram` counts and slows nothing. DRAM and the model's
-//! accuracy are known of nacre always.
+//! Those of persistent memory are known where it is emulated; `emulate=dram` counts and slows nothing. DRAM and the
+//! model's accuracy are always known of nacre.
 
 use std::collections::BTreeMap;
 
@@ -34,8 +34,8 @@ use crate::target::Traffic;
 use crate::target::watch::Synced;
 use crate::workload::{Measured, Op};
 
-/// Every counter, its unit, and which of two values of it is the better one: what a round of a slice of time got done, and how
-/// often a guess was right, are better the more; the others are what that cost.
+/// Every counter, its unit, and which of two values of it is the better one. Counters of the work done in a round of a
+/// slice of time, and of correct guesses, are better when larger. The others are costs.
 const COUNTERS: &[(&str, &str, Better)] = &[
     ("operations", "op", More),
     ("user.read", "B", More),
@@ -66,7 +66,7 @@ const COUNTERS: &[(&str, &str, Better)] = &[
 /// The counter that has to be asked for.
 pub const SYNCED: &str = "share.synced";
 
-/// What the workload `tier.beside` tells.
+/// The counter of the workload `tier.beside`.
 pub const MOVED: &str = "tier.moved";
 
 /// The unit of a counter; none where there is no such counter.
@@ -84,24 +84,24 @@ pub fn names() -> impl Iterator<Item = &'static str> {
     COUNTERS.iter().map(|(name, ..)| *name)
 }
 
-/// What is counted outside of a workload, in one round.
+/// Values that are counted outside of a workload, in one round.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Counted {
     /// Processor time in nanoseconds.
     pub cpu: u64,
-    /// What reached persistent memory.
+    /// Bytes that reached persistent memory.
     pub traffic: Option<Traffic>,
     /// How often the scheduler took a core away.
     pub preempted: u64,
     /// Bytes written and synced.
     pub synced: Option<Synced>,
-    /// Bytes of memory that were taken at most so far.
+    /// Bytes of DRAM that were taken at most so far.
     pub peak: Option<u64>,
-    /// What the loop devices under the target did, where it has some.
+    /// The work of the loop devices under the target, where it has some.
     pub disk: Option<DiskWork>,
 }
 
-/// What loop devices under a target did, or did so far.
+/// The work of loop devices under a target, in a round or so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DiskWork {
     /// Bytes written.
@@ -111,7 +111,7 @@ pub struct DiskWork {
 }
 
 impl DiskWork {
-    /// What came since another moment.
+    /// The difference from an earlier moment.
     pub fn since(self, before: DiskWork) -> DiskWork {
         let cpu = self.cpu.zip(before.cpu).map(|(now, then)| now.saturating_sub(then));
         DiskWork { written: self.written.saturating_sub(before.written), cpu }
@@ -225,7 +225,7 @@ impl Counters {
             }
             all.extend(disk.cpu.map(|cpu| ("cpu.disk".to_owned(), cpu as f64 / operations)));
         }
-        // What the buffer passed on at once is data, too, and as much of it as was written.
+        // Data that the buffer passed on at once counts as data, too: as much of it as was written.
         if let Some(traffic) = self.traffic.filter(|traffic| traffic.is_counted && traffic.written_back > 0) {
             let stored = traffic.copied.saturating_sub(traffic.eager) as f64;
             all.insert("writeback.amplification".to_owned(), stored / traffic.written_back as f64);
@@ -239,7 +239,7 @@ impl Counters {
     }
 }
 
-/// What came between two moments.
+/// The difference between two moments.
 pub fn difference(before: Traffic, after: Traffic) -> Traffic {
     Traffic {
         is_counted: after.is_counted,
@@ -262,7 +262,7 @@ pub fn difference(before: Traffic, after: Traffic) -> Traffic {
 pub fn processor_time(process: u32) -> u64 {
     let mut clock = 0;
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: both calls only write what they are given a reference to.
+    // SAFETY: both calls only write to the references that they are given.
     let known = unsafe {
         libc::clock_getcpuclockid(process as libc::pid_t, &mut clock) == 0
             && libc::clock_gettime(clock, &mut time) == 0

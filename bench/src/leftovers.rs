@@ -1,9 +1,9 @@
-//! What a run that was killed has left: mounts, loop devices, mapped devices, files, cgroups and directories.
+//! Leftovers of a run that was killed: mounts, loop devices, mapped devices, files, cgroups and directories.
 //!
-//! A run locks its workplace, `nacre-bench-PROCESS` in the directory for temporary files, as long as it lives, and all
-//! that it makes has that name in its own; so it does with a directory that it makes in one that somebody named. The
-//! next run takes away what belongs to a directory that nobody locks and whose process is gone; what was kept on purpose
-//! (`--keep`) is marked, and stays.
+//! A run locks its workplace, `nacre-bench-PROCESS` in the directory for temporary files, as long as it lives. All
+//! that it makes has that name in its own. The same holds for a directory that it makes in one that the user named.
+//! The next run removes everything of a directory that has no lock and belongs to a process that is gone. Directories
+//! that were kept on purpose (`--keep`) are marked, and stay.
 
 use std::fs::{self, File};
 use std::io;
@@ -19,7 +19,7 @@ use rustix::mount::UnmountFlags;
 use crate::run::memory::Groups;
 use crate::say;
 
-/// What the names of everything that a run makes begin with.
+/// The first part of the names of everything that a run makes.
 pub(crate) const PREFIX: &str = "nacre-bench-";
 /// The file in a workplace that says that it stays.
 const KEPT: &str = ".kept";
@@ -38,21 +38,21 @@ pub(crate) fn keep(path: &Path) -> io::Result<()> {
     fs::write(path.join(KEPT), "")
 }
 
-/// Takes away what runs have left that are gone: workplaces in `temporary`, and images in `disk`.
+/// Removes leftovers of runs that are gone: workplaces in `temporary`, and images in `disk`.
 pub(crate) fn sweep(temporary: &Path, disk: &Path) {
     for (process, path) in workplaces(temporary) {
         remove_left(process, &path, || take_away(process, &path, disk));
     }
 }
 
-/// Takes away the directories that such runs have made in one that somebody named.
+/// Removes the directories that such runs have made in one that the user named.
 pub(crate) fn sweep_directory(dir: &Path) {
     for (process, path) in made_in(dir, |rest| rest.split_once('-').map(|(process, _)| process)) {
         remove_left(process, &path, || ());
     }
 }
 
-/// Removes a directory of a process that is gone, after what it holds outside of it.
+/// Removes a directory of a process that is gone, after the things that it holds outside of it.
 fn remove_left(process: u32, path: &Path, first: impl FnOnce()) {
     if path.join(KEPT).exists() || is_alive(process) {
         return;
@@ -65,8 +65,9 @@ fn remove_left(process: u32, path: &Path, first: impl FnOnce()) {
     }
 }
 
-/// Locks a workplace whose process is gone from here. A child that was just being made when it was killed holds the lock
-/// until it has become its program; longer than that, only a run does that another namespace of processes has.
+/// Locks a workplace of a process that cannot be found here. A child that was just being made when the process was
+/// killed holds the lock until it has become its program. Only a live run in another namespace of processes holds it
+/// longer.
 fn lock_left(path: &Path) -> io::Result<File> {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -84,7 +85,7 @@ fn workplaces(temporary: &Path) -> Vec<(u32, PathBuf)> {
     made_in(temporary, |process| Some(process))
 }
 
-/// Directories of our own user whose names begin as ours do, and the process that `process_of` finds in the rest.
+/// Directories of our own user with names that begin as ours do, and the process that `process_of` finds in the rest.
 fn made_in(dir: &Path, process_of: fn(&str) -> Option<&str>) -> Vec<(u32, PathBuf)> {
     let ours = rustix::process::geteuid().as_raw();
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
@@ -104,7 +105,7 @@ fn is_alive(process: u32) -> bool {
 fn take_away(process: u32, path: &Path, disk: &Path) {
     // Asked for first: the kernel forgets where a file is when its file system is detached.
     let loops = loop_devices();
-    // The last one first, as they lie on one another; who still holds one lets go below.
+    // The last one first, as they lie on one another; a process that still holds one lets go below.
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     for dir in mounts_below(&mounts, path).iter().rev() {
         let _ = rustix::mount::unmount(dir, UnmountFlags::empty())

@@ -5,14 +5,14 @@ use std::{fs, io};
 
 use serde::{Deserialize, Serialize};
 
-/// What a reader needs to know to compare figures.
+/// Facts about the machine that a reader needs to compare figures.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Machine {
     /// The processor's name.
     pub cpu: String,
     /// Cores that this process may use.
     pub cores: usize,
-    /// All memory.
+    /// All DRAM, in GiB.
     pub memory_gib: f64,
     /// Name and release of the kernel.
     pub kernel: String,
@@ -67,7 +67,7 @@ const FILE_SYSTEMS: &[(u32, &str)] = &[
 /// The kind of file system that a directory lies on: `ext4` (ext2 and ext3 call themselves so, too), `tmpfs`; its number
 /// where we have no name for it.
 pub(crate) fn file_system(path: &Path) -> io::Result<String> {
-    // The number is one of 32 bits, whatever the type is that the kernel gives it in.
+    // The number is one of 32 bits, in any type that the kernel gives it in.
     let number = rustix::fs::statfs(path)?.f_type as u32;
     let name = FILE_SYSTEMS.iter().find(|(known, _)| *known == number).map(|(_, name)| *name);
     Ok(name.map_or_else(|| format!("{number:#x}"), str::to_owned))

@@ -70,8 +70,8 @@ impl Drop for Workplace {
         if self.keep && leftovers::keep(&self.path).is_ok() {
             eprintln!("kept: {}", self.path.display());
         } else {
-            // Only what is empty is removed: a mount that could not be undone keeps its directory. A directory to mount on
-            // is left where its target was interrupted before something was mounted.
+            // Only empty directories are removed: a mount that could not be undone keeps its directory. A directory to
+            // mount on is left where its target was interrupted before the mount.
             let entries = fs::read_dir(&self.path).into_iter().flatten().flatten();
             entries.for_each(|entry| drop(fs::remove_dir(entry.path())));
             let _ = fs::remove_dir(&self.path);
@@ -79,8 +79,8 @@ impl Drop for Workplace {
     }
 }
 
-/// A directory for what a worker keeps beside its target. It goes away with this value; of a worker that was killed, who
-/// started it removes it ([`Scratch::remove`]).
+/// A directory for a worker's files outside its target. It goes away with this value; if the worker was killed, the
+/// process that started it removes it ([`Scratch::remove`]).
 #[derive(Debug)]
 pub(crate) struct Scratch {
     path: PathBuf,

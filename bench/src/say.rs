@@ -1,4 +1,4 @@
-//! Output for people: results on standard output, whose reader may have gone, and failures in words alone.
+//! Output for people: results on standard output, also when its reader has gone, and failures in words alone.
 
 use std::fmt::Display;
 use std::io::{self, ErrorKind, Write};

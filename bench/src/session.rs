@@ -1,4 +1,4 @@
-//! What every command that measures has in common: its options, and a report that is valid whenever it ends.
+//! The common part of every command that measures: its options, and a report that is valid whenever it ends.
 
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
@@ -58,7 +58,7 @@ pub(crate) fn factor(text: &str) -> Result<f64, String> {
 }
 
 impl Common {
-    /// What repeats a run with these options and this factor.
+    /// The options that repeat a run with these options and this factor.
     pub(crate) fn as_options(&self, scale: Option<f64>) -> String {
         let mut text = format!(" --effort {}", self.effort.name);
         if let Some(scale) = scale {
@@ -82,7 +82,7 @@ impl Common {
     }
 }
 
-/// A run: where it happens, and what it has found so far.
+/// A run: where it happens, and its results so far.
 pub(crate) struct Session<'a> {
     common: &'a Common,
     place: Rc<Workplace>,
@@ -157,7 +157,7 @@ impl<'a> Session<'a> {
         })
     }
 
-    /// Calls `body` with what experiments run in.
+    /// Calls `body` with the setting of experiments.
     pub(crate) fn with_setting<T>(&self, scale: f64, body: impl FnOnce(&Setting<'_>) -> T) -> T {
         body(&Setting {
             place: &self.place,
@@ -174,7 +174,7 @@ impl<'a> Session<'a> {
         })
     }
 
-    /// Where memory can be held, or why not.
+    /// Where DRAM can be limited, or why not.
     pub(crate) fn groups(&self) -> Result<(), String> {
         self.groups.as_ref().map(drop).map_err(Clone::clone)
     }
@@ -184,7 +184,7 @@ impl<'a> Session<'a> {
         self.stop.is_set()
     }
 
-    /// What tells that.
+    /// The flag that tells that.
     pub(crate) fn stop(&self) -> Stop {
         self.stop.clone()
     }
@@ -194,7 +194,7 @@ impl<'a> Session<'a> {
         self.place.clone()
     }
 
-    /// Notes what could not be had.
+    /// Notes targets that could not be had.
     pub(crate) fn note(&mut self, absent: Vec<Absent>) {
         for missing in absent {
             if !self.report.absent.contains(&missing) {
@@ -239,7 +239,7 @@ impl<'a> Session<'a> {
     /// Ends it: the report on standard output where it was asked for there.
     pub(crate) fn finish(self) -> Result<Report, Error> {
         self.progress.bar.finish_and_clear();
-        // What was left out after the last one is not written yet.
+        // Targets left out after the last experiment are not written yet.
         self.write()?;
         if self.common.to_stdout() {
             say::out(&format!("{}\n", serde_json::to_string_pretty(&self.report)?))?;
@@ -249,7 +249,7 @@ impl<'a> Session<'a> {
         Ok(self.report)
     }
 
-    /// Writes what was asked for besides standard output.
+    /// Writes the requested files besides standard output.
     fn write(&self) -> Result<(), Error> {
         if let Some(path) = self.common.output.json.as_deref().filter(|_| !self.common.to_stdout()) {
             file::replace(path, &serde_json::to_string_pretty(&self.report)?)?;
@@ -262,7 +262,7 @@ impl<'a> Session<'a> {
     }
 }
 
-/// One line on the terminal that says what happens, and how much of all is behind it.
+/// One line on the terminal that shows the current work, and how much of all is behind it.
 struct Progress {
     bar: ProgressBar,
     finished: Cell<u64>,

@@ -8,7 +8,7 @@ use std::str::FromStr;
 
 use nacre_engine::size;
 
-/// A name and its parameters. What is asked for is noted, so that a parameter nobody knows is found.
+/// A name and its parameters. Each requested parameter is noted, so that a parameter with no use is found.
 #[derive(Debug, Clone, Default)]
 pub struct Spec {
     name: String,
@@ -45,7 +45,7 @@ impl fmt::Display for Spec {
 }
 
 impl Spec {
-    /// What stands before the parameters.
+    /// The part before the parameters.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -116,7 +116,7 @@ impl Spec {
         self.take(key, default, |text| Ok(text.to_owned()))
     }
 
-    /// After everything was asked for: a parameter that nobody asked for is an error.
+    /// After all requests: a parameter that was never requested is an error.
     pub fn finish(&self) -> Result<(), String> {
         let known = self.known.borrow();
         let Some(stranger) = self.given.keys().find(|key| !known.contains_key(*key)) else { return Ok(()) };
@@ -124,7 +124,7 @@ impl Spec {
         Err(format!("{} has no parameter {stranger}; it has: {}", self.name, names.join(", ")))
     }
 
-    /// What was asked for, with the values in use.
+    /// The requested parameters, with the values in use.
     pub fn in_use(&self) -> Vec<(String, String)> {
         self.known.borrow().iter().map(|(key, value)| (key.clone(), value.clone())).collect()
     }

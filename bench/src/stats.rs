@@ -144,8 +144,8 @@ pub fn ratio_interval(over: &[f64], under: &[f64]) -> (f64, f64) {
     (quantile(&ratios, 0.025), quantile(&ratios, 0.975))
 }
 
-/// Probabilities as they are when that many questions were asked at once, in the order given (Benjamini and Hochberg): of
-/// those below a level, at most that share is expected to be found by chance.
+/// Probabilities as they are when that many questions were asked at once, in the order given (Benjamini and Hochberg).
+/// Of those below a level, at most that share is expected to be found by chance.
 pub fn adjusted(probabilities: &[f64]) -> Vec<f64> {
     let count = probabilities.len() as f64;
     let mut order: Vec<usize> = (0..probabilities.len()).collect();

@@ -1,4 +1,4 @@
-//! Sets of a block's lines as bits, and the bytes that a write brings.
+//! Sets of a block's lines as bits, and the bytes of a write.
 
 use std::io::IoSlice;
 
@@ -39,7 +39,7 @@ pub(crate) fn runs(mut set: u64) -> impl Iterator<Item = (usize, usize)> {
     })
 }
 
-/// As [`runs`], with runs joined that lie in one unit of `unit` lines: media takes the whole unit for either.
+/// As [`runs`], with runs joined that lie in one unit of `unit` lines, because media writes the whole unit for either.
 pub(crate) fn runs_by_unit(set: u64, unit: usize) -> impl Iterator<Item = (usize, usize)> {
     let mut plain = runs(set).peekable();
     std::iter::from_fn(move || {
@@ -74,7 +74,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Gives the next `count` bytes where they are, in pieces, each with the number of those before it.
+    /// Passes the next `count` bytes to `give` without a copy, in pieces, each with the number of bytes before it.
     pub(crate) fn pass(
         &mut self,
         count: usize,
@@ -101,7 +101,7 @@ impl<'a> Source<'a> {
     }
 }
 
-/// The parts of a range of a file, block by block: its number and the bytes in it.
+/// The parts of a range of a file, block by block: the block's number and the bytes in it.
 pub(crate) fn parts(offset: u64, len: u64) -> impl Iterator<Item = (u64, usize, usize)> {
     let end = offset + len;
     let mut at = offset;

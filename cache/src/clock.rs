@@ -1,4 +1,4 @@
-//! The time that ages are measured in.
+//! The clock that measures ages.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,10 +8,10 @@ use rustix::time::{ClockId, clock_gettime};
 /// Milliseconds since any start, never going back.
 #[derive(Debug, Clone, Default)]
 pub enum Clock {
-    /// The kernel's, at the resolution of its tick, which costs no system call.
+    /// The kernel's coarse clock, at the resolution of its tick, which costs no system call.
     #[default]
     Real,
-    /// What a test says.
+    /// A time that a test sets.
     Set(Arc<AtomicU64>),
 }
 

@@ -1,4 +1,4 @@
-//! What of a block is written, and in how many operations.
+//! The parts of a block to write, and the operations that write them.
 
 use std::io::IoSlice;
 use std::ops::Range;
@@ -12,7 +12,7 @@ use crate::file::{Entry, File};
 use crate::fs::Shared;
 use crate::write::own;
 
-/// Bytes that one operation writes at the most.
+/// The largest number of bytes that one operation writes.
 const MAX_RUN: u64 = 1 << 20;
 
 /// The dirty parts of one block, as bytes in it.
@@ -23,8 +23,8 @@ pub(crate) struct Dirty {
 }
 
 impl<L: Data + Extents> Shared<L> {
-    /// The dirty parts of a block, up to `limit` bytes of the file. Where the layout writes in units of more than a line,
-    /// the dirty lines of a unit are one part, with what lies between them.
+    /// The dirty parts of a block, up to `limit` bytes of the file. If the layout writes in units of more than a line,
+    /// the dirty lines of a unit and the lines between them form one part.
     pub(crate) fn dirty_parts(
         &self,
         node: &L::Node,
@@ -53,9 +53,9 @@ impl<L: Data + Extents> Shared<L> {
         Ok(Dirty { block, buffer: entry.buffer.clone(), parts })
     }
 
-    /// Where a part of the block at `start` begins whose first line holds the end that media knows, and which appends to it:
-    /// behind that end, if what is before it has stayed as it is. A layout that copies on write appends without a copy, and
-    /// would copy the block for that line.
+    /// The start of `part` of the block at `start`, without old bytes. The part begins at the end on media if that
+    /// lies in its first line and the bytes before it are unchanged. A layout that copies on write then appends
+    /// without a copy, and would otherwise copy the block for that line.
     fn without_old_end(
         &self,
         node: &L::Node,
@@ -75,8 +75,8 @@ impl<L: Data + Extents> Shared<L> {
         Ok(if is_same { end } else { part.start })
     }
 
-    /// Writes dirty parts in order, those that lie together in one operation, as long as `go_on` says so. Gives the
-    /// number of blocks that are written, and the error that ended it.
+    /// Writes dirty parts in order, contiguous ones in one operation, while `go_on` is true. Returns the number of
+    /// blocks written, and the error that ended it.
     pub(crate) fn write_dirty(
         &self,
         node: &L::Node,
@@ -101,7 +101,7 @@ impl<L: Data + Extents> Shared<L> {
         (done, Ok(()))
     }
 
-    /// Writes blocks each of which follows the one before; their first and last may be there in several parts.
+    /// Writes consecutive blocks. The first and the last may have several parts.
     fn write_run(&self, node: &L::Node, file: &File, dirty: &[Dirty], now: Timestamp) -> Result<()> {
         let mut slices: SmallVec<[IoSlice<'_>; 8]> = SmallVec::new();
         let mut start = 0;
@@ -139,7 +139,7 @@ impl<L: Data + Extents> Shared<L> {
         Ok(())
     }
 
-    /// The time to write a file's data with: its newest change, unless the layout knows a newer one.
+    /// The time to write a file's data with: its newest change, unless the layout has a newer one.
     pub(crate) fn time_of(&self, node: &L::Node, file: &File) -> Result<Timestamp> {
         match *file.times.lock() {
             Some(times) => Ok(times.ctime),
@@ -148,14 +148,14 @@ impl<L: Data + Extents> Shared<L> {
     }
 }
 
-/// The second goes on where the first ends.
+/// Whether the second continues at the end of the first.
 fn follows(first: &Dirty, second: &Dirty) -> bool {
     first.block + 1 == second.block
         && first.parts.last().is_some_and(|part| part.1 == BLOCK)
         && second.parts.first().is_some_and(|part| part.0 == 0)
 }
 
-/// Bytes of the lines of a set.
+/// The number of bytes of the lines of a set.
 pub(crate) fn bytes_of(set: u64) -> u64 {
     runs(set).map(|(first, end)| ((end - first) * LINE) as u64).sum()
 }

@@ -1,4 +1,4 @@
-//! The contract's data and space, through the cache.
+//! Data and space of the contract, through the cache.
 
 use std::io::IoSlice;
 

@@ -1,4 +1,4 @@
-//! Blocks leave DRAM: written, cut off, or nobody's any more.
+//! Blocks that leave DRAM: written, cut off, or without an owner.
 
 use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{Data, Extents, FileBlock, Place, Result, SetAttr};
@@ -12,8 +12,8 @@ use crate::fs::Shared;
 use crate::order::Slot;
 use crate::write::own;
 
-/// What blocks that leave a file's index had of the pool and of the layout: given back together, as each time takes the
-/// locks of both.
+/// Buffers and reserved space of blocks that leave a file's index. They are given back together, because each return
+/// takes the locks of the pool and the layout.
 #[derive(Default)]
 pub(crate) struct Leaving {
     blocks: u64,
@@ -29,7 +29,7 @@ impl Leaving {
 }
 
 impl<L: Data + Extents> Shared<L> {
-    /// Takes a block that no flight has out of the index. Under `blocks`, alone, until [`Shared::let_go`].
+    /// Takes a block that is not in flight out of the index. Under `blocks`, exclusively, until [`Shared::let_go`].
     pub(crate) fn leave(&self, file: &File, blocks: &mut Blocks, block: u64, leaving: &mut Leaving) {
         let Some(entry) = blocks.index.remove(block) else { return };
         let Entry { slot, buffer, dirty, flight, model, space, .. } = entry;
@@ -44,25 +44,25 @@ impl<L: Data + Extents> Shared<L> {
         leaving.add(slot, buffer, space + of_file);
     }
 
-    /// Gives back what blocks had that left. Under `blocks`, alone.
+    /// Gives back buffers and space of blocks that left. Under `blocks`, exclusively.
     pub(crate) fn let_go(&self, file: &File, blocks: &mut Blocks, leaving: Leaving) {
         if leaving.buffers.is_empty() {
             return;
         }
-        // First: whoever finds nothing waiting any more tries whether there is space.
+        // First, because a writer that finds nothing waiting then tries to reserve space.
         self.give_back(file, blocks, leaving.space);
         file.cached.fetch_sub(leaving.blocks, Ordering::AcqRel);
         self.pool.release_all(leaving.buffers);
     }
 
-    /// Takes blocks that no flight has out of the index. Under `blocks`, alone.
+    /// Takes blocks that are not in flight out of the index. Under `blocks`, exclusively.
     pub(crate) fn leave_all(&self, file: &File, blocks: &mut Blocks, which: impl IntoIterator<Item = u64>) {
         let mut leaving = Leaving::default();
         which.into_iter().for_each(|block| self.leave(file, blocks, block, &mut leaving));
         self.let_go(file, blocks, leaving);
     }
 
-    /// Gives space of the layout back. Under `blocks`, alone.
+    /// Gives space of the layout back. Under `blocks`, exclusively.
     fn give_back(&self, file: &File, blocks: &mut Blocks, space: u64) {
         if file.is_gone() && file.has_flights() {
             blocks.owed += space;
@@ -71,7 +71,7 @@ impl<L: Data + Extents> Shared<L> {
         }
     }
 
-    /// Remembers a block that leaves, where the model may be asked about it before long.
+    /// Tracks a block that leaves, if the model may be asked about it before long.
     fn remember(&self, file: &File, block: u64, state: ModelBlock) {
         let mut history = file.history.lock();
         if history.last_sync_ms().is_none()
@@ -85,7 +85,7 @@ impl<L: Data + Extents> Shared<L> {
         file.ghosts.store(history.len(), Ordering::Relaxed);
     }
 
-    /// What waits for media is nobody's any more: the inode is gone.
+    /// Drops all blocks of a file whose inode is gone.
     pub(crate) fn discard(&self, file: &File) {
         file.gone.store(true, Ordering::Release);
         file.raise_epoch();
@@ -103,7 +103,8 @@ impl<L: Data + Extents> Shared<L> {
         self.table.remove(file.id);
     }
 
-    /// Cuts what lies at `size` and behind it, after the layout has. No flight is under way. Under `blocks`, alone.
+    /// Cuts the blocks at `size` and behind it, after the layout has. No writeback is in flight. Under `blocks`,
+    /// exclusively.
     pub(crate) fn cut(&self, node: &L::Node, file: &File, blocks: &mut Blocks, size: u64) {
         let behind: Vec<u64> =
             blocks.index.range(size.div_ceil(BLOCK as u64)..u64::MAX).map(|(block, _)| block).collect();
@@ -121,7 +122,8 @@ impl<L: Data + Extents> Shared<L> {
             entry.valid &= !behind;
             entry.dirty &= !behind;
             if entry.dirty == 0 && self.was_never_written(node, last) {
-                // The block was written to, and the file keeps it: the end of what is left of it is written, all zeros.
+                // The block was written to, and the file keeps it. The end of the remaining part is written, all
+                // zeros.
                 let first = (within - 1) / LINE;
                 let line = lines(first, first + 1);
                 if entry.valid & line == 0 {
@@ -138,7 +140,7 @@ impl<L: Data + Extents> Shared<L> {
         self.drop_ghosts(forgotten);
     }
 
-    /// Whether the layout has no data for a block of a file. An error says nothing.
+    /// Whether the layout has no data for a block of a file. False on an error.
     fn was_never_written(&self, node: &L::Node, block: u64) -> bool {
         let extents = self.layout.resolve(node, FileBlock(block), 1).unwrap_or_default();
         extents.first().is_some_and(|extent| {
@@ -146,8 +148,8 @@ impl<L: Data + Extents> Shared<L> {
         })
     }
 
-    /// The last block of a file is about to leave: the layout's times become those that callers see. Under `blocks`,
-    /// alone.
+    /// Copies the times that callers see to the layout, before the last block of a file leaves. Under `blocks`,
+    /// exclusively.
     pub(crate) fn settle_times(&self, node: &L::Node, file: &File) -> Result<()> {
         let Some(times) = *file.times.lock() else { return Ok(()) };
         if self.layout.getattr(node)?.mtime != times.mtime || times.atime.is_some() {

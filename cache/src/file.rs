@@ -1,4 +1,4 @@
-//! What the cache knows about one file, and the nodes that callers hold.
+//! The state of one file in the cache, and the nodes that callers hold.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use nacre_policy::{Block as ModelBlock, FileHistory};
 use crate::index::Index;
 use crate::order::Slot;
 
-/// Times a file's writeback may fail in a row, a period after the other, before the blocks are given up.
+/// The number of failed writebacks in a row, one period apart, after which the blocks are dropped.
 const MAX_ATTEMPTS: u32 = 3;
 
 /// See [`File::is_preallocated`] and [`File::is_dense`].
@@ -19,23 +19,23 @@ const UNKNOWN: u32 = 0;
 const NO: u32 = 1;
 const YES: u32 = 2;
 
-/// A block of a file in DRAM. What each write to it needs comes first, in one line of the CPU's cache.
+/// A block of a file in DRAM. The fields that each write needs come first, in one cache line of the CPU.
 #[repr(C, align(64))]
 pub(crate) struct Entry {
-    /// Shared with the flight as long as it was not written to since that began.
+    /// The bytes. Shared with the writeback in flight until the first write after it began.
     pub(crate) buffer: Frame,
-    /// Lines whose bytes are here; of the others the layout has them.
+    /// Lines that are valid here. The layout has the other lines.
     pub(crate) valid: u64,
-    /// Lines that media does not have and that are in no flight. All of them are valid.
+    /// Lines that neither media nor a writeback in flight has. All of them are valid.
     pub(crate) dirty: u64,
-    /// What the model knows about it.
+    /// The state of the block in the model.
     pub(crate) model: ModelBlock,
     pub(crate) slot: Slot,
-    /// The pool's age when it was last put at the end of its list.
+    /// The age of the pool when the block was last put at the end of its list.
     pub(crate) listed_at: u32,
-    /// What a writeback has taken and not finished.
+    /// The part that a writeback has taken and not finished.
     pub(crate) flight: Option<Box<Flight>>,
-    /// Blocks of the layout's space that are set aside for what is in the slot.
+    /// Blocks of the layout's space that are reserved for this block.
     pub(crate) space: u64,
 }
 
@@ -54,95 +54,94 @@ pub(crate) struct Flight {
 #[derive(Default)]
 pub(crate) struct Blocks {
     pub(crate) index: Index<Entry>,
-    /// A flight is under way that lets the size on media grow. There is one at a time: they go in order.
+    /// A writeback in flight extends the size on media. At most one does at a time, because they go in order.
     pub(crate) extending: bool,
-    /// Blocks of the layout's space that are set aside for the file, as long as it has blocks in DRAM.
+    /// Blocks of the layout's space that are reserved for the file while it has blocks in DRAM.
     pub(crate) space: u64,
-    /// Blocks of the layout's space that are given back when the last flight of a file has landed that is gone: it may
-    /// need what was set aside for others.
+    /// Blocks of the layout's space that the last writeback in flight of a removed file returns at its end. Until then
+    /// it may need space that is reserved for other files.
     pub(crate) owed: u64,
 }
 
-/// Times that media does not know yet.
+/// Times that media does not have yet.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Times {
     pub(crate) mtime: Timestamp,
     pub(crate) ctime: Timestamp,
-    /// When the file was read since the write, by the rules of relatime; `None` when it was not.
+    /// The time of the last read since the write, by the rules of relatime; `None` without such a read.
     pub(crate) atime: Option<Timestamp>,
 }
 
-/// Whether a file is new, and where its first writes go.
+/// The state of a file for the new-file predictor, and where its first writes go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Birth {
-    /// It was synchronised, or was there before it was known here.
+    /// It is not new: it was synchronised, or existed before the cache knew it.
     Over,
     /// It was never written to.
     Empty,
-    /// Through DRAM: what its first synchronisation says is said of new files.
+    /// Its writes go through DRAM. The verdict of its first sync is a sample for the new-file predictor.
     Watched,
-    /// Past DRAM, as it is better for new files.
+    /// Its writes bypass DRAM, because the new-file predictor prefers that.
     Past,
 }
 
 impl Birth {
     const ALL: [Birth; 4] = [Birth::Over, Birth::Empty, Birth::Watched, Birth::Past];
 
-    /// Of a file that is known from now on.
+    /// The state of a file that the cache learns of now.
     fn of(attr: &Attr) -> Birth {
         if attr.size == 0 && attr.allocated == 0 { Birth::Empty } else { Birth::Over }
     }
 }
 
-/// What is known about one file.
+/// The state of one file.
 ///
 /// Invariants: without blocks in the index, `size == below` and there are no `times`; `below <= size`.
 pub(crate) struct File {
     pub(crate) id: InodeId,
-    /// The size that callers see. Changed under `blocks`.
+    /// The size that callers see. It changes under `blocks`.
     pub(crate) size: AtomicU64,
-    /// The size that the layout below knows.
+    /// The size in the layout below.
     pub(crate) below: AtomicU64,
     /// Flags of the inode.
     pub(crate) flags: AtomicU32,
     pub(crate) blocks: RwLock<Blocks>,
-    /// Blocks in the index, to be looked at without the lock.
+    /// Blocks in the index, to be read without the lock.
     pub(crate) cached: AtomicU64,
     pub(crate) times: Mutex<Option<Times>>,
     pub(crate) history: Mutex<FileHistory>,
-    /// Blocks in `history`, to be looked at without the lock.
+    /// Blocks in `history`, to be read without the lock.
     pub(crate) ghosts: AtomicU64,
-    /// A [`Birth`] as a number, and when that was found out, by the clock of the cache.
+    /// A [`Birth`] as a number, and the time at which it was set, by the clock of the cache.
     birth: AtomicU32,
     born_ms: AtomicU64,
-    /// Raised by whoever makes flights pointless.
+    /// Raised by operations that make writebacks in flight pointless.
     pub(crate) epoch: AtomicU64,
-    /// The inode is gone: what is left here is nobody's.
+    /// The inode is gone, and the rest of its state has no owner.
     pub(crate) gone: AtomicBool,
-    /// Flights under way; raised under `blocks`.
+    /// Writebacks in flight, raised under `blocks`.
     flights: Mutex<u32>,
     landed: Condvar,
-    /// What the next sync of the file has to tell.
+    /// The error that the next sync of the file reports.
     error: Mutex<Option<Kind>>,
-    /// Data of it was given up, of which no sync has told yet.
+    /// Data of the file was dropped, and no sync has reported it yet.
     has_lost: AtomicBool,
-    /// Writebacks that failed in a row, each after a rest behind the one before.
+    /// Writebacks that failed in a row, each after the backoff of the one before.
     attempts: AtomicU32,
-    /// Until when nobody but a sync tries again, by the clock of the cache.
+    /// The end of the retry backoff by the clock of the cache. Until then only a sync tries again.
     rests_until_ms: AtomicU64,
-    /// Whether it has blocks behind its size that were allocated beforehand: [`UNKNOWN`], [`NO`] or [`YES`]. Only the layout
-    /// knows which: what is written there takes no space, and a truncation frees them by the size that the layout knows.
-    /// Such a file's writes go to media at once.
+    /// Whether the file has preallocated blocks behind its size: [`UNKNOWN`], [`NO`] or [`YES`]. Only the layout knows
+    /// which blocks these are. A write there takes no space, and a truncation frees them by the size that the layout
+    /// has. Writes to such a file go to media at once.
     preallocated: AtomicU32,
-    /// Whether each of its blocks before its size is in DRAM or on media. Whoever may make a hole says so first, and a hole
-    /// is not looked for again.
+    /// Whether each block before the size is in DRAM or on media. An operation that may make a hole clears this first,
+    /// and holes are not searched again.
     dense: AtomicU32,
-    /// It was cut to nothing and what it had is gone: what is written instead does not wait beyond the close that comes
-    /// after it.
+    /// The file was truncated to zero, and its old contents are gone. New contents wait until the next close at most.
     pub(crate) replaced: AtomicBool,
-    /// Callers that want every write on media at once, as for a mapping.
+    /// The number of callers that bypass the buffer, such as mappings.
     pub(crate) pinned: AtomicU32,
-    /// What the change counter is ahead of the layout's: it grows with each buffered write.
+    /// The lead of the change counter over the layout's. It grows with each buffered write.
     pub(crate) changes: AtomicU64,
 }
 
@@ -176,13 +175,13 @@ impl File {
         }
     }
 
-    /// Whether it is new.
+    /// The state for the new-file predictor.
     pub(crate) fn birth(&self) -> Birth {
         let number = self.birth.load(Ordering::Relaxed);
         Birth::ALL.into_iter().find(|birth| *birth as u32 == number).unwrap_or(Birth::Over)
     }
 
-    /// It was found out now.
+    /// Sets the state, as of now.
     pub(crate) fn set_birth(&self, birth: Birth, now_ms: u64) {
         self.born_ms.store(now_ms, Ordering::Relaxed);
         self.birth.store(birth as u32, Ordering::Relaxed);
@@ -200,7 +199,7 @@ impl File {
         self.below.load(Ordering::Acquire)
     }
 
-    /// Has blocks in DRAM.
+    /// Whether it has blocks in DRAM.
     pub(crate) fn is_cached(&self) -> bool {
         self.cached.load(Ordering::Acquire) > 0
     }
@@ -214,7 +213,7 @@ impl File {
         }
     }
 
-    /// Both sizes are this now, with nothing in DRAM behind it. Under `blocks`, alone.
+    /// Sets both sizes, with nothing in DRAM behind them. Under `blocks`, exclusively.
     pub(crate) fn set_size(&self, size: u64) {
         if size == 0 {
             self.dense.store(YES, Ordering::Release);
@@ -223,7 +222,7 @@ impl File {
         self.below.store(size, Ordering::Release);
     }
 
-    /// Whether it has blocks behind its size, when that is known.
+    /// Whether the file has blocks behind its size; `None` if unknown.
     pub(crate) fn is_preallocated(&self) -> Option<bool> {
         match self.preallocated.load(Ordering::Acquire) {
             UNKNOWN => None,
@@ -231,19 +230,19 @@ impl File {
         }
     }
 
-    /// An operation gave it such blocks, or took them away.
+    /// An operation added such blocks, or removed them.
     pub(crate) fn set_preallocated(&self, is: bool) {
         self.preallocated.store(if is { YES } else { NO }, Ordering::Release);
     }
 
-    /// Whether it is known to have no hole.
+    /// Whether the file is known to have no hole.
     pub(crate) fn is_dense(&self) -> bool {
         self.dense.load(Ordering::Acquire) == YES
     }
 
-    /// No hole was found, unless an operation makes one meanwhile.
+    /// A search found no hole. Without effect if an operation made one meanwhile.
     pub(crate) fn learn_dense(&self) {
-        // Lost where somebody knows better.
+        // Fails if another operation knows better.
         let _ = self.dense.compare_exchange(UNKNOWN, YES, Ordering::AcqRel, Ordering::Acquire);
     }
 
@@ -252,14 +251,14 @@ impl File {
         self.dense.store(NO, Ordering::Release);
     }
 
-    /// A write begins at `offset`: a block that is left out before it is a hole.
+    /// A write begins at `offset`. A block that it skips before `offset` is a hole.
     pub(crate) fn check_for_hole(&self, offset: u64) {
         if offset / BLOCK_SIZE > self.size().div_ceil(BLOCK_SIZE) {
             self.may_get_hole();
         }
     }
 
-    /// What was found out, unless an operation knew better meanwhile.
+    /// Stores the result of a search, unless an operation knew better meanwhile, and returns the state.
     pub(crate) fn learn_preallocated(&self, is: bool) -> bool {
         let found = if is { YES } else { NO };
         match self.preallocated.compare_exchange(UNKNOWN, found, Ordering::AcqRel, Ordering::Acquire) {
@@ -276,7 +275,7 @@ impl File {
         self.epoch.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// A flight begins. Under `blocks`, alone.
+    /// A writeback begins. Under `blocks`, exclusively.
     pub(crate) fn take_off(&self) {
         *self.flights.lock() += 1;
     }
@@ -290,7 +289,7 @@ impl File {
         *self.flights.lock() > 0
     }
 
-    /// Waits until no flight is under way. Without locks.
+    /// Waits until no writeback is in flight. The caller holds no locks.
     pub(crate) fn wait_for_flights(&self) {
         let mut flights = self.flights.lock();
         while *flights > 0 {
@@ -298,8 +297,8 @@ impl File {
         }
     }
 
-    /// A writeback has failed, and nobody but a sync tries again before `until_ms`. Of flights that were under way together
-    /// one counts.
+    /// A writeback has failed. Until `until_ms` only a sync tries again. Concurrent writebacks that fail count as one
+    /// attempt.
     pub(crate) fn rest(&self, now_ms: u64, until_ms: u64) {
         let before = self.rests_until_ms();
         let rests =
@@ -313,20 +312,20 @@ impl File {
         self.rests_until_ms.load(Ordering::Acquire)
     }
 
-    /// A writeback has succeeded. While it rests that says nothing of what has failed.
+    /// A writeback has succeeded. During a backoff this says nothing about the part that failed.
     pub(crate) fn wrote(&self, now_ms: u64) {
         if self.rests_until_ms() <= now_ms {
             self.attempts.store(0, Ordering::Release);
         }
     }
 
-    /// Nothing of it is left whose writeback could fail.
+    /// The file has nothing left that failed before.
     pub(crate) fn recovered(&self) {
         self.attempts.store(0, Ordering::Release);
         self.rests_until_ms.store(0, Ordering::Release);
     }
 
-    /// It failed as often as it may.
+    /// Whether the file has used up its attempts.
     pub(crate) fn is_hopeless(&self) -> bool {
         self.attempts.load(Ordering::Acquire) >= MAX_ATTEMPTS
     }
@@ -336,20 +335,20 @@ impl File {
         self.error.lock().get_or_insert(kind);
     }
 
-    /// What a sync has to tell, once.
+    /// The error for a sync to report, once.
     pub(crate) fn take_error(&self) -> Result<()> {
         let mut error = self.error.lock();
         self.set_lost(false);
         self.told(error.take())
     }
 
-    /// Data of it was given up, or what it was part of is gone.
+    /// Data of the file was dropped, or lost data no longer matters because its file is empty.
     pub(crate) fn set_lost(&self, lost: bool) {
         self.has_lost.store(lost, Ordering::Release);
     }
 
-    /// What the next sync tells, when data was given up: whoever asks before that must not take the file for what was
-    /// written.
+    /// The error that the next sync reports, if data was dropped. A caller that asks earlier must not take the file
+    /// for the written data.
     pub(crate) fn check_lost(&self) -> Result<()> {
         if self.has_lost.load(Ordering::Acquire) { self.told(*self.error.lock()) } else { Ok(()) }
     }
@@ -359,19 +358,19 @@ impl File {
         error.map_or(Ok(()), |kind| Err(tell(kind)))
     }
 
-    /// Must stay known although nobody uses it now.
+    /// Whether the file must stay known without users.
     pub(crate) fn is_needed(&self) -> bool {
         self.is_cached() || self.pinned.load(Ordering::Acquire) > 0 || self.error.lock().is_some()
     }
 
-    /// A write may wait in DRAM: the flags of the inode allow it, nobody has its blocks mapped, and it has none behind its end.
-    /// Under `blocks`.
+    /// Whether a write may wait in DRAM. The flags of the inode allow it, no block is mapped, and no block lies behind
+    /// the end. Under `blocks`.
     pub(crate) fn may_wait(&self, at: WriteAt) -> bool {
         let is_pinned = self.pinned.load(Ordering::Acquire) > 0;
         self.check_flags(at) && !is_pinned && self.is_preallocated() == Some(false)
     }
 
-    /// The flags of the inode allow this write.
+    /// Whether the flags of the inode allow this write.
     pub(crate) fn check_flags(&self, at: WriteAt) -> bool {
         let forbidden =
             if at == WriteAt::End { Attr::IMMUTABLE } else { Attr::IMMUTABLE | Attr::APPEND_ONLY };
@@ -382,7 +381,7 @@ impl File {
 /// A held inode of a [`CacheFs`](crate::CacheFs) over a layout whose nodes are `N`.
 pub struct CacheNode<N> {
     pub(crate) inner: N,
-    /// What the cache knows about it; looked up when its data is first used.
+    /// The state of the file in the cache, looked up when its data is first used.
     pub(crate) file: OnceLock<Arc<File>>,
 }
 

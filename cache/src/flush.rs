@@ -1,4 +1,4 @@
-//! Synchronisation, and what has to be on media before an operation of the layout.
+//! Synchronisation, and the data that must be on media before an operation of the layout.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::file::{Birth, Blocks, CacheNode, File, Times};
 use crate::fs::Shared;
 
 impl<L: Data + Extents> Shared<L> {
-    /// The blocks of a file, alone and with no flight under way.
+    /// The blocks of a file, exclusively and with no writeback in flight.
     pub(crate) fn still<'f>(&self, file: &'f File) -> RwLockWriteGuard<'f, Blocks> {
         loop {
             let blocks = file.blocks.write();
@@ -25,7 +25,8 @@ impl<L: Data + Extents> Shared<L> {
         }
     }
 
-    /// Writes the dirty blocks in a range, and those before them that the size would show, in order; they leave DRAM. On an error they stay. No flight is under way. Under `blocks`, alone.
+    /// Writes the dirty blocks in a range in order, and removes them from DRAM. Blocks before them that the size would
+    /// cover go first. On an error the blocks stay. No writeback is in flight. Under `blocks`, exclusively.
     pub(crate) fn flush_range(
         &self,
         node: &L::Node,
@@ -76,7 +77,7 @@ impl<L: Data + Extents> Shared<L> {
         self.flush_range(node, file, &mut blocks, 0..u64::MAX)
     }
 
-    /// As [`Shared::flush`], for a node that may be no file or none that is known.
+    /// As [`Shared::flush`], for a node that may be no regular file or not known here.
     pub(crate) fn flush_node(&self, node: &CacheNode<L::Node>) -> Result<()> {
         match self.known_file(node) {
             Some(file) => self.flush(&node.inner, file),
@@ -93,14 +94,13 @@ impl<L: Data + Extents> Shared<L> {
             self.flush_range(&node.inner, file, &mut blocks, 0..u64::MAX)
         };
         let synced = self.layout.sync(&node.inner);
-        // An earlier error is told once, whatever this sync says.
+        // An earlier error is reported once, whatever the result of this sync.
         file.take_error().and(flushed).and(synced)
     }
 
-    /// Whoever cuts a file to nothing and writes it anew has the old contents or the new ones after a crash that comes
-    /// behind the close, never an empty file for as long as blocks may wait. Other handles are closed before anything is
-    /// written, such as the one that a shell makes its output from: they change nothing. Where something of the file was
-    /// lost, whoever closes it is told.
+    /// Writes a file that was truncated to zero and rewritten. A crash after the close therefore leaves the old or the
+    /// new contents, not an empty file for as long as blocks may wait. A close before anything was written changes
+    /// nothing: a shell, for example, closes an extra handle of its output. An error if data of the file was dropped.
     pub(crate) fn closed(&self, node: &CacheNode<L::Node>) -> Result<()> {
         let Some(file) = self.known_file(node) else { return Ok(()) };
         if file.size() > 0 && file.replaced.swap(false, Ordering::AcqRel) {
@@ -134,7 +134,7 @@ impl<L: Data + Extents> Shared<L> {
         self.counters.inaccurate.add(judged.inaccurate);
     }
 
-    /// Writes everything of all files, with the help of the threads; the first error is told, after all were tried.
+    /// Writes everything of all files, with the help of the threads. It tries all files and returns the first error.
     pub(crate) fn flush_everything(&self) -> Result<()> {
         let draining = self.pool.drain();
         if self.settings().threads > 0 {
@@ -142,12 +142,12 @@ impl<L: Data + Extents> Shared<L> {
         }
         let result = self.flush_each();
         drop(draining);
-        // Flights of files that are gone have space until they land.
+        // Writebacks in flight of removed files hold space until they end.
         drop(self.flying.write());
         result
     }
 
-    /// Does what the threads do as long as there is some of it, so that no thread has one file for itself that is large.
+    /// Shares the work of the threads while there is some, so that no large file is left to one thread.
     fn help_to_drain(&self) {
         let now_ms = self.clock.now_ms();
         while self.write_some_back(now_ms, now_ms, u64::MAX) {}
@@ -169,11 +169,12 @@ impl<L: Data + Extents> Shared<L> {
         result
     }
 
-    /// An operation of the layout; where it finds no space, what is set aside for others is written, and it is tried again.
+    /// Runs an operation of the layout. If it finds no space, everything is written, which frees reserved space, and
+    /// it runs again.
     pub(crate) fn with_space<R>(&self, mut act: impl FnMut() -> Result<R>) -> Result<R> {
         match act() {
             Err(error) if error.kind() == Kind::NoSpace && self.pool.free() < self.pool.capacity() => {
-                // What cannot be written stays, and the sync of its file tells.
+                // Blocks that cannot be written stay, and the sync of their file reports the error.
                 let _ = self.flush_everything();
                 act()
             }
@@ -187,7 +188,7 @@ impl<L: Data + Extents> Shared<L> {
         self.take_error().and(flushed).and(synced)
     }
 
-    /// setattr: with a size, a truncation; else the times that wait are those that it sets.
+    /// setattr: a truncation if a size is given. Otherwise it sets the times that wait for media.
     pub(crate) fn setattr(
         &self,
         node: &CacheNode<L::Node>,
@@ -202,7 +203,7 @@ impl<L: Data + Extents> Shared<L> {
         }
         let mut blocks = self.still(file);
         if change.flags.is_some() {
-            // They may forbid what was accepted before.
+            // The new flags may forbid accepted writes.
             self.flush_range(&node.inner, file, &mut blocks, 0..u64::MAX)?;
         }
         let attr = self.layout.setattr(&node.inner, change, now)?;
@@ -215,8 +216,8 @@ impl<L: Data + Extents> Shared<L> {
         Ok(self.overlay(&node.inner, file, &blocks, attr))
     }
 
-    /// The file, where this change concerns the cache. One that becomes known while its flags change must not be known by
-    /// those that it had.
+    /// The file, if this change concerns the cache. If the flags of a file change while it becomes known, the cache
+    /// must not keep the old flags.
     fn known_or_made<'n>(&self, node: &'n CacheNode<L::Node>, change: &SetAttr) -> Option<&'n Arc<File>> {
         let concerns = change.size.is_some() || change.flags.is_some();
         if concerns { self.file_ref(node).ok() } else { self.known_file(node) }
@@ -232,20 +233,20 @@ impl<L: Data + Extents> Shared<L> {
     ) -> Result<Attr> {
         file.raise_epoch();
         let mut blocks = self.still(file);
-        // Flags change under `blocks`, alone: what they forbid the layout refuses.
+        // Flags change under `blocks`, exclusively. The layout refuses whatever they forbid.
         let protected = file.flags.load(Ordering::Acquire) & (Attr::IMMUTABLE | Attr::APPEND_ONLY) != 0;
         if protected || self.read_only || size > self.max_file_size {
             return self.layout.setattr(&node.inner, change, now);
         }
         if change.flags.is_some() {
-            // They may forbid what was accepted before.
+            // The new flags may forbid accepted writes.
             self.flush_range(&node.inner, file, &mut blocks, 0..size.div_ceil(BLOCK_SIZE))?;
         } else if size > file.below() {
-            // The new size shows them.
+            // The new size covers them.
             let unseen = file.below() / BLOCK_SIZE;
             self.flush_range(&node.inner, file, &mut blocks, unseen..size.div_ceil(BLOCK_SIZE))?;
         }
-        // A read that media does not know of, either.
+        // A read that media does not have, too.
         let noted = file.times.lock().and_then(|times| times.atime);
         let change = SetAttr { atime: change.atime.or(noted), ..*change };
         if size > file.size() {
@@ -253,14 +254,14 @@ impl<L: Data + Extents> Shared<L> {
         }
         let attr = self.layout.setattr(&node.inner, &change, now)?;
         if size == 0 {
-            // Whatever it was part of is not wanted any more.
+            // The lost data no longer matters.
             file.set_lost(false);
         }
         if size == 0 && file.below() > 0 {
             file.replaced.store(true, Ordering::Release);
         }
         if size <= file.below() {
-            // What was behind the new size went with it.
+            // Blocks behind the new size are gone.
             file.set_preallocated(false);
         }
         self.cut(&node.inner, file, &mut blocks, size);
@@ -278,7 +279,7 @@ impl<L: Data + Extents> Shared<L> {
         Ok(self.overlay(&node.inner, file, &blocks, attr))
     }
 
-    /// Allocation finds everything written; a hole or zeros replace what lies in them as a whole.
+    /// Before an allocation, everything is written. A hole or zeros replace whole blocks inside their range.
     pub(crate) fn fallocate(
         &self,
         node: &CacheNode<L::Node>,
@@ -292,7 +293,7 @@ impl<L: Data + Extents> Shared<L> {
         };
         file.raise_epoch();
         let mut blocks = self.still(file);
-        // Blocks that the size does not show yet are written: it must grow over them all the same.
+        // Blocks that the size does not cover yet are written, because the size must grow over them nevertheless.
         let replaced = match mode {
             FallocateMode::Allocate | FallocateMode::AllocateKeepSize => 0..0,
             _ => {

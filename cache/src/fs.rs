@@ -1,4 +1,4 @@
-//! The mounted cache: setting it up, changing it, taking it down.
+//! The mounted cache: setup, changes and unmount.
 
 use std::sync::Arc;
 
@@ -18,28 +18,28 @@ use crate::pool::Pool;
 use crate::settings::{CacheOptions, CacheStatus, Counters, Granularity, Posted, Rules, Settings};
 use crate::table::Table;
 
-/// Blocks that a pool must have: one that a write needs, one for its copy, and as much again.
+/// The smallest pool: a block that a write needs, one for its copy, and as many again.
 const MIN_BLOCKS: u64 = 4;
-/// Blocks that a pool may have: 8 TiB.
+/// The largest pool: 8 TiB.
 const MAX_BLOCKS: u64 = 1 << 31;
 
-/// A layout under a write buffer; see the [crate](crate). Dropping it writes everything back, without telling of errors.
+/// A layout under a write buffer; see the [crate](crate). Dropping it writes everything back and ignores errors.
 pub struct CacheFs<L: Data + Extents> {
     pub(crate) shared: Arc<Shared<L>>,
     keeper: Keeper<L>,
 }
 
-/// The threads, and what happens when the cache goes.
+/// The threads, and the work at the end of the cache.
 struct Keeper<L: Data + Extents> {
     shared: Arc<Shared<L>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// Held while settings change.
     changing: Mutex<()>,
-    /// Nothing is to be written back any more.
+    /// Nothing is left to be written back.
     is_done: bool,
 }
 
-/// What operations and threads share.
+/// State that operations and threads share.
 pub(crate) struct Shared<L> {
     pub(crate) layout: L,
     pub(crate) pool: Pool<File>,
@@ -50,21 +50,21 @@ pub(crate) struct Shared<L> {
     /// Lines of the layout's unit of writing.
     pub(crate) unit_lines: usize,
     pub(crate) max_file_size: u64,
-    /// What is set aside for what waits.
+    /// The cost of reservations for blocks that wait.
     pub(crate) cost: PromiseCost,
-    /// Blocks of the layout's space that are set aside.
+    /// Blocks of the layout's space that are reserved.
     set_aside: AtomicU64,
     settings: RwLock<Settings>,
-    /// Those that each write asks for.
+    /// The settings that each write reads.
     posted: Posted,
-    /// Blocks that the model remembers, and how many it may.
+    /// Blocks that the model tracks, and the largest number of them.
     ghosts: AtomicU64,
     max_ghosts: u64,
-    /// What became of new files lately.
+    /// The new-file predictor.
     pub(crate) newcomers: Mutex<Newcomers>,
-    /// Held by whoever writes some blocks back, until their space is given back.
+    /// Held by a writeback of some blocks until their space is given back.
     pub(crate) flying: RwLock<()>,
-    /// What the next sync of everything has to tell.
+    /// The error that the next sync of everything reports.
     pub(crate) error: Mutex<Option<Kind>>,
 }
 
@@ -111,20 +111,20 @@ impl<L: Data + Extents> CacheFs<L> {
         Ok(CacheFs { shared, keeper })
     }
 
-    /// The layout below. Whoever changes files there goes round what is dirty.
+    /// The layout below. Changes to files there miss dirty data.
     pub fn layout(&self) -> &L {
         &self.shared.layout
     }
 
-    /// What is set now.
+    /// The present settings.
     pub fn settings(&self) -> Settings {
         self.shared.settings()
     }
 
-    /// Changes the settings while it runs. Where they say nothing about what a line costs, that stays as it is.
+    /// Changes the settings at run time. Without a cost of a line, the present cost stays.
     pub fn set(&self, mut settings: Settings) -> Result<()> {
         settings.check()?;
-        // One after the other: threads that end for one change must not be counted as running by another.
+        // One at a time, because threads that end for one change must not count as running for another.
         let _changing = self.keeper.changing.lock();
         let running = self.shared.settings();
         settings.latencies = settings.latencies.or(running.latencies);
@@ -136,7 +136,7 @@ impl<L: Data + Extents> CacheFs<L> {
             self.keeper.stop_threads();
             self.shared.pool.set_stopping(false);
         }
-        // Whoever waits for them looks again.
+        // Waiting writers read the settings again.
         self.shared.pool.settings_changed();
         self.keeper.start_threads()?;
         self.shared.pool.call_threads();
@@ -183,8 +183,7 @@ impl<L: Data + Extents> CacheFs<L> {
         }
     }
 
-    /// Writes everything back and gives the layout back, to be unmounted, with the first error that there was. All nodes
-    /// must be dropped.
+    /// Writes everything back, and returns the layout for the unmount and the first error. All nodes must be dropped.
     pub fn unmount(self) -> (L, Result<()>) {
         self.keeper.stop_threads();
         let flushed = self.shared.flush_everything();
@@ -192,7 +191,7 @@ impl<L: Data + Extents> CacheFs<L> {
         (self.into_layout(), flushed.and(told))
     }
 
-    /// Gives the layout back with nothing written, as when the process is killed.
+    /// Returns the layout with nothing written, as when the process is killed.
     pub fn abandon(self) -> L {
         self.keeper.stop_threads();
         self.into_layout()
@@ -205,12 +204,12 @@ impl<L: Data + Extents> CacheFs<L> {
         Arc::into_inner(shared).unwrap_or_else(|| unreachable!("the threads have ended")).layout
     }
 
-    /// Writes the file's dirty blocks and lets every write to it go to media at once until [`CacheFs::end_bypass`]: for who
-    /// maps it. It is counted.
+    /// Writes the file's dirty blocks and sends every write to media at once until [`CacheFs::end_bypass`], as a
+    /// mapping needs it. Calls are counted.
     pub fn bypass(&self, node: &CacheNode<L::Node>) -> Result<()> {
         let file = self.shared.file(node)?;
         file.pinned.fetch_add(1, Ordering::AcqRel);
-        // Not only where blocks are known to be dirty: a write that is under way has seen no pin, and waits for its turn.
+        // Also without known dirty blocks, because a write under way has not seen the bypass and waits for its turn.
         let flushed = {
             let mut blocks = self.shared.still(&file);
             self.shared.flush_range(&node.inner, &file, &mut blocks, 0..u64::MAX)
@@ -220,7 +219,7 @@ impl<L: Data + Extents> CacheFs<L> {
         })
     }
 
-    /// Ends what [`CacheFs::bypass`] began.
+    /// Ends one [`CacheFs::bypass`].
     pub fn end_bypass(&self, node: &CacheNode<L::Node>) {
         if let Ok(file) = self.shared.file(node) {
             let before = file.pinned.fetch_sub(1, Ordering::AcqRel);
@@ -234,7 +233,7 @@ impl<L: Data + Extents> Shared<L> {
         *self.settings.read()
     }
 
-    /// What of the settings each write asks for.
+    /// The settings that each write reads.
     pub(crate) fn rules(&self) -> Rules {
         self.posted.read()
     }
@@ -244,13 +243,13 @@ impl<L: Data + Extents> Shared<L> {
         (self.pool.capacity() * u64::from(percent) / 100).max(1)
     }
 
-    /// Tells the pool what of the settings it needs.
+    /// Passes its settings to the pool.
     fn configure_pool(&self) {
         let settings = self.settings();
         self.pool.configure(self.blocks_of(settings.low_percent), settings.max_age_ms);
     }
 
-    /// Sets space of the layout aside.
+    /// Reserves space of the layout.
     pub(crate) fn reserve_space(&self, blocks: u64) -> Result<()> {
         self.layout.reserve(blocks)?;
         self.set_aside.fetch_add(blocks, Ordering::Relaxed);
@@ -262,8 +261,8 @@ impl<L: Data + Extents> Shared<L> {
         self.layout.release(blocks);
     }
 
-    /// Space: a block for each that waits is in use. What is set aside beyond that is for metadata, which takes less most of
-    /// the time; whoever needs it has everything written.
+    /// Space statistics: each waiting block counts as one used block. The rest of the reservation is for metadata,
+    /// which mostly takes less. If an operation needs the rest, everything is written.
     pub(crate) fn stat(&self) -> FsStat {
         let mut stat = self.layout.stat();
         let waiting = self.pool.capacity() - self.pool.free();
@@ -280,7 +279,7 @@ impl<L: Data + Extents> Shared<L> {
         Model { latencies, checker, forget_ms, unit_lines, inherits: inherits && checker == Checker::Full }
     }
 
-    /// What is known about a held file; an error for what is no regular file.
+    /// The state of a held file; an error unless it is a regular file.
     pub(crate) fn file(&self, node: &CacheNode<L::Node>) -> Result<Arc<File>> {
         self.file_ref(node).cloned()
     }
@@ -298,7 +297,7 @@ impl<L: Data + Extents> Shared<L> {
         Ok(node.file.get_or_init(|| file))
     }
 
-    /// The file when it is known already: nothing waits for media of one that is not.
+    /// The state of the file if it is known. An unknown file has nothing that waits for media.
     pub(crate) fn known_file<'n>(&self, node: &'n CacheNode<L::Node>) -> Option<&'n Arc<File>> {
         if let Some(file) = node.file.get() {
             return Some(file);
@@ -310,7 +309,7 @@ impl<L: Data + Extents> Shared<L> {
         Some(node.file.get_or_init(|| file))
     }
 
-    /// The right to remember one block more, to be given back with [`Shared::drop_ghosts`] when it was not used.
+    /// The right to track one block more, to be given back with [`Shared::drop_ghosts`] if unused.
     pub(crate) fn may_grow(&self) -> bool {
         let taken = self.ghosts.fetch_add(1, Ordering::Relaxed) < self.max_ghosts;
         if !taken {
@@ -323,7 +322,7 @@ impl<L: Data + Extents> Shared<L> {
         self.ghosts.fetch_sub(count, Ordering::Relaxed);
     }
 
-    /// Forgets what the model remembers about a file.
+    /// Removes the model's state of a file.
     pub(crate) fn forget_ghosts(&self, file: &File) {
         let count = file.history.lock().clear();
         file.ghosts.store(0, Ordering::Relaxed);
@@ -358,7 +357,7 @@ impl<L: Data + Extents> Keeper<L> {
     fn stop_threads(&self) {
         self.shared.pool.set_stopping(true);
         for thread in self.threads.lock().drain(..) {
-            // A panic of the thread was reported when it happened; the flush that follows writes what it did not.
+            // A panic of the thread was reported when it happened. The flush that follows writes the rest.
             let _ = thread.join();
         }
     }
@@ -368,7 +367,7 @@ impl<L: Data + Extents> Drop for Keeper<L> {
     fn drop(&mut self) {
         if !self.is_done {
             self.stop_threads();
-            // Errors are told by `unmount`.
+            // Errors are reported by `unmount`.
             let _ = self.shared.flush_everything();
         }
     }

@@ -1,14 +1,14 @@
-//! A file's blocks by number, in order: found in one step below a small tree, whether they lie together or not.
+//! A file's blocks by number, in order. A lookup is one step below a small tree, for dense and sparse files alike.
 //!
-//! Groups of 64 neighbours hang in a tree. A group knows by a bit for each which of them are there, and keeps those in a row
-//! without gaps: its place in the row is the number of bits before it.
+//! Groups of 64 neighbours form a tree. A group has one bit for each block that is present, and keeps these in a row
+//! without gaps. The place of a block in the row is the number of bits before its own.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 const GROUP: u64 = 64;
 
-/// What there is for blocks of a file.
+/// An ordered map of the blocks of a file.
 pub(crate) struct Index<E> {
     groups: BTreeMap<u64, Group<E>>,
     len: usize,
@@ -25,7 +25,7 @@ impl<E> Default for Index<E> {
     }
 }
 
-/// The bits `from..to`, none where that is empty.
+/// The bits `from..to`; none for an empty range.
 fn bits(from: u64, to: u64) -> u64 {
     if from < to { (u64::MAX >> (GROUP - (to - from))) << from } else { 0 }
 }
@@ -34,7 +34,7 @@ fn bits(from: u64, to: u64) -> u64 {
 fn positions(mut set: u64) -> impl Iterator<Item = u64> {
     std::iter::from_fn(move || {
         let first = u64::from(set.trailing_zeros());
-        // The lowest bit goes.
+        // Clears the lowest bit.
         set &= set.wrapping_sub(1);
         (first < GROUP).then_some(first)
     })
@@ -49,7 +49,8 @@ impl<E> Group<E> {
         self.there >> bit & 1 == 1
     }
 
-    /// Which blocks of a range are there, as bits, where the group begins with the block `base`; and their places.
+    /// The blocks of a range that are present, as bits, in a group that begins with the block `base`; and their
+    /// places.
     fn part(&self, base: u64, range: &Range<u64>) -> (u64, Range<usize>) {
         let within = |block: u64| block.saturating_sub(base).min(GROUP);
         let set = self.there & bits(within(range.start), within(range.end));
@@ -58,7 +59,7 @@ impl<E> Group<E> {
     }
 }
 
-/// The groups of which a range has something.
+/// The groups that overlap a range.
 fn groups(range: &Range<u64>) -> std::ops::RangeInclusive<u64> {
     let (first, last) = (range.start / GROUP, range.end.saturating_sub(1) / GROUP);
     first..=last.max(first)
@@ -88,7 +89,7 @@ impl<E> Index<E> {
         }
     }
 
-    /// Puts an entry where there is none.
+    /// Inserts an entry. The block must be absent.
     pub(crate) fn insert(&mut self, block: u64, entry: E) {
         let empty = || Group { there: 0, entries: Vec::new() };
         let group = self.groups.entry(block / GROUP).or_insert_with(empty);
@@ -112,7 +113,7 @@ impl<E> Index<E> {
         Some(entry)
     }
 
-    /// In the order of the file.
+    /// The entries of a range, in the order of the file.
     pub(crate) fn range(&self, range: Range<u64>) -> impl Iterator<Item = (u64, &E)> {
         self.groups.range(groups(&range)).flat_map(move |(number, group)| {
             let base = number * GROUP;
@@ -121,7 +122,7 @@ impl<E> Index<E> {
         })
     }
 
-    /// The same, to be changed.
+    /// The same, mutable.
     pub(crate) fn range_mut(&mut self, range: Range<u64>) -> impl Iterator<Item = (u64, &mut E)> {
         self.groups.range_mut(groups(&range)).flat_map(move |(number, group)| {
             let base = number * GROUP;
@@ -130,7 +131,7 @@ impl<E> Index<E> {
         })
     }
 
-    /// The last one of a range.
+    /// The last entry of a range.
     pub(crate) fn last_of(&self, range: Range<u64>) -> Option<&E> {
         self.groups.range(groups(&range)).rev().find_map(|(number, group)| {
             let (_, places) = group.part(number * GROUP, &range);

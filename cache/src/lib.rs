@@ -1,52 +1,56 @@
 //! A write buffer in DRAM over any layout.
 //!
-//! [`CacheFs`] wraps a layout whole and implements the same contract, so that nobody can go round what is dirty. It is
-//! HiNFS's buffer (paper 000, sections 3 and 4): asynchronous writes go to blocks of 4 KiB in one bounded pool and from
-//! there to media in the background; writes that are soon synchronised (the model in `nacre-policy` says which) and
-//! synchronous ones go to media at once; reads copy from both and never bring anything into DRAM.
+//! [`CacheFs`] wraps a whole layout and implements the same contract, so that no operation misses dirty data. It is
+//! HiNFS's buffer (paper 000, sections 3 and 4):
 //!
-//! # What is promised
+//! - Asynchronous writes go to blocks of 4 KiB in one bounded pool, and from there to media in the background.
+//! - Synchronous writes, and writes that are soon synchronised, go to media at once. The model in `nacre-policy`
+//!   predicts the latter.
+//! - Reads copy from both and never bring data into DRAM.
 //!
-//! What was durably acknowledged (by the return of fsync, sync or of a synchronous write) is there after a crash. Of the
-//! rest any subset of blocks may be missing; the dirty lines of one block are written by one operation where the layout
-//! copies on write. The size, the times and the mapping of a buffered write reach media with or after its data: a file's
-//! blocks beyond the size that media knows are written in order, so that its size never shows what was not written.
-//! Space is set aside when a write is accepted ([`nacre_engine::Extents::reserve`]), so that it never fails later for
-//! want of it.
+//! # Guarantees
+//!
+//! Data is durable after the return of fsync, sync or of a synchronous write. After a crash, any subset of the other
+//! blocks may be missing. If the layout copies on write, one operation writes all dirty lines of a block. The size,
+//! the times and the mapping of a buffered write reach media with its data or after it. Blocks beyond the size on
+//! media are written in order, so that the size never covers unwritten data. An accepted write reserves its space
+//! ([`nacre_engine::Extents::reserve`]), so that it never fails later for lack of space.
 //!
 //! # Ordering
 //!
-//! The source of a rename over a name, both sides of an exchange, and the target of a link are written before the
-//! operation: whoever replaces a file by a rename has the old or the new one after a crash, never an empty one. Whoever
-//! replaces it by cutting it to nothing and writing it anew has the new one when that is closed
-//! ([`nacre_engine::Data::closed`]). Where something of the file was given up, both fail until a sync has told of it.
-//! What a truncation or a synchronous write would make the size show is written before it. Flags that forbid writing,
-//! holes, allocation and [`nacre_engine::Extents::resolve`] find everything written, too.
+//! The cache writes the source of a rename over a name, both sides of an exchange, and the target of a link before the
+//! operation. A rename over a file therefore leaves the old or the new file after a crash, never an empty one. A file
+//! that is truncated to zero and rewritten is on media when it is closed ([`nacre_engine::Data::closed`]). If data of
+//! the file was dropped, the rename and the close fail until a sync has reported the loss. The cache also writes data
+//! that the new size of a truncation or a synchronous write would cover. Flags that forbid writing, holes, allocation
+//! and [`nacre_engine::Extents::resolve`] find everything written, too.
 //!
 //! # Locks, top to bottom
 //!
 //! | lock | holds | taken for |
 //! | --- | --- | --- |
-//! | `Shared::flying` | | shared by who writes some blocks back; alone, for a moment, by who has written everything: flights of files that are gone have space, too |
-//! | a shard of `table` | the files that are known | finding one; the layout is asked for its attributes |
-//! | `File::blocks` | the index of a file's blocks | shared by reads and by writes that bypass; alone by buffered writes, truncation, sync |
-//! | `File::history`, `times`, `flights`, `error`; `Shared::newcomers` | what their names say; what became of new files | a moment |
+//! | `Shared::flying` | | shared by writebacks of some blocks; exclusive, for a moment, after everything is written, because writebacks in flight of removed files hold space, too |
+//! | a shard of `table` | the known files | finding a file; the layout is asked for its attributes |
+//! | `File::blocks` | the index of a file's blocks | shared by reads and by writes that bypass; exclusive for buffered writes, truncation, sync |
+//! | `File::history`, `times`, `flights`, `error`; `Shared::newcomers` | as named; the new-file predictor | a moment |
 //! | `Pool::state` | free blocks, the least-recently-written list | a moment |
 //! | locks of the layout | | below `File::blocks` and the shard, never below the others |
 //!
-//! Background writeback holds none of them while it writes: what it took from the index is *in flight*, is read from
-//! there as before, and is copied before it is written to again. Who needs a file's blocks to hold still (truncation,
-//! sync, synchronous writes over dirty blocks) waits for its flights to land. Each file has an epoch, which truncation,
-//! punching and the removal of the last link raise: a flight looks at it before each operation and ends early.
+//! Background writeback holds none of them while it writes. The blocks that it took from the index are *in flight*:
+//! reads still find them there, and a write copies them first. Operations that need a file's blocks unchanged
+//! (truncation, sync, synchronous writes over dirty blocks) wait until no writeback of it is in flight. Truncation,
+//! punching and the removal of the last link raise the file's epoch. A writeback in flight reads the epoch before each
+//! operation and ends early.
 //!
-//! A writeback that fails may succeed a little later: the file *rests* for a period of the threads, its data where it is, and
-//! only who syncs it tries it meanwhile, and is told what comes of that. After the third attempt in a row a thread gives it
-//! up, and nobody else ever does. Whoever finds no room beside files that rest writes past the buffer.
+//! A writeback that fails may succeed a little later. The file therefore backs off for one period of the threads and
+//! keeps its data. Meanwhile only a sync of it tries again, and reports the result. After the third failure in a row a
+//! thread drops the data, and no other operation ever does. While all buffer blocks belong to files in backoff, new
+//! writes bypass the buffer.
 //!
-//! Writers wait for room before they take any lock, first for the threads, where there are any and they free so much, and
-//! then write back themselves: back-pressure is never an error and needs no thread. A sync of everything does first what the
-//! threads do, beside them, and then writes what is left file by file: one large file would keep whoever has it, and the
-//! others, for as long as slow memory takes it.
+//! Writers wait for free blocks before they take any lock. They first wait for the threads, if these exist and free
+//! enough, and then write back themselves. Back-pressure is thus never an error and needs no thread. A sync of
+//! everything first shares the work of the threads, and then writes the rest file by file. Otherwise one large file
+//! would block its users for as long as a slow device takes.
 
 mod buffer;
 mod clock;

@@ -1,4 +1,4 @@
-//! The contract's names, over those of the layout.
+//! Names of the contract, over those of the layout.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ impl<L: Data + Extents> Shared<L> {
         }
     }
 
-    /// Attributes of what the cache does not know.
+    /// Attributes of a file that the cache does not know.
     fn of_unknown(&self, mut attr: Attr) -> Attr {
         if attr.kind == FileKind::Regular {
             attr.change += self.table.changes_of_unknown();
@@ -37,7 +37,7 @@ impl<L: Data + Extents> Shared<L> {
         attr
     }
 
-    /// The layout's attributes with what waits in DRAM.
+    /// The layout's attributes with the state in DRAM.
     pub(crate) fn overlay(&self, node: &L::Node, file: &File, blocks: &Blocks, mut attr: Attr) -> Attr {
         attr.change += file.changes.load(Ordering::Relaxed);
         if blocks.index.is_empty() {
@@ -59,13 +59,13 @@ impl<L: Data + Extents> Shared<L> {
         let behind = count_from(blocks, end);
         let is_whole = has >= end || blocks.index.range(0..end).next().is_none();
         if is_whole && !file.has_flights() {
-            // It has no holes, or nothing is in them.
+            // It has no holes, or the holes are empty in DRAM, too.
             return has + behind;
         }
         if file.is_dense() && file.is_preallocated() == Some(false) {
             return file.size().div_ceil(BLOCK_SIZE);
         }
-        // While a flight writes, only one look at everything says what is there. An error leaves the number a little
+        // During a writeback, only one look at all extents is consistent. After an error the number is a little too
         // small, until the blocks are written.
         let Ok(extents) = self.layout.resolve(node, FileBlock(0), u64::MAX) else { return has + behind };
         let (mut known, mut missing, mut end) = (0, 0, 0);
@@ -81,7 +81,7 @@ impl<L: Data + Extents> Shared<L> {
         if file.has_flights() { known + missing + behind } else { has + missing + behind }
     }
 
-    /// After a name was removed: when it was the last, and nobody holds the inode, nobody will read what waits for media.
+    /// Discards waiting data after a name was removed, if it was the last and the inode is not held.
     fn discard_if_gone(&self, victim: Option<L::Node>) {
         let Some(victim) = victim else { return };
         let id = self.layout.id(&victim);
@@ -93,7 +93,7 @@ impl<L: Data + Extents> Shared<L> {
         }
     }
 
-    /// The regular file that a name refers to, when anything at all waits for media or was lost.
+    /// The regular file behind a name, if any data waits for media or was lost.
     fn victim(&self, dir: &L::Node, name: &[u8]) -> Option<L::Node> {
         if self.pool.free() == self.pool.capacity() && self.counters.lost.get() == 0 {
             return None;
@@ -102,8 +102,8 @@ impl<L: Data + Extents> Shared<L> {
         (self.layout.kind(&victim) == FileKind::Regular).then_some(victim)
     }
 
-    /// Writes a file that is about to take a name which another one has. One of which something was lost must not: the other
-    /// one is whole.
+    /// Writes a file that is about to take the name of another. Fails if data of it was lost, because the other file
+    /// is whole.
     fn flush_inner(&self, node: &L::Node) -> Result<()> {
         match self.table.get(self.layout.id(node)) {
             Some(file) => self.flush(node, &file).and_then(|()| file.check_lost()),
@@ -139,7 +139,7 @@ impl<L: Data + Extents> Names for CacheFs<L> {
 
     fn let_go(&self, node: Self::Node) {
         let inner = node.into_below();
-        // The model's data about such a file are not worth their DRAM.
+        // The model's state of such a file is not worth its DRAM.
         if let Some(file) = self.shared.table.get(self.shared.layout.id(&inner)) {
             self.shared.table.let_go(file, |dropped| self.shared.forget_ghosts(dropped));
         }
@@ -147,7 +147,7 @@ impl<L: Data + Extents> Names for CacheFs<L> {
     }
 
     fn park(&self, node: Self::Node) -> Option<Self::Node> {
-        // Until it is written, what waits is better found through its node.
+        // Until it is written, waiting data is better found through its node.
         let waits = |file: &Arc<File>| file.is_needed() || file.replaced.load(Ordering::Acquire);
         if node.file.get().is_some_and(waits) {
             return Some(node);
@@ -285,7 +285,7 @@ impl<L: Data + Extents> Names for CacheFs<L> {
     }
 }
 
-/// Blocks from this one on. Of a file that grows that may be all of many.
+/// The number of blocks from this one on. For a file that grows, that may be all of many.
 fn count_from(blocks: &Blocks, from: u64) -> u64 {
     match blocks.index.first() {
         Some(first) if first < from => blocks.index.range(from..u64::MAX).count() as u64,

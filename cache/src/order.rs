@@ -1,4 +1,4 @@
-//! The lists of the pool: blocks by when they were last written, and those that rest.
+//! The lists of the pool: blocks in the order of their last write, and blocks of files in backoff.
 
 use std::sync::Arc;
 
@@ -7,14 +7,14 @@ pub(crate) type Slot = u32;
 
 const NONE: Slot = Slot::MAX;
 
-/// Where a placed block is.
+/// The list that holds a placed block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Where {
     /// In flight, or about to be listed.
     Nowhere,
-    /// Among those by when they were last written.
+    /// In the list by last write.
     Listed,
-    /// Among those of files whose writeback is not tried now.
+    /// In the list of files in backoff.
     Resting,
 }
 
@@ -48,10 +48,10 @@ impl<F> Place<F> {
 /// All places, and the lists through them.
 pub(crate) struct Order<F> {
     pub(crate) places: Vec<Place<F>>,
-    /// By when they were last written.
+    /// Blocks by their last write.
     pub(crate) listed: List,
     resting: List,
-    /// Blocks that rest, and when the first of them may be tried again.
+    /// Blocks of files in backoff, and the first time at which one may be tried again.
     rest: u64,
     pub(crate) wakes_ms: u64,
 }
@@ -98,14 +98,15 @@ impl<F> Order<F> {
         }
     }
 
-    /// A block of a file that is not tried before `wakes_ms`.
+    /// Moves a block of a file in backoff until `wakes_ms` to its list.
     pub(crate) fn put_to_rest(&mut self, slot: Slot, wakes_ms: u64) {
         self.unlink(slot);
         self.append(slot, Where::Resting);
         self.wakes_ms = self.wakes_ms.min(wakes_ms);
     }
 
-    /// All that rest are listed again, by when they were last written: a search by age ends at the first that is too young.
+    /// Lists all blocks in backoff again, by their last write. A search by age ends at the first block that is too
+    /// young.
     pub(crate) fn wake(&mut self) {
         self.wakes_ms = u64::MAX;
         let mut behind = self.listed.oldest;
@@ -120,7 +121,7 @@ impl<F> Order<F> {
         }
     }
 
-    /// Puts a block that is in no list before one of those by when they were last written, or behind all.
+    /// Puts a block that is in no list before `behind` in the list by last write, or at its end.
     fn insert_before(&mut self, behind: Slot, slot: Slot) {
         let Some(place) = self.places.get_mut(behind as usize) else {
             return self.append(slot, Where::Listed);

@@ -1,7 +1,7 @@
-//! Writes past DRAM that meet blocks which are in it: a synchronous write, or a large one (paper 000, section 3.4.2).
+//! Writes past DRAM to blocks that are in DRAM: synchronous or large writes (paper 000, section 3.4.2).
 //!
-//! The bytes of the write and what else waits of its first and its last block are written together, each line once; what the
-//! write replaces is written by nobody. Then the blocks leave DRAM.
+//! The bytes of the write and the other dirty lines of its first and last block are written together, each line once.
+//! Data that the write replaces is never written. Then the blocks leave DRAM.
 
 use std::io::IoSlice;
 use std::ops::Range;
@@ -16,15 +16,15 @@ use crate::file::{Blocks, CacheNode, Entry, File};
 use crate::fs::Shared;
 use crate::write::{Request, own};
 
-/// A block of DRAM of which a write replaces a part.
+/// A block of DRAM that a write replaces in part.
 struct Edge {
     block: u64,
     buffer: Frame,
-    /// What is written of it, in bytes: what the write brings is in one of them.
+    /// The ranges of the block to write, in bytes. The new bytes lie in one of them.
     runs: SmallVec<[Range<usize>; 2]>,
 }
 
-/// The operations of the layout that a write becomes: bytes that lie together are one.
+/// The operations of the layout that form a write. Contiguous bytes form one operation.
 struct Gathered<'a, F: FnMut(u64, &[IoSlice<'_>]) -> Result<()>> {
     slices: SmallVec<[IoSlice<'a>; 8]>,
     at: u64,
@@ -56,8 +56,8 @@ impl<'a, F: FnMut(u64, &[IoSlice<'_>]) -> Result<()>> Gathered<'a, F> {
 }
 
 impl<L: Data + Extents> Shared<L> {
-    /// Writes past DRAM. What waits of the blocks that it touches goes with it, and what its size would show before it. No
-    /// flight is under way. Under `blocks`, alone.
+    /// Writes past DRAM. Dirty data of the blocks that it touches goes with it, and data that its size would cover
+    /// goes before it. No writeback is in flight. Under `blocks`, exclusively.
     pub(crate) fn write_over(
         &self,
         node: &CacheNode<L::Node>,
@@ -84,7 +84,7 @@ impl<L: Data + Extents> Shared<L> {
         Ok(offset)
     }
 
-    /// What of the first and the last block of a write is in DRAM and stays beside it.
+    /// The parts of the first and the last block of a write that are dirty in DRAM outside the write.
     fn edges(
         &self,
         node: &CacheNode<L::Node>,
@@ -109,8 +109,8 @@ impl<L: Data + Extents> Shared<L> {
         Ok(edges)
     }
 
-    /// What is written of a block of whose bytes a write brings `new`: that, and what is dirty. Where the layout writes in
-    /// units of more than a line, what lies between them in a unit goes with them.
+    /// The ranges to write of a block in which a write replaces the bytes `new`: those, and the dirty lines. If the
+    /// layout writes in units of more than a line, the lines between them in a unit go with them.
     fn runs_beside(
         &self,
         node: &CacheNode<L::Node>,
@@ -124,7 +124,7 @@ impl<L: Data + Extents> Shared<L> {
         let (first_new, last_new) = (new.start / LINE, (new.end - 1) / LINE);
         for (first, end) in runs_by_unit(entry.dirty | touched(new.start, new.end), self.unit_lines) {
             let (mut from, mut to) = (first * LINE, (end * LINE).min(inside));
-            // A line that it half covers and of which nothing waits: the layout keeps the other half.
+            // A line that the write covers in part and that is clean: the layout keeps the other part.
             if first == first_new && entry.dirty >> first & 1 == 0 {
                 from = new.start;
             }
@@ -146,7 +146,7 @@ impl<L: Data + Extents> Shared<L> {
         Ok(found)
     }
 
-    /// All of it is on media: the blocks that the write touched leave DRAM.
+    /// Removes the blocks that the write touched from DRAM, after all is on media.
     fn replaced(
         &self,
         node: &CacheNode<L::Node>,
@@ -178,8 +178,8 @@ impl<L: Data + Extents> Shared<L> {
     }
 }
 
-/// Puts together what a write brings and what waits beside it, in the order of the file: an append's bytes are all in the
-/// last operation, so that one that fails before it has appended nothing.
+/// Merges the bytes of a write with the dirty bytes beside it, in the order of the file. All bytes of an append are in
+/// the last operation. If an earlier operation fails, nothing was appended.
 fn gather<'a>(
     edges: &'a [Edge],
     request: &Request<'a>,

@@ -1,11 +1,13 @@
-//! The pool: a bounded number of blocks, and the list of those in use by when they were last written.
+//! The pool: a bounded number of blocks, and the list of used blocks in the order of their last write.
 //!
-//! A block is *permitted* first ([`Pool::try_take`]: the number is bounded there) and *placed* later, when it gets its
-//! bytes, its owner and its place at the end of the list. Writeback takes from the front; a block that is in flight is in
-//! no list. Blocks of a file whose writeback has failed *rest* in a list of their own until it may be tried again, so that
-//! no search comes past them each time. Every change that may let a writer go on is an *event*; a writer that has found
-//! nothing to write back says which it has seen. One that leaves that to the threads says how many blocks it wants, and nothing wakes it before there are so
-//! many, or no thread works for it any more.
+//! A block is *permitted* first by [`Pool::try_take`], which bounds the number. It is *placed* later, when it gets its
+//! bytes, its owner and its place at the end of the list. Writeback takes blocks from the front, and a block in flight
+//! is in no list. Blocks of a file in retry backoff move to a list of their own, so that no search passes them each
+//! time.
+//!
+//! Every change that may let a writer continue is an *event*. A writer that finds nothing to write back waits for an
+//! event after the last one it has seen. A writer that leaves the work to the threads says how many blocks it wants.
+//! It wakes when so many blocks are free, or when no thread works for it any more.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,14 +19,14 @@ use nacre_media::{Frame, Frames};
 use crate::buffer::BLOCK;
 use crate::order::{Order, Place, Slot, Where};
 
-/// Of its blocks the pool claims this part in any case, and more in steps of half of that. What it does not claim is idle.
+/// The part of its blocks that the pool always claims. It claims more in steps of half of that, and the rest is idle.
 const LEAST_CLAIM: u64 = 8;
 /// See [`Pool::age`].
 const STALE_AFTER_MS: u64 = 1000;
-/// Places of the list that one search for candidates looks at.
+/// The number of places of the list that one search for candidates visits.
 const SEARCH: usize = 256;
 
-/// What a writer has seen that found too few blocks free.
+/// The state that a writer saw when it found too few blocks free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Seen {
     events: u64,
@@ -33,55 +35,55 @@ pub(crate) struct Seen {
 
 struct State<F> {
     free: u64,
-    /// As many may be in use before others are asked for those that are idle.
+    /// The number of blocks that may be in use before idle blocks are reclaimed from other users.
     claimed: u64,
     order: Order<F>,
     empty: Vec<Slot>,
     events: u64,
-    /// How often the settings were changed.
+    /// The number of changes of the settings.
     changes: u64,
-    /// How often the threads were called, and the last call that one of them has heard.
+    /// The number of calls to the threads, and the last call that a thread has seen.
     calls: u64,
     heard: u64,
     /// Threads that do not wait.
     at_work: u32,
     /// Writers that wait for an event.
     waiting: u32,
-    /// How many blocks each of those wants that wait for the threads.
+    /// The number of blocks that each writer wants that waits for the threads.
     wants: Vec<u64>,
     stopping: bool,
-    /// So many want everything written.
+    /// The number of operations that want everything written.
     draining: u32,
 }
 
 /// Blocks of DRAM for files of type `F`.
 pub(crate) struct Pool<F> {
     capacity: u64,
-    /// Their memory. Others may use what is idle of it.
+    /// The DRAM of the blocks. Other users may have the idle part of it.
     frames: Arc<Frames>,
     state: Mutex<State<F>>,
-    /// The number of free blocks, to be looked at without the lock.
+    /// The number of free blocks, to be read without the lock.
     free: AtomicU64,
-    /// Blocks that were placed so far.
+    /// The number of blocks placed so far.
     placed: AtomicU64,
-    /// The threads are to work when less than this is free.
+    /// The threads work when fewer blocks than this are free.
     low: AtomicU64,
-    /// Milliseconds for which writing to a block again renews it.
+    /// The time for which rewrites renew a block, in milliseconds.
     renewal_ms: AtomicU64,
     /// Writers wait here for an event.
     room: Condvar,
-    /// Writers wait here for what the threads free.
+    /// Writers wait here for blocks that the threads free.
     enough: Condvar,
     /// Threads wait here for work.
     work: Condvar,
 }
 
-/// A thread's part in what the pool has to do.
+/// A thread's part in the work of the pool.
 pub(crate) struct Shift<'p, F> {
     pool: &'p Pool<F>,
-    /// The calls that it has heard.
+    /// The calls that the thread has seen.
     calls: u64,
-    /// It found nothing to do since then.
+    /// The thread has found no work since then.
     pub(crate) is_idle: bool,
     at_work: bool,
 }
@@ -104,7 +106,7 @@ impl<F> Drop for Shift<'_, F> {
     }
 }
 
-/// Somebody wants everything written.
+/// A request to write everything, in force until it is dropped.
 pub(crate) struct Draining<'p, F>(&'p Pool<F>);
 
 impl<F> Drop for Draining<'_, F> {
@@ -155,13 +157,13 @@ impl<F> Pool<F> {
         self.free.load(Ordering::Relaxed)
     }
 
-    /// No write has a block, or is about to take one: whoever sees that also sees what was written back before.
+    /// Whether no write has a block or is about to take one. A caller that sees this also sees all earlier writebacks.
     pub(crate) fn is_empty(&self) -> bool {
         self.free.load(Ordering::Acquire) == self.capacity
     }
 
-    /// When the threads are called: as soon as less than `low` blocks are free. A block that was placed longer than
-    /// `renewal_ms` ago keeps its place in the list, however often it is written to: it is to reach media some time.
+    /// Sets the number of free blocks below which the threads are called. A block that was placed more than
+    /// `renewal_ms` ago keeps its place in the list despite rewrites, so that it reaches media at some time.
     pub(crate) fn configure(&self, low: u64, renewal_ms: u64) {
         self.low.store(low, Ordering::Relaxed);
         self.renewal_ms.store(renewal_ms, Ordering::Relaxed);
@@ -171,8 +173,8 @@ impl<F> Pool<F> {
         self.low.load(Ordering::Relaxed)
     }
 
-    /// Permits `count` blocks, or tells what happened so far. `reclaim` asks others for what was idle and is not any more;
-    /// they have given it back when it returns.
+    /// Permits `count` blocks, or returns the events so far. `reclaim` asks other users for blocks that are not idle
+    /// any more, and they have returned them when it ends.
     pub(crate) fn try_take(&self, count: u64, reclaim: impl FnOnce()) -> Result<(), Seen> {
         let mut state = self.state.lock();
         if state.free < count {
@@ -182,7 +184,7 @@ impl<F> Pool<F> {
         if used > state.claimed {
             state.claimed = (used + self.step()).min(self.capacity);
             self.frames.set_idle(self.capacity - state.claimed);
-            // Under the lock: nobody else is permitted what others still have.
+            // Under the lock, so that no other writer is permitted blocks that are still in use elsewhere.
             reclaim();
         }
         state.free -= count;
@@ -198,7 +200,7 @@ impl<F> Pool<F> {
         }
     }
 
-    /// Waits until something happened after what was `seen`.
+    /// Waits for an event after those that were `seen`.
     pub(crate) fn wait_for_room(&self, seen: Seen) {
         let mut state = self.state.lock();
         state.waiting += 1;
@@ -209,8 +211,8 @@ impl<F> Pool<F> {
         state.waiting -= 1;
     }
 
-    /// Calls the threads and waits until `count` blocks are free. False when there are not so many, and no thread works
-    /// for it any more, or the settings were changed after what was `seen`.
+    /// Calls the threads and waits until `count` blocks are free. Returns false if fewer are free and no thread works
+    /// for this writer any more, or the settings changed after `seen`.
     pub(crate) fn wait_for_threads(&self, seen: Seen, count: u64) -> bool {
         let mut state = self.state.lock();
         self.call(&mut state);
@@ -228,7 +230,7 @@ impl<F> Pool<F> {
         state.free >= count
     }
 
-    /// Whoever waits looks at the settings again.
+    /// Makes all waiting writers read the settings again.
     pub(crate) fn settings_changed(&self) {
         let mut state = self.state.lock();
         state.changes += 1;
@@ -236,7 +238,7 @@ impl<F> Pool<F> {
         self.enough.notify_all();
     }
 
-    /// Something happened that may let a writer go on.
+    /// Records an event that may let a writer continue.
     pub(crate) fn note_event(&self) {
         let mut state = self.state.lock();
         self.event(&mut state);
@@ -254,7 +256,7 @@ impl<F> Pool<F> {
         debug_assert!(state.free <= self.capacity);
         self.free.store(state.free, Ordering::Release);
         let used = self.capacity - state.free;
-        // Not as soon as it can: what is claimed again costs others what they have remembered in it.
+        // Not at once, because a later claim costs other users the contents of these blocks.
         if used + self.step() <= state.claimed / 2 {
             let least = self.capacity.div_ceil(LEAST_CLAIM);
             state.claimed = (used + self.step()).max(least).min(state.claimed);
@@ -266,7 +268,7 @@ impl<F> Pool<F> {
         }
     }
 
-    /// Places a permitted block at the end of the list. Its bytes are anything.
+    /// Places a permitted block at the end of the list. Its bytes are undefined.
     pub(crate) fn place(&self, owner: &Arc<F>, block: u64, now_ms: u64) -> (Slot, Frame) {
         let frame = self.frames.take();
         let mut state = self.state.lock();
@@ -284,7 +286,7 @@ impl<F> Pool<F> {
         };
         state.order.append(slot, Where::Listed);
         self.placed.fetch_add(1, Ordering::Relaxed);
-        // Whoever found nothing to write back finds this one.
+        // A writer that found nothing to write back finds this block.
         self.event(&mut state);
         if state.free < self.low() {
             state.calls += 1;
@@ -294,7 +296,7 @@ impl<F> Pool<F> {
         (slot, frame)
     }
 
-    /// The block was written: it is the most recently written one, unless that was renewed for too long. Order within a
+    /// A write to the block makes it the most recently written one, unless its renewal has ended. Order within a
     /// millisecond is not kept.
     pub(crate) fn touch(&self, slot: Slot, now_ms: u64) {
         let mut state = self.state.lock();
@@ -307,15 +309,16 @@ impl<F> Pool<F> {
         }
     }
 
-    /// The time, as far as the list is concerned: it goes on with each block that is placed, and with the clock, by
-    /// [`Pool::is_stale`]'s measure in a second at the most. It wraps around.
+    /// The time as the list measures it. It advances with each placed block and with the clock, and wraps around. By
+    /// the clock alone, a block is stale after one second ([`Pool::is_stale`]).
     pub(crate) fn age(&self, now_ms: u64) -> u32 {
         let by_clock = now_ms.wrapping_mul(self.stale_after().div_ceil(STALE_AFTER_MS));
         self.placed.load(Ordering::Relaxed).wrapping_add(by_clock) as u32
     }
 
-    /// Since the age `then`, when a block was put at the end of the list, an eighth of the pool was placed: it is worth the
-    /// lock to put it there again. Where nothing is placed nothing has to leave, and the order of blocks means nothing.
+    /// Whether an eighth of the pool was placed since the age `then`, when a block was last put at the end of the
+    /// list. If so, moving it there again is worth the lock. If no block is placed, none has to leave, and the order
+    /// has no effect.
     pub(crate) fn is_stale(&self, then: u32, age: u32) -> bool {
         u64::from(age.wrapping_sub(then)) >= self.stale_after()
     }
@@ -330,7 +333,7 @@ impl<F> Pool<F> {
         slots.into_iter().for_each(|slot| state.order.unlink(slot));
     }
 
-    /// Puts a block back whose writeback did not happen, as the newest one.
+    /// Puts a block back as the newest one, because its writeback did not happen.
     pub(crate) fn relist(&self, slot: Slot) {
         let mut state = self.state.lock();
         state.order.append(slot, Where::Listed);
@@ -351,18 +354,18 @@ impl<F> Pool<F> {
             state.empty.push(slot);
             frames.push(frame);
         }
-        // First: who is permitted them takes them.
+        // First, because permitted writers take them.
         self.frames.give_back(frames);
         if !owners.is_empty() {
             self.freed(&mut state, owners.len() as u64);
         }
         drop(state);
-        // The file may go with its last owner: not under the lock.
+        // Not under the lock, because the file may go with its last owner.
         drop(owners);
     }
 
-    /// Up to `count` of the least recently written blocks, of different files, last written at `until_ms` at the latest.
-    /// Those of files that rest beyond `now_ms` are put aside.
+    /// Up to `count` of the least recently written blocks, of different files, last written at `until_ms` at the
+    /// latest. Blocks of files in backoff beyond `now_ms` move to their own list.
     pub(crate) fn candidates(
         &self,
         count: usize,
@@ -373,7 +376,7 @@ impl<F> Pool<F> {
         let mut state = self.state.lock();
         if state.order.wakes_ms <= now_ms {
             state.order.wake();
-            // Whoever took it that they rest looks again.
+            // Writers that took them for blocked search again.
             self.event(&mut state);
         }
         let mut found: Vec<(Arc<F>, u64)> = Vec::new();
@@ -399,12 +402,13 @@ impl<F> Pool<F> {
         found
     }
 
-    /// So many blocks rest that `count` cannot become free before they are tried again.
+    /// Whether `count` blocks cannot become free before the end of a backoff, because too many blocks belong to such
+    /// files.
     pub(crate) fn is_stuck(&self, count: u64) -> bool {
         self.state.lock().order.resting_blocks() + count > self.capacity
     }
 
-    /// How many of these blocks, from the first on, were last written at most `within_ms` later than that.
+    /// The number of these blocks, from the first on, that were last written at most `within_ms` later than the first.
     pub(crate) fn written_together(&self, slots: &[Slot], within_ms: u64) -> usize {
         let state = self.state.lock();
         let written = |slot: &Slot| state.order.places[*slot as usize].written_ms;
@@ -414,13 +418,14 @@ impl<F> Pool<F> {
         slots.iter().take_while(|slot| written(slot) <= until).count()
     }
 
-    /// A thread begins.
+    /// Begins the work of a thread.
     pub(crate) fn begin_shift(&self) -> Shift<'_, F> {
         Shift { pool: self, calls: 0, is_idle: false, at_work: false }
     }
 
-    /// A thread waits for work; false when it is to end. It returns after `period`, when it is called, and at once when it
-    /// was called since it last returned, or when too few blocks are free or a writer waits, unless it found nothing to do.
+    /// Waits for work, and returns false if the thread is to end. It returns after `period` or when it is called. It
+    /// returns at once if it was called since its last return. Unless the thread found no work, too few free blocks or
+    /// a waiting writer also make it return at once.
     pub(crate) fn wait_for_work(&self, shift: &mut Shift<'_, F>, period: Duration) -> bool {
         let mut state = self.state.lock();
         let writers = state.waiting > 0 || !state.wants.is_empty();
@@ -445,13 +450,13 @@ impl<F> Pool<F> {
         self.call(&mut state);
     }
 
-    /// Calls the threads, also those that do not wait yet: they look once more before they do.
+    /// Calls the threads. Threads that do not wait yet search once more before they do.
     fn call(&self, state: &mut State<F>) {
         state.calls += 1;
         self.work.notify_all();
     }
 
-    /// Everything is to be written, as long as this is kept.
+    /// Everything is to be written while the result exists.
     pub(crate) fn drain(&self) -> Draining<'_, F> {
         let mut state = self.state.lock();
         state.draining += 1;
@@ -464,7 +469,7 @@ impl<F> Pool<F> {
         self.state.lock().draining > 0
     }
 
-    /// True when the threads are to end.
+    /// Whether the threads are to end.
     pub(crate) fn is_stopping(&self) -> bool {
         self.state.lock().stopping
     }
@@ -490,7 +495,7 @@ impl<F> Pool<F> {
 
 impl<F> Drop for Pool<F> {
     fn drop(&mut self) {
-        // There is nobody any more who would say when he wants it back.
+        // No user of the pool is left to reclaim the blocks.
         self.frames.set_idle(0);
     }
 }

@@ -1,4 +1,4 @@
-//! Reads: from DRAM what is there, from the layout the rest.
+//! Reads: lines from DRAM that are there, and the rest from the layout.
 
 use nacre_engine::{BLOCK_SIZE, Data, Extents, Result, Timestamp};
 
@@ -17,7 +17,7 @@ impl<L: Data + Extents> Shared<L> {
         buf: &mut [u8],
         now: Option<Timestamp>,
     ) -> Result<usize> {
-        // Where nothing waits, nobody need be asked which file this is: that costs more than the rest of a small read.
+        // Without waiting data the file need not be looked up, which costs more than the rest of a small read.
         if self.pool.is_empty() {
             return self.layout.read(&node.inner, offset, buf, now);
         }
@@ -50,7 +50,7 @@ impl<L: Data + Extents> Shared<L> {
         now: Option<Timestamp>,
     ) -> Result<()> {
         let end = offset + buf.len() as u64;
-        // Up to here `buf` is filled.
+        // `buf` is filled up to here.
         let mut at = offset;
         let mut from_dram = 0;
         for (block, entry) in blocks.index.range(offset / BLOCK_SIZE..end.div_ceil(BLOCK_SIZE)) {
@@ -61,7 +61,7 @@ impl<L: Data + Extents> Shared<L> {
                 if from >= to {
                     continue;
                 }
-                // What lies before this run, in this block and in those before it, is the layout's.
+                // Bytes before this run, in this block and in those before it, are the layout's.
                 self.read_below(node, at, &mut buf[(at - offset) as usize..(from - offset) as usize], now)?;
                 let bytes = &entry.buffer[(from - start) as usize..(to - start) as usize];
                 buf[(from - offset) as usize..(to - offset) as usize].copy_from_slice(bytes);
@@ -73,7 +73,7 @@ impl<L: Data + Extents> Shared<L> {
         self.read_below(node, at, &mut buf[(at - offset) as usize..], now)
     }
 
-    /// Reads from the layout; what lies behind the size that it knows is a hole.
+    /// Reads from the layout. Bytes behind its size are a hole.
     fn read_below(
         &self,
         node: &CacheNode<L::Node>,
@@ -89,7 +89,7 @@ impl<L: Data + Extents> Shared<L> {
         Ok(())
     }
 
-    /// Fetches lines of a block that a write half covers. Under `blocks`, alone.
+    /// Fetches lines of a block that a write covers in part. Under `blocks`, exclusively.
     pub(crate) fn fetch(
         &self,
         node: &L::Node,
@@ -111,7 +111,7 @@ impl<L: Data + Extents> Shared<L> {
         Ok(())
     }
 
-    /// relatime, where the layout does not know the newest times.
+    /// relatime, if the layout does not have the newest times.
     fn note_read(&self, node: &L::Node, file: &File, now: Timestamp) -> Result<()> {
         let Some(times) = *file.times.lock() else { return Ok(()) };
         let below = self.layout.getattr(node)?;

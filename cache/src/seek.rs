@@ -1,4 +1,4 @@
-//! Data and holes of a file of which a part is in DRAM.
+//! Data and holes of a file that is partly in DRAM.
 
 use nacre_engine::{BLOCK_SIZE, Data, Extents, Kind, Result, SeekTo};
 
@@ -24,7 +24,7 @@ impl<L: Data + Extents> Shared<L> {
     fn seek_data(&self, node: &L::Node, file: &File, blocks: &Blocks, offset: u64) -> Result<u64> {
         let in_dram = blocks.index.range(offset / BLOCK_SIZE..u64::MAX).next();
         let in_dram = in_dram.map(|(block, _)| (block * BLOCK_SIZE).max(offset));
-        // The rest of the last block that the layout has is as the part that it has.
+        // The rest of the layout's last block has the state of its first part.
         let below = file.below();
         let in_rest = below > 0 && (below..below.next_multiple_of(BLOCK_SIZE)).contains(&offset);
         let below = match self.layout.seek(node, if in_rest { below - 1 } else { offset }, SeekTo::Data) {
@@ -60,7 +60,7 @@ impl<L: Data + Extents> Shared<L> {
             }
             let hole = self.layout.seek(node, at, SeekTo::Hole)?;
             if hole < below {
-                // Up to there the layout has data; there it has none, and perhaps DRAM has.
+                // Up to there the layout has data. There it has none, and DRAM may have some.
                 if hole == at {
                     return Ok(at);
                 }

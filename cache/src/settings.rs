@@ -1,4 +1,4 @@
-//! What can be set, and what is counted.
+//! Settings and counters of the cache.
 
 use std::sync::Arc;
 
@@ -9,43 +9,44 @@ use nacre_policy::{Checker, Latencies};
 
 use crate::clock::Clock;
 
-/// In what pieces data is fetched and written back.
+/// The unit in which data is fetched and written back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Granularity {
-    /// Lines of 64 bytes: a write fetches those that it half covers, writeback stores those that are dirty.
+    /// Lines of 64 bytes. A write fetches lines that it covers in part, and writeback stores dirty lines.
     #[default]
     Lines,
     /// Blocks as a whole, as `hinfs-nclfw` does.
     Blocks,
 }
 
-/// What can be changed while the cache runs.
+/// Settings that can change while the cache runs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Settings {
-    /// Threads that write back. Without any, writers do it when the pool is full, and sync.
+    /// Number of background writeback threads. Without threads, writers write back when the pool is full, and syncs
+    /// do.
     pub threads: usize,
     /// Writeback starts when less than this part of the pool is free, in percent (`Low_f`).
     pub low_percent: u8,
     /// Writeback stops when more than this part is free, in percent (`High_f`).
     pub high_percent: u8,
-    /// The threads look every so many milliseconds, too, and for as long a file rests whose writeback has failed.
+    /// The interval of the background pass and of the retry backoff of a file whose writeback failed, in milliseconds.
     pub period_ms: u64,
-    /// Blocks that were last written longer ago than this, in milliseconds, are written back at the next look. A write
-    /// renews a block for as long at the most: one that is written again and again reaches media after twice this.
+    /// The age, in milliseconds since the last write, at which the next background pass writes a block back. Rewrites
+    /// renew a block for at most this time, so a block that is rewritten all the time reaches media after twice this.
     pub max_age_ms: u64,
-    /// Every write goes to media at once: a mount with `sync`.
+    /// Every write goes to media at once, as for a mount with `sync`.
     pub sync: bool,
-    /// Whether blocks that are soon synchronised bypass.
+    /// The rule by which blocks that are soon synchronised bypass the buffer.
     pub checker: Checker,
-    /// What is appended bypasses, or not, after what was appended before it; else it never does. For a checker that is
-    /// [`Full`](Checker::Full).
+    /// Appended blocks take the verdict on earlier appended blocks. Otherwise appended blocks never bypass the buffer.
+    /// Effective only with the checker [`Full`](Checker::Full).
     pub inherits: bool,
-    /// In what pieces data is fetched and written back.
+    /// The unit in which data is fetched and written back.
     pub granularity: Granularity,
-    /// An eager block is lazy again when its file was not synchronised for so long, in milliseconds.
+    /// The time without a sync of its file after which an eager block is lazy again, in milliseconds.
     pub forget_ms: u64,
-    /// What a line costs, when somebody says so. Else it is what whoever opens the file system measures or emulates, and the
-    /// default of [`Latencies`] where nobody does.
+    /// The cost of a line, if set. Otherwise the opener of the file system measures or emulates it. If that does not
+    /// happen, it is the default of [`Latencies`].
     pub latencies: Option<Latencies>,
 }
 
@@ -68,7 +69,7 @@ impl Default for Settings {
     }
 }
 
-/// Threads that write back at the most.
+/// The largest number of writeback threads.
 pub(crate) const MAX_THREADS: usize = 64;
 
 impl Settings {
@@ -87,7 +88,7 @@ impl Settings {
     }
 }
 
-/// What of the settings each write asks for.
+/// The settings that each write reads.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Rules {
     pub(crate) sync: bool,
@@ -98,7 +99,7 @@ pub(crate) struct Rules {
     pub(crate) latencies: Latencies,
 }
 
-/// Rules that are read without a lock. Who reads them while they change may see some of either.
+/// Rules that are read without a lock. A read during a change may see a mixture of old and new rules.
 #[derive(Debug, Default)]
 pub(crate) struct Posted {
     choices: AtomicU64,
@@ -152,18 +153,18 @@ impl Posted {
 /// How a cache is set up.
 #[derive(Debug, Clone)]
 pub struct CacheOptions {
-    /// Bytes of DRAM for blocks, at the most. At least 4 blocks; the index and what the model remembers come on top, some 3 %.
+    /// The largest amount of DRAM for blocks, in bytes, at least 4 blocks. The index and the model add about 3 %.
     pub size: u64,
-    /// Nothing may be written: nothing is buffered.
+    /// The mount is read-only, so nothing is buffered.
     pub read_only: bool,
-    /// What can be changed later.
+    /// Settings that can change later.
     pub settings: Settings,
-    /// Whoever opens the file system may change the number of threads to what its memory keeps busy.
+    /// The opener of the file system may change the number of threads to suit its PM.
     pub fits_threads: bool,
-    /// The time by which blocks grow old.
+    /// The clock that measures the age of blocks.
     pub clock: Clock,
-    /// DRAM that a layout below has, too: it may use there what the blocks do not use now, and gives it up where a write needs
-    /// it ([`Data::give_up_dram`](nacre_engine::Data::give_up_dram)). Without it nobody else uses the DRAM of this one.
+    /// DRAM shared with a layout below. The layout may use the idle part of it, and gives it up when a write needs it
+    /// ([`Data::give_up_dram`](nacre_engine::Data::give_up_dram)). Without it, only the cache uses its DRAM.
     pub frames: Option<Arc<Frames>>,
 }
 
@@ -188,15 +189,15 @@ pub struct CacheStatus {
     pub blocks: u64,
     /// Blocks in use.
     pub used: u64,
-    /// Blocks that are not in DRAM and that the model remembers.
+    /// Blocks that are not in DRAM and that the model still tracks.
     pub ghosts: u64,
     /// Bytes that writes put into DRAM.
     pub written_lazily: u64,
     /// Bytes that writes put on media at once.
     pub written_eagerly: u64,
-    /// Bytes of dirty lines that a later write replaced in DRAM: not written to media.
+    /// Bytes of dirty lines that a later write replaced in DRAM and that never reached media.
     pub overwritten: u64,
-    /// Bytes of dirty lines of files that were removed or cut: not written to media.
+    /// Bytes of dirty lines that never reached media, because their file was removed or truncated.
     pub discarded: u64,
     /// Bytes that writes fetched from the layout.
     pub fetched: u64,
@@ -204,19 +205,19 @@ pub struct CacheStatus {
     pub written_back: u64,
     /// Blocks that a buffered write found in DRAM.
     pub write_hits: u64,
-    /// Blocks that it did not find there.
+    /// Blocks that a buffered write did not find in DRAM.
     pub write_misses: u64,
     /// Bytes that reads took from DRAM.
     pub read_from_dram: u64,
-    /// Writes that waited for room.
+    /// Writes that waited for free blocks.
     pub stalls: u64,
-    /// Writebacks that failed. Each was told by the next sync of its file.
+    /// Writebacks that failed. The next sync of the file reports each.
     pub failures: u64,
-    /// Bytes that the threads gave up after repeated failures.
+    /// Bytes that the threads dropped after repeated failures.
     pub lost: u64,
-    /// Verdicts of the model that were those of the sync before (figure 4 of the paper).
+    /// Verdicts of the model that agree with the verdict at the sync before (figure 4 of the paper).
     pub accurate: u64,
-    /// Verdicts that were others.
+    /// Verdicts of the model that differ from the verdict at the sync before.
     pub inaccurate: u64,
 }
 
@@ -228,7 +229,7 @@ impl CacheStatus {
     }
 }
 
-/// A number that only grows.
+/// A counter that only grows.
 #[derive(Debug, Default)]
 pub(crate) struct Counter(AtomicU64);
 
@@ -242,7 +243,7 @@ impl Counter {
     }
 }
 
-/// What [`CacheStatus`] reports.
+/// The counters behind [`CacheStatus`].
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) written_lazily: Counter,

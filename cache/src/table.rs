@@ -1,7 +1,7 @@
-//! The files that are known, by inode.
+//! The known files, by inode.
 //!
-//! A file is known while it has blocks in DRAM, while a node refers to it, and then as long as there is room: what the
-//! model remembers about it lives as long.
+//! A file is known while it has blocks in DRAM or a node refers to it, and afterwards while its shard has room. The
+//! model's state of the file lives as long.
 
 use std::sync::Arc;
 
@@ -13,15 +13,15 @@ use nacre_engine::{InodeHasher, InodeId, Result};
 use crate::file::File;
 
 const SHARDS: usize = if SMALL { 1 } else { 64 };
-/// Files that a shard keeps although nobody needs them: 65,536 in all.
+/// Files that a shard keeps without users: 65,536 in all.
 const IDLE_FILES: usize = 1024;
-/// A shard with fewer files keeps the room that it has.
+/// A shard with fewer files keeps its allocation.
 const SPARSE: usize = 16;
 
 pub(crate) struct Table {
     shards: Box<[Shard]>,
-    /// No file that was forgotten had more changes. Every file that is not known counts as having so many, for its
-    /// change counter must not go back when it is forgotten.
+    /// The largest change count of a forgotten file. Every unknown file counts as having this count, so that its
+    /// change counter never goes back.
     forgotten_changes: AtomicU64,
 }
 
@@ -41,17 +41,17 @@ impl Table {
         &self.shards[id.number as usize % SHARDS]
     }
 
-    /// The file when it is known.
+    /// The file, if it is known.
     pub(crate) fn get(&self, id: InodeId) -> Option<Arc<File>> {
         self.shard(id).read().get(&id).cloned()
     }
 
-    /// Changes to be added to those that the layout counts, for a file that was just not found here.
+    /// The changes to add to the layout's count, for a file that was just not found here.
     pub(crate) fn changes_of_unknown(&self) -> u64 {
         self.forgotten_changes.load(Ordering::Relaxed)
     }
 
-    /// The file, made by `make` when it is not known. `dropped` is told of those that are forgotten for it.
+    /// The file, made by `make` if it is unknown. `dropped` gets the files that are forgotten for it.
     pub(crate) fn get_or_make(
         &self,
         id: InodeId,
@@ -65,7 +65,7 @@ impl Table {
         if let Some(file) = shard.get(&id) {
             return Ok(Arc::clone(file));
         }
-        // That one is gone, or this one would not have its number.
+        // That file is gone, otherwise this one would not have its number.
         let before = InodeId { generation: id.generation.wrapping_sub(1), ..id };
         if shard.get(&before).is_some_and(|file| Arc::strong_count(file) == 1 && !file.is_needed())
             && let Some(gone) = shard.remove(&before)
@@ -82,17 +82,17 @@ impl Table {
                 keep
             });
         }
-        // Nobody can change the file without being found here: what is read now is true.
+        // Without this entry the file cannot change, so that the attributes read now stay true.
         let file = Arc::new(make()?);
         file.changes.store(self.changes_of_unknown(), Ordering::Relaxed);
         shard.insert(id, Arc::clone(&file));
         Ok(file)
     }
 
-    /// Forgets a file that nobody else has and of which nothing waits; `dropped` is told of it.
+    /// Forgets a file without other users or waiting data; `dropped` gets it.
     pub(crate) fn let_go(&self, file: Arc<File>, dropped: impl FnOnce(&File)) {
         let mut shard = self.shard(file.id).write();
-        // The table's and this one.
+        // The reference of the table and this one.
         if Arc::strong_count(&file) > 2 || file.is_needed() {
             return;
         }
@@ -105,7 +105,7 @@ impl Table {
         dropped(&file);
     }
 
-    /// Its change counter does not go back.
+    /// Keeps its change counter from going back.
     fn forget(&self, file: &File) {
         self.forgotten_changes.fetch_max(file.changes.load(Ordering::Relaxed), Ordering::Relaxed);
     }
@@ -124,7 +124,7 @@ impl Table {
         files
     }
 
-    /// Bytes of DRAM that it takes, an estimate; blocks are the pool's.
+    /// An estimate of the bytes of DRAM for the table, without blocks, which are the pool's.
     pub(crate) fn bytes(&self) -> u64 {
         let files: usize = self.shards.iter().map(|shard| shard.read().capacity()).sum();
         (files * (size_of::<File>() + size_of::<(InodeId, usize)>() + 2)) as u64

@@ -1,4 +1,4 @@
-//! Writes: into DRAM, or past it.
+//! Writes through DRAM, and writes that bypass it.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub(crate) struct Permit<'a, L: Data + Extents> {
 }
 
 impl<L: Data + Extents> Permit<'_, L> {
-    /// One of them is placed now, and so much space is for it; who releases it gives that back.
+    /// Moves one block and `space` from the permit to a placed block. The release of the block gives them back.
     fn use_one(&mut self, space: u64) {
         assert!(self.blocks > 0, "a write uses no more blocks than it was permitted");
         self.blocks -= 1;
@@ -47,19 +47,19 @@ impl<L: Data + Extents> Drop for Permit<'_, L> {
     }
 }
 
-/// Where a write shall go.
+/// The way of a write.
 enum Choice {
     Lazy,
     Eager,
-    /// The same, of which nothing is known but of what was before it.
+    /// The same, predicted from earlier appends or by the new-file predictor alone.
     Inherited,
-    /// Past DRAM, where such a write cannot pay: nothing of it need be remembered.
+    /// Bypasses DRAM, because such a write cannot gain there. The model need not track it.
     Past,
     /// To DRAM, and these blocks from there to media at once.
     Mixed(Vec<u64>),
 }
 
-/// A write, checked.
+/// A write after its checks.
 pub(crate) struct Request<'a> {
     pub(crate) at: WriteAt,
     pub(crate) data: &'a [IoSlice<'a>],
@@ -69,7 +69,7 @@ pub(crate) struct Request<'a> {
 }
 
 impl Request<'_> {
-    /// The offset, when the file is so long.
+    /// The offset, in a file of this size.
     pub(crate) fn offset(&self, size: u64) -> u64 {
         match self.at {
             WriteAt::Offset(offset) => offset,
@@ -77,7 +77,7 @@ impl Request<'_> {
         }
     }
 
-    /// The blocks that it touches, at the most.
+    /// An upper bound of the blocks that it touches.
     fn blocks(&self) -> u64 {
         match self.at {
             WriteAt::Offset(offset) => (offset + self.len).div_ceil(BLOCK_SIZE) - offset / BLOCK_SIZE,
@@ -85,10 +85,10 @@ impl Request<'_> {
         }
     }
 
-    /// The space that writing them back may take, at the most.
+    /// An upper bound of the space that their writeback may take.
     fn space(&self, cost: &PromiseCost) -> u64 {
         let blocks = self.blocks();
-        // The first and the last group may be there in part; and the last block comes before those that it follows.
+        // The first and the last group may be partial, and the last block comes before those that it follows.
         let groups = blocks.min(blocks.div_ceil(cost.group_blocks) + 2);
         blocks * cost.block + groups * cost.group + cost.file
     }
@@ -108,7 +108,8 @@ impl<L: Data + Extents> Shared<L> {
             return self.layout.write(&node.inner, at, data, durability, now);
         };
         if self.read_only || !file.check_flags(at) {
-            // Flags change under `blocks`, alone: if they forbid it still, the layout refuses it, and knows the reason.
+            // Flags change under `blocks`, exclusively. If they still forbid the write, the layout refuses it with the
+            // reason.
             let _blocks = file.blocks.read();
             if self.read_only || !file.check_flags(at) {
                 return self.layout.write(&node.inner, at, data, durability, now);
@@ -153,7 +154,7 @@ impl<L: Data + Extents> Shared<L> {
         let eagerly = || self.write_eagerly(node, file, &request, Some(&model).filter(|_| may_pay));
         if is_inherited {
             match eagerly() {
-                // What waits may have its place where what is written at once has none.
+                // A write through DRAM may find space when an immediate write finds none.
                 Err(error) if error.kind() == Kind::NoSpace => {
                     file.set_birth(Birth::Over, self.clock.now_ms());
                     if let Some(offset) =
@@ -168,7 +169,7 @@ impl<L: Data + Extents> Shared<L> {
         self.with_space(eagerly)
     }
 
-    /// Whether a file has blocks behind its size: more than those that it has before.
+    /// Whether a file has blocks behind its size: more than it has before its size.
     fn is_preallocated(&self, node: &L::Node, file: &File) -> Result<bool> {
         if let Some(known) = file.is_preallocated() {
             return Ok(known);
@@ -188,7 +189,7 @@ impl<L: Data + Extents> Shared<L> {
         end.ok_or(Error::new(Kind::FileTooBig))
     }
 
-    /// Asks the model. Blocks in DRAM take their writes there; of the others it knows those that it remembers.
+    /// Asks the model. Writes to blocks in DRAM stay there. Of the other blocks the model knows those that it tracks.
     fn choose(&self, node: &CacheNode<L::Node>, file: &File, request: &Request<'_>, model: &Model) -> Choice {
         let offset = request.offset(file.size());
         if self.layout.goes_to_disk(&node.inner, offset, request.len) {
@@ -223,7 +224,7 @@ impl<L: Data + Extents> Shared<L> {
         }
     }
 
-    /// Whether a write is appended to a file of which nothing waits, and such go past DRAM.
+    /// Whether a write appends to a file without waiting blocks, and such appends bypass DRAM.
     fn appends_past(&self, file: &File, offset: u64, model: &Model) -> bool {
         if offset < file.size() || file.is_cached() {
             return false;
@@ -249,8 +250,8 @@ impl<L: Data + Extents> Shared<L> {
         path == Path::Eager
     }
 
-    /// A write to blocks that all are in DRAM, in buffers of their own and with what it half covers: it takes neither room nor
-    /// space, and asks nobody. `None` for any other.
+    /// A write whose blocks are all in DRAM, in buffers of their own, with the lines that it covers in part. It takes
+    /// no block and no space, and the model is not asked. `None` for any other write.
     fn overwrite(
         &self,
         node: &CacheNode<L::Node>,
@@ -304,7 +305,7 @@ impl<L: Data + Extents> Shared<L> {
         Some(offset)
     }
 
-    /// A write is in DRAM. Under `blocks`, alone.
+    /// Accepts a write that is in DRAM. Under `blocks`, exclusively.
     fn accept(&self, node: &CacheNode<L::Node>, file: &File, request: &Request<'_>, offset: u64) {
         let mut times = file.times.lock();
         let atime = times.and_then(|times| times.atime);
@@ -315,9 +316,9 @@ impl<L: Data + Extents> Shared<L> {
         self.layout.accepted(&node.inner, offset, request.len);
     }
 
-    /// Permits the blocks of a write; writes back while there are none. `None` when the layout has no space to set aside (then
-    /// everything that waits for media was written), or when what fails to be written leaves no room: who writes then need
-    /// not wait until that is tried again.
+    /// Permits the blocks of a write, and writes back while too few are free. `None` if the layout has no space to
+    /// reserve; everything that waits for media was then written. `None` also if files in backoff hold too many
+    /// blocks, so that the writer need not wait for the next attempt.
     fn permit(&self, request: &Request<'_>) -> Result<Option<Permit<'_, L>>> {
         let (blocks, space) = (request.blocks(), request.space(&self.cost));
         let mut since_ms = None;
@@ -326,8 +327,9 @@ impl<L: Data + Extents> Shared<L> {
                 self.counters.stalls.add(1);
                 self.clock.now_ms()
             });
-            // When the last of the threads is taken away after this look, that is a change, and so is another High_f, above
-            // which they free nothing. They have most likely more ready than this one would write in the same time.
+            // The end of the last thread after this point is a change, and so is a lower High_f, above which the
+            // threads free nothing. They most likely have more blocks ready than this writer would write in the same
+            // time.
             let settings = self.settings();
             let is_theirs = settings.threads > 0 && blocks <= self.blocks_of(settings.high_percent);
             if is_theirs && self.pool.wait_for_threads(seen, blocks) {
@@ -346,15 +348,15 @@ impl<L: Data + Extents> Shared<L> {
             if error.kind() != Kind::NoSpace {
                 return Err(error);
             }
-            // What cannot be written stays, and the sync of its file tells.
+            // Blocks that cannot be written stay, and the sync of their file reports the error.
             let _ = self.flush_everything();
             return Ok(None);
         }
         Ok(Some(Permit { shared: self, blocks, space }))
     }
 
-    /// Writes into DRAM, and the blocks `eager` from there to media. `None` when it is for the layout: it is not permitted
-    /// any blocks, flags forbid it, or the file is mapped.
+    /// Writes into DRAM, and the blocks `eager` from there to media. `None` if the layout must do it: the write is not
+    /// permitted any blocks, flags forbid it, or the file is mapped.
     fn write_lazily(
         &self,
         node: &CacheNode<L::Node>,
@@ -368,7 +370,8 @@ impl<L: Data + Extents> Shared<L> {
         let Some(mut permit) = self.permit(request)? else { return Ok(None) };
         let mut blocks = if eager.is_empty() { file.blocks.write() } else { self.still(file) };
         if !file.may_wait(request.at) {
-            // Since this write was looked at: the layout refuses it, its blocks are mapped, or it has them behind its end.
+            // Changed since the first checks: the layout refuses the write, blocks are mapped, or the file has blocks
+            // behind its end.
             return Ok(None);
         }
         let offset = request.offset(file.size());
@@ -376,7 +379,7 @@ impl<L: Data + Extents> Shared<L> {
         file.check_for_hole(offset);
         let now_ms = self.clock.now_ms();
         let mut place = Placing { shared: self, node: &node.inner, file, model, granularity, now_ms };
-        // Whatever can fail comes first: what the edges keep of their blocks.
+        // Steps that can fail come first: fetching the parts of the edge blocks that stay.
         let (first, last) = (offset / BLOCK_SIZE, (end - 1) / BLOCK_SIZE);
         for (block, from, to) in parts(offset, request.len).filter(|part| part.0 == first || part.0 == last) {
             place.prepare(&mut blocks, block, from, to, &mut permit)?;
@@ -397,8 +400,8 @@ impl<L: Data + Extents> Shared<L> {
         Ok(Some(offset))
     }
 
-    /// Writes past DRAM: what waits of the blocks that it touches goes with it, and what its size would show before it. The
-    /// model is told, where there is one to tell.
+    /// Writes past DRAM. Dirty data of the blocks that it touches goes with it, and data that its size would cover
+    /// goes before it. The model learns of the write, if one is given.
     fn write_eagerly(
         &self,
         node: &CacheNode<L::Node>,
@@ -421,7 +424,7 @@ impl<L: Data + Extents> Shared<L> {
         let mut blocks = self.still(file);
         self.check_end(request.offset(file.size()), request.len)?;
         if !file.check_flags(WriteAt::Offset(0)) {
-            // Only what was accepted before may be written before its end.
+            // Only writes accepted before may be written ahead of its end.
             self.flush_range(&node.inner, file, &mut blocks, 0..u64::MAX)?;
             return self.write_past(node, file, &blocks, request, model);
         }
@@ -431,7 +434,7 @@ impl<L: Data + Extents> Shared<L> {
         Ok(offset)
     }
 
-    /// Nothing in DRAM is in the way. Under `blocks`.
+    /// Writes to the layout, with nothing in DRAM in the way. Under `blocks`.
     fn write_past(
         &self,
         node: &CacheNode<L::Node>,
@@ -456,13 +459,13 @@ impl<L: Data + Extents> Shared<L> {
         Ok(offset)
     }
 
-    /// Tells the model of a write that went past DRAM, to a file that had this size.
+    /// Reports a write past DRAM to the model. `size` is the file's size before the write.
     fn note_eager(&self, file: &File, request: &Request<'_>, offset: u64, size: u64, model: Option<&Model>) {
         let can_pay = |model: &&Model| model.can_pay(offset, offset + request.len, size);
         let Some(model) = model.filter(can_pay) else { return };
         let mut history = file.history.lock();
         if model.inherits && offset >= size {
-            // Of the others nothing is remembered: they were not there.
+            // Other blocks are not tracked, because they did not exist.
             if let Some((first, from, to)) = parts(offset, request.len).next() {
                 history.wrote_known(first, touched(from, to), model);
             }
@@ -482,7 +485,7 @@ impl<L: Data + Extents> Shared<L> {
     }
 }
 
-/// Puts a write's bytes into blocks of one file. Under its `blocks`, alone.
+/// Puts a write's bytes into blocks of one file. Under its `blocks`, exclusively.
 struct Placing<'a, L: Data + Extents> {
     shared: &'a Shared<L>,
     node: &'a L::Node,
@@ -493,7 +496,7 @@ struct Placing<'a, L: Data + Extents> {
 }
 
 impl<L: Data + Extents> Placing<'_, L> {
-    /// Brings a block into DRAM, in a buffer of its own, with the lines that the bytes `from..to` half cover.
+    /// Brings a block into DRAM, in a buffer of its own, with the lines that the bytes `from..to` cover in part.
     fn prepare(
         &mut self,
         blocks: &mut Blocks,
@@ -538,8 +541,8 @@ impl<L: Data + Extents> Placing<'_, L> {
         Ok(())
     }
 
-    /// The layout's space that is set aside for a block: for its group, too, unless a block before it in the group waits.
-    /// That one is written before this one's space is needed alone, or goes together with it.
+    /// The layout's space to reserve for a block. It includes the space for its group, unless an earlier block of the
+    /// group waits. That block is written first or together with this one.
     fn space_for(&self, blocks: &Blocks, block: u64) -> u64 {
         let &PromiseCost { block: cost, group, group_blocks, .. } = &self.shared.cost;
         let first = block - block % group_blocks;
@@ -547,7 +550,7 @@ impl<L: Data + Extents> Placing<'_, L> {
         if group == 0 || blocks.index.last_of(first..block).is_some_and(waits) { cost } else { cost + group }
     }
 
-    /// What the model remembers about a block that enters DRAM.
+    /// The model's state of a block that enters DRAM.
     fn recall(&self, block: u64) -> ModelBlock {
         if self.file.ghosts.load(Ordering::Relaxed) == 0 {
             return ModelBlock::NEW;
@@ -559,7 +562,7 @@ impl<L: Data + Extents> Placing<'_, L> {
         known.unwrap_or(ModelBlock::NEW)
     }
 
-    /// The lines of which something is kept where the bytes `from..to` are written.
+    /// The lines that keep old bytes when the bytes `from..to` are written.
     fn kept(&self, from: usize, to: usize) -> u64 {
         match self.granularity {
             Granularity::Lines => touched(from, to) & !covered(from, to),
@@ -567,7 +570,7 @@ impl<L: Data + Extents> Placing<'_, L> {
         }
     }
 
-    /// Whether the bytes `from..to` of a block can be written without anything more.
+    /// Whether the bytes `from..to` of a block can be written without further steps.
     fn is_ready(&self, entry: &mut Entry, from: usize, to: usize) -> bool {
         self.kept(from, to) & !entry.valid == 0 && entry.buffer.get_mut().is_some()
     }
@@ -579,7 +582,7 @@ impl<L: Data + Extents> Placing<'_, L> {
         self.put_into(entry, from, to, source);
     }
 
-    /// It is among the most recently written blocks now.
+    /// Moves the block to the most recently written ones.
     fn renew(&self, entry: &mut Entry) {
         let pool = &self.shared.pool;
         if pool.is_stale(entry.listed_at, pool.age(self.now_ms)) {
@@ -607,7 +610,7 @@ impl<L: Data + Extents> Placing<'_, L> {
     }
 }
 
-/// The bytes of a buffer that no flight has.
+/// The bytes of a buffer that no writeback in flight shares.
 pub(crate) fn own(buffer: &mut Frame) -> &mut [u8; BLOCK] {
     buffer.get_mut().unwrap_or_else(|| unreachable!("a block that is written to has a buffer of its own"))
 }

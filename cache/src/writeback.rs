@@ -1,4 +1,4 @@
-//! Writeback in the background, and by writers who wait for room.
+//! Writeback in the background, and by writers that wait for free blocks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,11 +12,12 @@ use crate::file::{Blocks, Entry, File, Flight};
 use crate::fs::Shared;
 use crate::order::Slot;
 
-/// Blocks that one flight takes at the most.
+/// The largest number of blocks in one writeback.
 pub(crate) const BATCH: u64 = 256;
-/// Files that a search for something to write back looks at.
+/// The number of files that one search for blocks to write back visits.
 const CANDIDATES: usize = 16;
-/// Neighbours of the least recently written block go with it when they were last written at most so much later.
+/// The largest lag of neighbours, in milliseconds: they go with the least recently written block if last written
+/// within this time of it.
 const NEIGHBOUR_MS: u64 = 1000;
 
 /// Blocks of one file on their way to media.
@@ -26,21 +27,21 @@ struct Batch<N> {
     dirty: Vec<Dirty>,
     now: Timestamp,
     epoch: u64,
-    /// It lets the size on media grow.
+    /// It extends the size on media.
     extending: bool,
 }
 
-/// What became of a candidate.
+/// The result for a candidate.
 enum Taken<N> {
     Batch(Batch<N>),
-    /// Blocks left without anything to write.
+    /// Blocks left the index without a write.
     Freed,
-    /// Another flight has it, or it is not there any more.
+    /// Another writeback has the block, or the block has left.
     Nothing,
 }
 
 impl<L: Data + Extents> Shared<L> {
-    /// What each thread does until the end. While everything is to be written, it helps.
+    /// The loop of each thread until its end. It helps while everything is to be written.
     pub(crate) fn run_writeback(&self, number: usize) {
         background::begin();
         let mut shift = self.pool.begin_shift();
@@ -49,11 +50,11 @@ impl<L: Data + Extents> Shared<L> {
             if !self.pool.wait_for_work(&mut shift, period) {
                 return;
             }
-            // They may be others since the wait began.
+            // They may have changed during the wait.
             let settings = self.settings();
             let high = self.blocks_of(settings.high_percent);
             let now_ms = self.clock.now_ms();
-            // Until High_f blocks are free, the oldest first; then what is too old (section 4.1).
+            // The oldest blocks first, until High_f blocks are free, and then blocks that are too old (section 4.1).
             while !self.pool.is_stopping() {
                 let wanted = if self.pool.is_draining() { self.pool.capacity() } else { high };
                 let missing = wanted.saturating_sub(self.pool.free());
@@ -73,7 +74,7 @@ impl<L: Data + Extents> Shared<L> {
         }
     }
 
-    /// What the model knows of files that were not synchronised for long says nothing any more.
+    /// Drops the model's state of files without a sync for long, because it predicts nothing any more.
     fn forget_old_history(&self, now_ms: u64) {
         let model = self.model_of(&self.rules());
         for file in self.table.collect(|file| file.ghosts.load(Ordering::Relaxed) > 0) {
@@ -83,14 +84,14 @@ impl<L: Data + Extents> Shared<L> {
         }
     }
 
-    /// Writes some of the least recently written blocks back, at most `limit`, of those last written at `until_ms` at the
-    /// latest. False when there is nothing to do now: nothing, or nothing but files that rest beyond `now_ms`. Whoever goes on
-    /// until then gives the time at which it began, and tries none a second time that has failed, however long that takes.
+    /// Writes back some of the least recently written blocks: at most `limit`, last written at `until_ms` at the
+    /// latest. False if no block is left but those of files in backoff beyond `now_ms`. A caller that repeats until
+    /// then keeps passing its own start time. It then tries no failed file twice, however long that takes.
     pub(crate) fn write_some_back(&self, now_ms: u64, until_ms: u64, limit: u64) -> bool {
         let _flying = self.flying.read();
         let limit = limit.clamp(1, BATCH) as usize;
-        // First what nobody uses: who writes a file out for a sync has it for as long as slow memory takes. What was passed
-        // over is waited for when there is nothing else, as nobody might call when it is free.
+        // Unlocked files first, because a sync holds its file for as long as a slow device takes. If nothing else is
+        // left, it waits for the skipped files, because no call might come when they are free.
         let mut busy = Vec::new();
         let rests_until = |file: &File| file.rests_until_ms();
         for (file, block) in self.pool.candidates(CANDIDATES, until_ms, now_ms, rests_until) {
@@ -106,7 +107,7 @@ impl<L: Data + Extents> Shared<L> {
         busy.into_iter().any(|(file, block)| self.write_one_back(&file, block, limit))
     }
 
-    /// Writes a block back with those that go with it, or has its file rest. False when there was nothing to do.
+    /// Writes a block back with its neighbours, or starts the backoff of its file. False if there was nothing to do.
     fn write_one_back(&self, file: &Arc<File>, block: u64, limit: usize) -> bool {
         match self.take_off(file, block, limit) {
             Ok(Taken::Batch(batch)) => {
@@ -117,14 +118,14 @@ impl<L: Data + Extents> Shared<L> {
             Ok(Taken::Nothing) => false,
             Err(error) => {
                 self.failed(file, error.kind());
-                // Who waits for these blocks need not wait for them now.
+                // Writers that wait for these blocks need not wait for them now.
                 self.pool.note_event();
                 true
             }
         }
     }
 
-    /// Takes a block, and those that go with it, out of what is dirty.
+    /// Takes a block and its neighbours out of the dirty ones.
     fn take_off(&self, file: &Arc<File>, block: u64, limit: usize) -> Result<Taken<L::Node>> {
         let node = match self.layout.node(file.id) {
             Ok(node) => node,
@@ -175,8 +176,8 @@ impl<L: Data + Extents> Shared<L> {
         Ok(Taken::Batch(Batch { file: Arc::clone(file), node, dirty, now, epoch, extending }))
     }
 
-    /// The blocks of a flight, at most `limit`: `block` and those behind it without a gap; where the size on media grows,
-    /// first those that it would show.
+    /// The blocks of a writeback, at most `limit`: `block` and those behind it without a gap. If the size on media
+    /// grows, blocks that it would cover come first.
     fn choose_batch(&self, blocks: &Blocks, block: u64, unseen: u64, limit: usize) -> Vec<u64> {
         let ready = |(_, entry): &(u64, &Entry)| entry.dirty != 0 && entry.flight.is_none();
         let (mut chosen, end) = if block >= unseen {
@@ -198,13 +199,13 @@ impl<L: Data + Extents> Shared<L> {
         let Batch { file, node, dirty, now, epoch, extending } = batch;
         let still_holds = || file.epoch.load(Ordering::Acquire) == epoch;
         let (done, result) = self.write_dirty(&node, &file, &dirty, now, still_holds);
-        // From here on the blocks in the index have their buffers for themselves.
+        // From here on the blocks in the index do not share their buffers.
         let flown: Vec<u64> = dirty.into_iter().map(|dirty| dirty.block).collect();
         self.land(&file, &node, &flown, done, result, extending);
         self.pool.note_event();
     }
 
-    /// A flight has ended: `done` of its blocks are written.
+    /// Ends a writeback: `done` of its blocks are written.
     fn land(
         &self,
         file: &File,
@@ -243,7 +244,7 @@ impl<L: Data + Extents> Shared<L> {
         }
     }
 
-    /// The space of a file that is gone, after its last flight.
+    /// Returns the space of a file that is gone, after its last writeback in flight.
     fn settle_debt(&self, file: &File) {
         let mut blocks = file.blocks.write();
         if !file.has_flights() {
@@ -251,7 +252,7 @@ impl<L: Data + Extents> Shared<L> {
         }
     }
 
-    /// `over`: it is on media, or need not be there.
+    /// `over`: the block is on media, or need not be there.
     fn land_block(&self, file: &File, blocks: &mut Blocks, block: u64, over: bool, leaving: &mut Leaving) {
         let Some(entry) = blocks.index.get_mut(block) else { return };
         let Some(flight) = entry.flight.take() else { return };
@@ -276,8 +277,8 @@ impl<L: Data + Extents> Shared<L> {
         }
     }
 
-    /// Notes a failed writeback. Nobody but a sync tries the file again before the threads look for the next time: what is
-    /// wrong may pass.
+    /// Notes a failed writeback. Until the next period of the threads only a sync tries the file again, because the
+    /// fault may pass.
     fn failed(&self, file: &File, kind: Kind) {
         self.counters.failures.add(1);
         file.note_error(kind);
@@ -286,15 +287,15 @@ impl<L: Data + Extents> Shared<L> {
         file.rest(now_ms, now_ms.saturating_add(self.settings().period_ms));
     }
 
-    /// Gives up what failed as often as it may, of whatever file. A thread's business alone: who waits for a sync, or for
-    /// room, is told of the error, and all stays as it was.
+    /// Drops the data of all files that have used up their attempts. Only a thread does this. An operation that waits
+    /// for a sync or for free blocks gets the error, and its data stays.
     fn give_up_hopeless(&self) {
         if self.counters.failures.get() > 0 {
             self.table.collect(File::is_hopeless).iter().for_each(|file| self.give_up(file));
         }
     }
 
-    /// Drops what cannot be written: its sync tells of it.
+    /// Drops data that cannot be written. The sync of the file reports it.
     fn give_up(&self, file: &File) {
         let mut blocks = self.still(file);
         if !file.is_hopeless() {
@@ -303,7 +304,7 @@ impl<L: Data + Extents> Shared<L> {
         }
         file.may_get_hole();
         let all: Vec<u64> = blocks.index.blocks().collect();
-        // A sync may have told why it failed, when nothing was lost yet.
+        // An earlier sync may have reported the error before data was lost.
         file.note_error(Kind::Io);
         self.error.lock().get_or_insert(Kind::Io);
         for block in &all {
@@ -311,7 +312,7 @@ impl<L: Data + Extents> Shared<L> {
                 self.counters.lost.add(bytes_of(std::mem::take(&mut entry.dirty)));
             }
         }
-        // First: whoever finds nothing waiting any more asks whether it was lost.
+        // First, because an operation that finds nothing waiting then asks whether data was lost.
         file.set_lost(true);
         self.leave_all(file, &mut blocks, all);
         *file.times.lock() = None;

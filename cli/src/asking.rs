@@ -1,7 +1,7 @@
-//! Calls that may never return: whatever asks a mount whose server hangs or is stopped.
+//! Calls that may never return: questions to a mount whose server hangs or is stopped.
 //!
-//! The kernel lets nothing interrupt a call whose request a server has taken, not even the end of the process. A thread that
-//! waits so keeps its process from ending. So the call is made by a child, which is left behind when it takes too long.
+//! Once a server has taken a request, nothing interrupts the call, not even the end of the process. A thread in such a
+//! call keeps its process from ending. So a child makes the call, and is left behind when the call takes too long.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -10,23 +10,23 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-/// The largest value of an extended attribute, and so the largest answer.
+/// The largest value of an extended attribute, and so the largest answer, in bytes.
 pub(crate) const ANSWER_MAX: usize = 64 * 1024;
-/// After this long a person is told what is waited for.
+/// The time after which the user learns the reason for the wait.
 pub(crate) const NOTICE: Duration = Duration::from_secs(1);
 
 /// The outcome of a call.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// The bytes that it gave.
+    /// The bytes of the answer.
     Bytes(Vec<u8>),
-    /// It was refused.
+    /// The error of the call.
     Refused(Errno),
-    /// It has not returned in time.
+    /// The call has not returned in time.
     None,
 }
 
-/// A call under way.
+/// A call in progress.
 pub(crate) struct Asked {
     pipe: File,
     child: libc::pid_t,
@@ -34,8 +34,9 @@ pub(crate) struct Asked {
 }
 
 impl Asked {
-    /// Begins a call in a child. The call fills the buffer, gives the length, and makes system calls only: other threads of
-    /// this process may hold locks, that of the allocator among them, which nothing in the child ever frees.
+    /// Begins a call in a child. The call fills the buffer, returns the length, and makes system calls only. Other
+    /// threads of this process may hold locks, such as that of the allocator, and nothing in the child ever releases
+    /// them.
     pub(crate) fn begin(call: impl FnOnce(&mut [u8]) -> Result<usize, Errno>) -> io::Result<Asked> {
         let mut buffer = vec![0; ANSWER_MAX];
         let mut ends = [0; 2];
@@ -45,7 +46,7 @@ impl Asked {
         }
         // SAFETY: both descriptors are new and belong to nothing else.
         let (pipe, write) = unsafe { (File::from_raw_fd(ends[0]), File::from_raw_fd(ends[1])) };
-        // SAFETY: the child makes system calls only, as the caller promises of its part, and ends without unwinding.
+        // SAFETY: the child makes system calls only, as the caller guarantees for its part, and ends without unwinding.
         match unsafe { libc::fork() } {
             -1 => Err(io::Error::last_os_error()),
             0 => answer(write.as_raw_fd(), &mut buffer, call),
@@ -53,7 +54,7 @@ impl Asked {
         }
     }
 
-    /// Waits for the end of the call until so long after its begin; calls `notice` once when that takes a second.
+    /// Waits for the end of the call, until `limit` after its begin. Calls `notice` once if that takes a second.
     pub(crate) fn wait(mut self, limit: Duration, notice: impl FnOnce()) -> Answer {
         let mut notice = Some(notice);
         let mut said = Vec::new();
@@ -83,7 +84,7 @@ impl Asked {
                 Err(_) => break,
             }
         }
-        // SAFETY: both take numbers only. One that cannot end now goes to init with the end of this process.
+        // SAFETY: both take numbers only. A child that cannot end now goes to init when this process ends.
         unsafe {
             libc::kill(self.child, libc::SIGKILL);
             libc::waitpid(self.child, std::ptr::null_mut(), libc::WNOHANG);
@@ -92,7 +93,7 @@ impl Asked {
     }
 }
 
-/// Makes a call that may never return, and waits for its end so long at the most.
+/// Makes a call that may never return, and waits for its end for `limit` at most.
 pub(crate) fn ask(
     limit: Duration,
     notice: impl FnOnce(),
@@ -104,14 +105,14 @@ pub(crate) fn ask(
     }
 }
 
-/// An error number and bytes.
+/// Decodes the report of the child: an error number and bytes.
 fn decode(said: &[u8]) -> Answer {
     match said.split_first_chunk() {
         Some((number, bytes)) => match i32::from_ne_bytes(*number) {
             0 => Answer::Bytes(bytes.to_vec()),
             number => Answer::Refused(Errno::from_raw_os_error(number)),
         },
-        // It was killed.
+        // The child was killed.
         None => Answer::None,
     }
 }
@@ -123,8 +124,8 @@ fn is_readable(descriptor: RawFd, limit: Duration) -> bool {
     unsafe { libc::poll(&raw mut poll, 1, limit) > 0 }
 }
 
-/// The child: makes the call, says what came of it, and ends. It lets go of everything else first, so that nothing waits for
-/// the end of a pipe that it holds.
+/// The child: makes the call, reports the result, and ends. It closes all other descriptors first, so that no process
+/// waits for the end of a pipe that it holds.
 fn answer(pipe: RawFd, buffer: &mut [u8], call: impl FnOnce(&mut [u8]) -> Result<usize, Errno>) -> ! {
     struct End;
     impl Drop for End {
@@ -134,7 +135,7 @@ fn answer(pipe: RawFd, buffer: &mut [u8], call: impl FnOnce(&mut [u8]) -> Result
         }
     }
     let _end = End;
-    // SAFETY: numbers only; nothing of what is closed is used by this process any more.
+    // SAFETY: numbers only; this process uses none of the closed descriptors any more.
     unsafe {
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
         libc::syscall(libc::SYS_close_range, 0, pipe - 1, 0);

@@ -1,7 +1,7 @@
-//! What the server of a mount tells other commands of ours, and does for them.
+//! The server's side of commands: answers about a mount, and the execution of orders.
 //!
-//! An answer is the value of an attribute; so is a command, as JSON under a name that its sender chose. What came of it waits
-//! under that name, because a failure to set an attribute has no words.
+//! An answer is the value of an attribute. An order is the value of an attribute, too: JSON under a name that its
+//! sender chose. The result of the order stays under that name, because a failed setxattr(2) returns a number only.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -21,42 +21,42 @@ use serde_json::{Value, json};
 use crate::daemon;
 use crate::mount_options::MountSettings;
 
-/// Results that wait to be read at the most. Who asks reads at once, so that only those are lost that nobody wants.
+/// Results kept at most. A sender reads its result at once, so that only unwanted results are dropped.
 const MAX_RESULTS: usize = 64;
-/// How long a command goes on before it is to be given again.
+/// The longest time of one slice of an order. The sender then repeats the order.
 const SLICE: Duration = Duration::from_millis(200);
-/// Files that an answer says to have failed at the most: it is the value of an attribute.
+/// Failed files named in one answer at most, because the answer is the value of an attribute.
 const MAX_FAILED: usize = 64;
 
-/// What a mount is told to do with its tiers, and with files.
+/// An order to a mount, about its tiers, its mover, or files.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Order {
     AddTier(TierToAdd),
-    /// Refuses what that would refuse, and does nothing.
+    /// A dry run of `AddTier`: the same errors, and no change.
     CheckTier(TierToAdd),
     AttachTier {
         path: PathBuf,
         emulate: Option<String>,
     },
-    /// The same of that.
+    /// A dry run of `AttachTier`.
     CheckAttach(PathBuf),
     DetachTier(u8),
-    /// Some of it.
+    /// One slice of the drain.
     DrainTier(u8),
-    /// Refuses what that would refuse, and does nothing.
+    /// A dry run of `DrainTier`.
     CheckDrain(u8),
-    /// Places blocks on it again.
+    /// Ends a drain: new blocks are placed on the tier again.
     UseTier(u8),
     RemoveTier(u8),
-    /// Some of it.
+    /// One slice of the trim.
     TrimTier(TierToTrim),
-    /// Some of these files, to a tier or up to persistent memory.
+    /// One slice of a move of files, to a tier or to PM.
     MoveFiles(FilesToMove),
     PauseMover(bool),
-    /// Bytes in a second.
+    /// Bytes per second; `None` for no limit.
     LimitMover(Option<u64>),
-    /// Writes what waits in DRAM.
+    /// Writes back all buffered data.
     Sync,
 }
 
@@ -72,38 +72,38 @@ pub(crate) struct TierToAdd {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct TierToTrim {
     pub(crate) tier: u8,
-    /// The block that it begins with, and whether that is within a run that is long enough.
+    /// The first block, and whether it lies within a run that is long enough.
     pub(crate) from: u64,
     pub(crate) is_within: bool,
-    /// Bytes of the shortest run that its device is told of.
+    /// The shortest run that is trimmed, in bytes.
     pub(crate) least: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct FilesToMove {
     pub(crate) to: Option<u8>,
-    /// The block of the first one that it begins with.
+    /// The first block to move, in the first file.
     pub(crate) from: u64,
-    /// The numbers of their inodes.
+    /// Inode numbers.
     pub(crate) inodes: Vec<u64>,
 }
 
-/// What became of files that were to move.
+/// The result of one slice of `MoveFiles`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct FilesMoved {
-    /// Bytes that are there now.
+    /// Bytes that have been moved.
     pub(crate) moved: u64,
-    /// The file to go on with, by its place among those that were to move, and the block that the rest of it begins with.
+    /// The file to continue with, as an index into the order, and the first block of it that remains.
     pub(crate) next: usize,
     pub(crate) from: u64,
-    /// Which of those before that failed, and why.
+    /// Failed files before `next`: index and cause.
     pub(crate) failed: Vec<(usize, String)>,
 }
 
 impl FilesMoved {
     fn of(done: MovedFiles) -> FilesMoved {
         let MovedFiles { moved, mut next, mut from, mut failed } = done;
-        // The others fail again, and are told of then.
+        // The other files fail again in the next slice, which reports them.
         if let Some((file, _)) = failed.get(MAX_FAILED) {
             (next, from) = (*file, 0);
             failed.truncate(MAX_FAILED);
@@ -120,7 +120,7 @@ pub(crate) struct Envelope {
     pub(crate) order: Order,
 }
 
-/// Where it is told what was done with a mount.
+/// The sink for events of a mount, such as its log.
 pub(crate) type Tell = Box<dyn Fn(&str) + Send + Sync>;
 
 /// The server's side.
@@ -128,15 +128,16 @@ pub(crate) struct Control {
     file_system: FileSystem,
     settings: Mutex<MountSettings>,
     results: Mutex<VecDeque<(String, Value)>>,
-    /// The mount is to end.
+    /// True once the mount is to end.
     ends: Arc<AtomicBool>,
-    /// Opening a file for writing is checked against its flags. The kernel is told once, when the mount begins.
+    /// True if open(2) for writing is checked against the flags of the file. The kernel learns of it once, when the
+    /// mount begins.
     checks_opens: bool,
-    /// Where it is mounted.
+    /// The mountpoint.
     dir: PathBuf,
-    /// Writes down what was done.
+    /// Records events.
     tell: Tell,
-    /// The mover was paused when the mount became read-only.
+    /// True if the mover was paused when the mount became read-only.
     was_paused: AtomicBool,
 }
 
@@ -156,7 +157,7 @@ impl Control {
         }
     }
 
-    /// To be set when the mount is to end: what takes long does then.
+    /// The flag that ends long orders; the owner sets it when the mount is to end.
     pub(crate) fn ends(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.ends)
     }
@@ -188,13 +189,13 @@ impl Control {
         said
     }
 
-    /// How a remount reaches the mount.
+    /// Applies the options of a remount.
     fn change(&self, options: &str) -> Result<()> {
         let wrong = |why: String| Error::new(Kind::InvalidInput).object(why);
         let mut asked = MountSettings::default();
         asked.take(options, false).map_err(wrong)?;
         let mut settings = lock(&self.settings);
-        // What is not named is as it is.
+        // Settings that are not named stay.
         asked.read_only = settings.read_only;
         let (changed, _) = settings.remounted(&asked, &[]).map_err(wrong)?;
         if changed.tier_settings != settings.tier_settings {
@@ -207,8 +208,8 @@ impl Control {
         Ok(())
     }
 
-    /// Takes up the flags that the kernel shows for the mount: a remount has changed them, and what is read-only then takes no
-    /// order that would say so.
+    /// Adopts the flags that the kernel shows for the mount, after a remount. A read-only mount takes no order with the
+    /// flags, so the server reads the kernel's table.
     fn take_up_flags(&self) -> Result<Value> {
         let entry = mounts::at(&self.dir)?.filter(|entry| entry.fstype == mounts::FSTYPE);
         let Some(entry) = entry else {
@@ -231,7 +232,7 @@ impl Control {
         Ok(json!({ "options": settings.to_string() }))
     }
 
-    /// Lets blocks move by themselves, or not.
+    /// Resumes or pauses the mover.
     fn let_move(&self, moves: bool) {
         // Without tiers nothing moves.
         let _ = self.file_system.pause_mover(!moves);
@@ -279,7 +280,7 @@ impl Control {
             }
             Order::PauseMover(paused) => json!(fs.pause_mover(paused)?),
             Order::LimitMover(rate) => json!(self.limit(rate)?),
-            // The first one also tells of what failed before, and may have been written since.
+            // The first sync also returns earlier errors of data that may have been written since.
             Order::Sync => {
                 let unwritten = fs.sync().or_else(|_| fs.sync()).err();
                 json!({ "unwritten": unwritten.map(|error| error.to_string()) })
@@ -287,7 +288,8 @@ impl Control {
         })
     }
 
-    /// The limit is one of the settings of the mount, and so a remount that says nothing of it leaves it.
+    /// Sets the limit of the mover, in bytes per second. The limit is a mount setting, so a remount that does not name
+    /// it keeps it.
     fn limit(&self, rate: Option<u64>) -> Result<()> {
         let limit = MoverLimit::of(rate)?;
         let mut settings = lock(&self.settings);
@@ -316,7 +318,7 @@ impl Control {
     }
 
     fn result(&self, id: &str) -> Option<Value> {
-        // It stays, for the length of an attribute is often asked for first.
+        // The result stays, because readers often ask for the length of an attribute first.
         lock(&self.results).iter().find(|(done, _)| done == id).map(|(_, result)| result.clone())
     }
 }
@@ -324,7 +326,7 @@ impl Control {
 impl nacre_fuse::Control for Control {
     fn ask(&self, _: InodeId, name: &str, may_tell: bool) -> Option<Result<String>> {
         let answer = match name {
-            // It has paths of files that others may not see.
+            // The answer holds paths of files that other users may not see.
             "scrub" if !may_tell => return Some(Err(Kind::NotPermitted.into())),
             "info" => self.info(),
             "flags" => match self.take_up_flags() {
@@ -356,10 +358,10 @@ impl nacre_fuse::Control for Control {
     fn trim(&self, least: u64) -> Option<Result<u64>> {
         let tiers = self.file_system.tiers();
         let (mut bytes, mut failure, mut has_told) = (0, None, false);
-        // Who asks cannot be told to stop before he has an answer.
+        // The caller cannot stop the trim before its answer; only the end of the mount does.
         let mut goes_on = || !self.ends.load(Ordering::Relaxed);
         for tier in tiers.iter().filter(|tier| tier.device.is_some()) {
-            // One that fails keeps no other from it.
+            // A failed tier does not keep others from the trim.
             match self.file_system.trim_tier(tier.number, TrimFrom::default(), least, &mut goes_on) {
                 Ok(trimmed) => (bytes, has_told) = (bytes + trimmed.bytes, has_told || !trimmed.is_useless),
                 Err(error) => failure = failure.or(Some(error)),
@@ -372,7 +374,7 @@ impl nacre_fuse::Control for Control {
     }
 }
 
-/// The effect of an order on the tiers of a mount, in words; none for an order that a log need not tell.
+/// The effect of an order on the tiers of a mount, in words; `None` for an order without an entry in the log.
 fn event(order: &Order, result: &Value) -> Option<String> {
     match order {
         Order::AddTier(new) => Some(format!("tier {} was added: {}", result["tier"], new.path.display())),
@@ -384,7 +386,7 @@ fn event(order: &Order, result: &Value) -> Option<String> {
     }
 }
 
-/// What `start` or `start RATE` says: the rate, if any.
+/// The rate in `start` or `start RATE`, if any.
 fn rate_of(value: &str) -> Option<Option<u64>> {
     match value.strip_prefix("start")? {
         "" => Some(None),

@@ -1,4 +1,5 @@
-//! `nacre crash`: crashes a layout at every fence of many workloads, over simulated memory. No device is touched.
+//! `nacre crash`: crashes a layout at every fence of many workloads, over simulated memory. The command touches no
+//! device.
 
 use std::io::{IsTerminal, Write as _};
 use std::path::{Path, PathBuf};
@@ -16,20 +17,20 @@ use serde_json::{Value, json};
 use crate::failure::{EXIT_FAILURE, Failure};
 use crate::output;
 
-/// A commit point is covered by so many images.
+/// Images that cover a commit point.
 const COVERED: u64 = 100;
-/// What makes a run one that must cover all of them.
+/// The workloads of a run that must cover every commit point.
 const LONG_RUN: &str = "all workloads, pairs of operations among them";
-/// Time between lines of progress when they are not read at a terminal.
+/// The time between lines of progress when standard error is no terminal.
 const SLOW_PROGRESS: Duration = Duration::from_secs(30);
 
-/// What `nacre crash` is told.
+/// Arguments of `nacre crash`.
 ///
-/// The layout's own code runs over simulated memory that records every store, flush and fence. At each fence the images
-/// that a crash may leave are recovered, checked, and compared with a model: what was acknowledged is there, what was
-/// on its way is there wholly or not at all (of the in-place layouts, what was being overwritten may be there in part).
-/// docs/crash-model.md says what is assumed and what is covered. The exit
-/// code is 1 when something is wrong, and when a run of all workloads has less than 100 images at a commit point.
+/// The layout's own code runs over simulated memory that records every store, flush and fence. At each fence the
+/// command recovers and checks the images that a crash may leave, and compares them with a model. Acknowledged
+/// operations must be there. Operations in flight must be there completely or not at all; with the in-place layouts, an
+/// overwrite in flight may be there in part. docs/crash-model.md lists the assumptions and the coverage. The exit code
+/// is 1 after a violation, and when a run of all workloads has fewer than 100 images at a commit point.
 #[derive(Debug, Args)]
 pub(crate) struct CrashArgs {
     /// The layout
@@ -89,7 +90,7 @@ pub(crate) struct CrashArgs {
     json: bool,
 }
 
-/// What is explored.
+/// The layout under test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Explored {
     /// A log per inode
@@ -107,7 +108,7 @@ enum Explored {
     InplaceLinear,
 }
 
-/// How long sequences are.
+/// The length of sequences.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Sequences {
     #[value(name = "1")]
@@ -118,7 +119,7 @@ enum Sequences {
     Three,
 }
 
-/// Explores.
+/// Runs the exploration.
 pub(crate) fn run(args: &CrashArgs) -> Result<ExitCode, Failure> {
     match args.layout {
         Explored::Log => run_on(&Log, args),
@@ -200,7 +201,7 @@ fn explore<S: Subject>(subject: &S, args: &CrashArgs) -> Result<bool, Failure> {
 /// The images at each commit point of the layout.
 struct Coverage {
     counts: Vec<(&'static str, u64)>,
-    /// This run must have enough at each.
+    /// True if this run must have enough images at each commit point.
     is_demanded: bool,
 }
 
@@ -230,7 +231,7 @@ impl Coverage {
         self.counts.iter().min_by_key(|(_, count)| *count)
     }
 
-    /// The last words of a report: what was reached least, and what was not reached enough.
+    /// The end of a report: the least covered commit point, and those with too few images.
     fn in_words(&self) -> String {
         let mut text = String::new();
         if let Some((name, count)) = self.least() {
@@ -432,7 +433,7 @@ fn verdict(mutant: &Mutant) -> (&'static str, &str) {
     }
 }
 
-/// A line on standard error that is written over, or, when nobody sits there, a line now and then.
+/// A progress line on standard error: overwritten on a terminal, otherwise a new line from time to time.
 struct ProgressLine {
     is_terminal: bool,
     last: Option<Instant>,
@@ -445,7 +446,7 @@ impl ProgressLine {
     }
 
     fn show(&mut self, text: &str) {
-        // Nobody waits for a line of progress: where it cannot be written, nothing is lost.
+        // A progress line that cannot be written is no loss.
         if self.is_terminal {
             let _ = write!(std::io::stderr(), "\r{text:width$}", width = self.width);
             self.width = text.chars().count();

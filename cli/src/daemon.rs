@@ -1,5 +1,5 @@
-//! A process in the background: it leaves the terminal before it has threads, locks or mappings, says through a pipe
-//! when it is ready or why it never will be, and ends at a signal.
+//! A process in the background. It leaves the terminal before it has threads, locks or mappings. It reports through a
+//! pipe that it is ready, or why it failed. It ends at a signal.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -20,14 +20,14 @@ const IO_FLUSHER: libc::c_int = 57;
 
 /// The settings of glibc in the environment.
 const TUNABLES: &str = "GLIBC_TUNABLES";
-/// Freed blocks of one size that a thread keeps for itself, 7 otherwise. They lie anywhere in the heap, and each keeps a
-/// page or two from being given back once the kernel has forgotten many inodes.
+/// Freed blocks of one size that a thread caches, 7 by default. These blocks lie anywhere in the heap. Each keeps a
+/// page or two from being returned once the kernel has forgotten many inodes.
 const KEPT_BLOCKS: &str = "glibc.malloc.tcache_count";
 
-/// Begins this program anew with the settings of the heap that a server wants: glibc reads them at the start only. Goes
-/// on without them where that is impossible or where the user has set them.
+/// Restarts this program with the heap settings of a server, because glibc reads them at the start only. Continues
+/// without them if the restart is impossible or the user has set them.
 ///
-/// To be called while the process has nothing that it would lose.
+/// To be called while the process has no state to lose.
 pub(crate) fn begin_anew() {
     let set = std::env::var(TUNABLES).unwrap_or_default();
     if !cfg!(target_env = "gnu") || set.contains(KEPT_BLOCKS) {
@@ -43,15 +43,15 @@ pub(crate) fn begin_anew() {
     let _ = command.env(TUNABLES, both).exec();
 }
 
-/// Which of the two processes goes on.
+/// The process that continues after the division.
 pub(crate) enum Role {
-    /// The caller's: it ends with this code, after the other is ready or has failed.
+    /// The caller's process: ends with this code, after the background process is ready or has failed.
     Parent(ExitCode),
-    /// The one in the background.
+    /// The background process.
     Child(Readiness),
 }
 
-/// The end of the pipe on which the background process says how it went.
+/// The end of the pipe on which the background process reports its outcome.
 pub(crate) struct Readiness {
     pipe: Option<File>,
     warnings: Warnings,
@@ -77,11 +77,11 @@ impl Warnings {
     }
 }
 
-/// Divides the process. The child works in `/`; its session, and with it its terminal and its standard error, are still the
-/// caller's, until [`Readiness::ready`]: whoever has an automounter wait for the mount lets the caller's processes past it, and
-/// these it knows by their group.
+/// Divides the process. The child works in `/`. Until [`Readiness::ready`] the child keeps the caller's session,
+/// terminal and standard error. An automounter that waits for the mount needs this: it lets the caller's processes
+/// pass, and knows them by their process group.
 ///
-/// To be called while the process has one thread and holds no lock and no mapping that a child must not share.
+/// To be called while the process has one thread, and no lock or mapping that a child must not share.
 pub(crate) fn to_background() -> Result<Role, Failure> {
     let failed = |what: &str| Failure::new("go to the background", what, io::Error::last_os_error());
     let mut ends = [0; 2];
@@ -89,7 +89,7 @@ pub(crate) fn to_background() -> Result<Role, Failure> {
     if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
         return Err(failed("pipe"));
     }
-    // SAFETY: both descriptors are new and belong to nobody else.
+    // SAFETY: both descriptors are new and have no other owner.
     let (read, write) = unsafe { (File::from_raw_fd(ends[0]), File::from_raw_fd(ends[1])) };
     // SAFETY: the process has one thread, so that the child finds every lock of the C library free.
     match unsafe { libc::fork() } {
@@ -108,7 +108,7 @@ pub(crate) fn to_background() -> Result<Role, Failure> {
     }
 }
 
-/// Waits for what the child says: a byte, its exit code, its warnings, and for a failure the message.
+/// Waits for the report of the child: a byte that is its exit code, its warnings, and for a failure the message.
 fn outcome(mut pipe: File, child: libc::pid_t) -> ExitCode {
     let mut said = Vec::new();
     let _ = pipe.read_to_end(&mut said);
@@ -139,23 +139,23 @@ fn ending(status: libc::c_int) -> String {
 }
 
 impl Readiness {
-    /// For a process that stays in the foreground: its messages go where they always went.
+    /// The report of a process in the foreground: its messages go to standard error directly.
     pub(crate) fn in_foreground() -> Readiness {
         Readiness { pipe: None, warnings: Warnings::default() }
     }
 
-    /// The messages that go out with the outcome.
+    /// The warnings that are reported with the outcome.
     pub(crate) fn warnings(&self) -> Warnings {
         self.warnings.clone()
     }
 
-    /// Whether this process left the terminal.
+    /// True if this process is in the background.
     pub(crate) fn in_background(&self) -> bool {
         self.pipe.is_some()
     }
 
-    /// Says that everything can be used now, and lets go of the terminal. An error means that the caller is gone, so
-    /// that nobody wants the result any more.
+    /// Reports that the mount can be used, and leaves the terminal. An error means that the caller is gone and the
+    /// result is not wanted.
     pub(crate) fn ready(&mut self) -> io::Result<()> {
         let Some(mut pipe) = self.pipe.take() else { return Ok(()) };
         // SAFETY: setsid takes nothing. It cannot fail in a process that leads no group.
@@ -166,7 +166,7 @@ impl Readiness {
         pipe.write_all(&said)
     }
 
-    /// Says that it failed, unless it was ready before; gives the exit code of this process.
+    /// Reports a failure, unless the process was ready before. Returns the exit code of this process.
     pub(crate) fn fail(&mut self, message: &str, code: u8) -> ExitCode {
         let line = format!("nacre: {}\n", without_number(message.to_owned()));
         match self.pipe.take() {
@@ -186,7 +186,7 @@ impl Readiness {
 fn leave_terminal() -> io::Result<()> {
     let null = File::options().read(true).write(true).open("/dev/null")?;
     for standard in 0..=2 {
-        // SAFETY: both are descriptors; what stood at the standard one is not used through any other owner.
+        // SAFETY: both are descriptors; no other owner uses the old standard one.
         if unsafe { libc::dup2(null.as_raw_fd(), standard) } < 0 {
             return Err(io::Error::last_os_error());
         }
@@ -194,19 +194,20 @@ fn leave_terminal() -> io::Result<()> {
     Ok(())
 }
 
-/// Where messages go while the process runs.
+/// The log of a running process.
 #[derive(Clone)]
 pub(crate) enum Log {
     /// Standard error.
     Terminal,
-    /// A file, one line each.
+    /// A file, with one line for each message.
     File(Arc<Mutex<File>>),
     /// The system's log.
     System,
 }
 
 impl Log {
-    /// The log of a process: its file if there is one, else the terminal as long as it has one.
+    /// The log of a process: its file if there is one, otherwise the terminal or, in the background, the system's log.
+    /// An error means that the file cannot be opened.
     pub(crate) fn new(file: Option<&Path>, in_background: bool) -> io::Result<Log> {
         Ok(match file {
             Some(path) => {
@@ -218,12 +219,12 @@ impl Log {
         })
     }
 
-    /// Writes down something that went wrong.
+    /// Logs a warning.
     pub(crate) fn say(&self, message: &str) {
         self.write(libc::LOG_WARNING, message);
     }
 
-    /// Writes down what happened in order.
+    /// Logs an event that is no error.
     pub(crate) fn tell(&self, message: &str) {
         self.write(libc::LOG_INFO, message);
     }
@@ -231,7 +232,7 @@ impl Log {
     fn write(&self, priority: libc::c_int, message: &str) {
         let message = without_number(message.to_owned());
         match self {
-            // Whoever read it may be gone, which is no reason to end either.
+            // The reader of standard error may be gone, which is no reason to end either.
             Log::Terminal => drop(writeln!(io::stderr(), "nacre: {message}")),
             Log::File(file) => {
                 let line = format!("{} nacre[{}]: {message}\n", timestamp(), std::process::id());
@@ -251,23 +252,23 @@ impl Log {
     }
 }
 
-/// Messages in a row that are all written down.
+/// Messages in a row that are all logged.
 const ALARMS_IN_A_ROW: u32 = 20;
-/// After this long without writing, the next one is written again.
+/// The pause after which the next message is logged again.
 const ALARM_PAUSE: Duration = Duration::from_secs(10);
 
-/// Lets through a few messages of many: a device that fails makes one for each request.
+/// A limit on repeated messages: a failing device causes one for each request.
 pub(crate) struct Throttle {
     state: Mutex<(Instant, u32)>,
 }
 
 impl Throttle {
-    /// One that lets through the first messages.
+    /// A throttle that lets the first messages through.
     pub(crate) fn new() -> Throttle {
         Throttle { state: Mutex::new((Instant::now(), 0)) }
     }
 
-    /// Whether to write the next message, and whether it is the last for a while.
+    /// `None` to drop the next message, otherwise whether it is the last one for a while.
     pub(crate) fn next(&self) -> Option<bool> {
         let Ok(mut state) = self.state.lock() else { return None };
         if state.0.elapsed() >= ALARM_PAUSE {
@@ -278,13 +279,13 @@ impl Throttle {
     }
 }
 
-/// Local time with its zone, as RFC 3339 has it.
+/// Local time with its zone, in the format of RFC 3339.
 fn timestamp() -> String {
     jiff::Zoned::now().strftime("%Y-%m-%dT%H:%M:%S%.3f%:z").to_string()
 }
 
-/// Ends the process at the first panic. What is on the device is whole at every moment, what is in memory after a
-/// panic may not be; the next mount recovers, whereas threads that vanish one by one would leave a mount that hangs.
+/// Ends the process at the first panic. Data on the device is consistent at every moment, while data in DRAM may not be
+/// after a panic. The next mount recovers. If threads ended one by one, the mount would hang.
 pub(crate) fn abort_on_panic(log: &Log) {
     let log = log.clone();
     std::panic::set_hook(Box::new(move |panic| {
@@ -293,29 +294,29 @@ pub(crate) fn abort_on_panic(log: &Log) {
     }));
 }
 
-/// Tells the kernel that this process must not wait for its own mount when memory is short. It takes a privilege;
-/// without it nothing is worse than before.
+/// Tells the kernel that this process must not wait for its own mount when DRAM is short. The call needs a privilege;
+/// without it nothing changes.
 pub(crate) fn serve_while_memory_is_short() {
     // SAFETY: prctl with this option takes numbers only.
     unsafe { libc::prctl(IO_FLUSHER, 1, 0, 0, 0) };
 }
 
-/// The file that says and sets how soon the kernel ends this process when DRAM is short.
+/// The file with the rank of this process among those that the kernel ends when DRAM is short.
 const OOM_SCORE_ADJ: &str = "/proc/self/oom_score_adj";
-/// All others are ended before. Not -1000, which means never: where this process is all that is left, it has to go.
+/// The score at which all other processes are ended first. Not -1000 (never), because this process must end if it is
+/// the only one left.
 const ENDED_LAST: i32 = -999;
 
-/// How soon the kernel ends this process when DRAM is short: -1000 is never, 1000 before all others.
+/// The rank of this process among those that the kernel ends when DRAM is short: -1000 is never, 1000 is first.
 pub(crate) fn oom_score_adj() -> Option<i32> {
     std::fs::read_to_string(OOM_SCORE_ADJ).ok()?.trim().parse().ok()
 }
 
 /// Has the kernel end other processes first when DRAM is short. The pages of a mapped device count in the resident set
-/// of this process. So the kernel would end it first, and the files of all other processes would go with it. A score of
-/// -1000 (never ended) that it was started with stays. A lower score takes a privilege.
+/// of this process. So the kernel would end it first, and all other processes would lose their files. A score of -1000
+/// (never ended) that the process was started with stays. A lower score needs a privilege.
 ///
-/// Child processes have the same score until their end. The only child is fusermount3, where this process may not
-/// mount.
+/// Child processes keep the same score until their end. The only child is fusermount3, if this process may not mount.
 pub(crate) fn be_ended_last() -> io::Result<()> {
     if oom_score_adj().is_some_and(|now| now <= ENDED_LAST) {
         return Ok(());
@@ -323,13 +324,13 @@ pub(crate) fn be_ended_last() -> io::Result<()> {
     std::fs::write(OOM_SCORE_ADJ, ENDED_LAST.to_string())
 }
 
-/// The signals that end the process in order.
+/// The signals that end the process cleanly.
 pub(crate) struct Signals {
     set: libc::sigset_t,
 }
 
 impl Signals {
-    /// Keeps them from ending the process at once, in this thread and all that it starts.
+    /// Blocks the signals in this thread and in all threads that it starts.
     pub(crate) fn hold_back() -> Signals {
         let mut set = std::mem::MaybeUninit::uninit();
         // SAFETY: sigemptyset makes the set valid before anything reads it.
@@ -344,7 +345,7 @@ impl Signals {
         Signals { set }
     }
 
-    /// Waits for the next one and gives its name.
+    /// Waits for the next signal and returns its name.
     pub(crate) fn next(&self) -> &'static str {
         match self.wait() {
             libc::SIGINT => "SIGINT",
@@ -353,7 +354,7 @@ impl Signals {
         }
     }
 
-    /// Waits for the next one and gives its number.
+    /// Waits for the next signal and returns its number.
     pub(crate) fn wait(&self) -> libc::c_int {
         let mut signal = 0;
         // SAFETY: the set is valid, and the number is ours to write.
@@ -361,26 +362,27 @@ impl Signals {
         signal
     }
 
-    /// Ends the process by one of them, as if it had not been held back: whoever started the process sees which.
+    /// Ends the process by a signal, as if the signal had not been blocked. The parent process sees which signal it
+    /// was.
     pub(crate) fn end_by(&self, signal: libc::c_int) -> ! {
-        // SAFETY: the set is valid, and nobody wants to know which signals were held back before.
+        // SAFETY: the set is valid, and the previous mask is not needed.
         unsafe {
             libc::signal(signal, libc::SIG_DFL);
             libc::raise(signal);
             libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const self.set, std::ptr::null_mut());
         }
-        // It has ended, but where somebody who watches it keeps the signal.
+        // The process has ended, unless a tracer keeps the signal.
         std::process::exit(128 + signal)
     }
 }
 
-/// A process that can be waited for, though it is nobody's child.
+/// A process that can be waited for, although it is no child of this one.
 pub(crate) struct OtherProcess {
     descriptor: OwnedFd,
 }
 
 impl OtherProcess {
-    /// Takes hold of a process that runs now.
+    /// Opens a process that runs now; `None` if there is none.
     pub(crate) fn open(pid: libc::pid_t) -> Option<OtherProcess> {
         // SAFETY: pidfd_open takes numbers; a result that is no error is a new descriptor.
         unsafe {
@@ -389,7 +391,7 @@ impl OtherProcess {
         }
     }
 
-    /// Waits for its end; false when it takes longer than this.
+    /// Waits for the end of the process; false if that takes longer than `limit`.
     pub(crate) fn wait(&self, limit: Duration) -> bool {
         let mut poll = libc::pollfd { fd: self.descriptor.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         let limit = libc::c_int::try_from(limit.as_millis()).unwrap_or(libc::c_int::MAX);

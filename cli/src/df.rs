@@ -14,7 +14,7 @@ use crate::asking::Asked;
 use crate::failure::Failure;
 use crate::{mounted, output};
 
-/// What `nacre df` is told.
+/// Arguments of `nacre df`.
 #[derive(Debug, Args)]
 pub(crate) struct DfArgs {
     /// Print it as JSON, with exact bytes
@@ -37,14 +37,14 @@ struct Row {
     inodes_free: u64,
 }
 
-/// How long the mounts together may take to tell. Their servers wait for nothing to know it.
+/// The time for all mounts together to answer. Their servers need no device for the answer.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Lists space; false when that of a mount is not known, which is named on standard error.
+/// Lists space. Returns false if the space of a mount is unknown; standard error names the mount.
 pub(crate) fn run(args: DfArgs) -> Result<bool, Failure> {
     let mut failures = Vec::new();
     let rows: Vec<Row> = if args.paths.is_empty() {
-        // All are asked at once, so that one that hangs costs the others no time.
+        // All mounts are asked at once, so that one that hangs does not delay the others.
         let asked: Vec<_> = mounted::all()?
             .into_iter()
             .map(|mount| (mounted::begin_statvfs(&mount.mountpoint), mount))
@@ -101,7 +101,7 @@ fn find(path: &Path) -> Result<Row, Failure> {
     }
 }
 
-/// The answer of a mount that was asked for its space, as a row.
+/// The answer of a mount about its space, as a row.
 fn row(asked: Result<Asked, Failure>, mount: &MountEntry) -> Result<Row, Failure> {
     let [blocks, free, available, block, inodes, inodes_free] =
         mounted::statvfs("df", asked?, mount, PATIENCE)?;
@@ -116,7 +116,7 @@ fn row(asked: Result<Asked, Failure>, mount: &MountEntry) -> Result<Row, Failure
     })
 }
 
-/// Nobody has it mounted: open it to read.
+/// The space of a device that is not mounted, from a read-only open.
 fn of_device(path: &Path) -> Result<Row, Failure> {
     let space = || {
         let fs = FileSystem::open(path, &OpenOptions { read_only: true, ..OpenOptions::default() })?;

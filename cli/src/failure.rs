@@ -1,4 +1,4 @@
-//! How a command fails: operation, object, cause and way out on standard error, and an exit code.
+//! The failure of a command: operation, object, cause and remedy on standard error, and an exit code.
 
 use std::fmt;
 use std::path::Path;
@@ -13,17 +13,17 @@ pub(crate) const EXIT_FAILURE: u8 = 1;
 /// The command line was wrong.
 pub(crate) const EXIT_USAGE: u8 = 2;
 
-/// Operations of the library that are a part of whatever a command does with a device.
+/// Operations of the library that are a part of every command with a device.
 const WITHIN: [&str; 4] = ["open", "check", "add the tier", "attach the tier"];
 
 /// A failed command.
 #[derive(Debug)]
 pub(crate) struct Failure {
     message: String,
-    /// Bytes of the message that name the operation, which stands in front.
+    /// The length of the operation at the start of the message, in bytes.
     operation_len: usize,
     code: u8,
-    /// The process that was asked has not answered in time.
+    /// True if the server has not answered in time.
     is_silence: bool,
 }
 
@@ -34,8 +34,8 @@ impl Failure {
         Failure { operation_len: operation.len(), ..Failure::of_message(message, EXIT_FAILURE) }
     }
 
-    /// `operation: cause`, where the cause names its object. An operation of the library within it that says no more than ours
-    /// gives way to it.
+    /// `operation: cause`, with an object that the cause names. If the cause names an operation of the library that
+    /// says no more than `operation`, only `operation` stays.
     pub(crate) fn named(operation: &str, cause: impl fmt::Display) -> Failure {
         let cause = cause.to_string();
         let is_ours = |within: &str| {
@@ -51,7 +51,7 @@ impl Failure {
         }
     }
 
-    /// A failure of the library on a device or file, which the message then names if it does not yet.
+    /// A failure of the library on a device or file. The message then names the path, if it does not yet.
     pub(crate) fn on(operation: &str, path: &Path, error: &nacre_engine::Error) -> Failure {
         let failure = Failure::named(operation, error).of(path);
         if error.kind() != Kind::Busy {
@@ -67,18 +67,18 @@ impl Failure {
         Failure { message: without_number(message), operation_len: 0, code, is_silence: false }
     }
 
-    /// The failure of who was asked and has not answered in time.
+    /// Marks the failure as a missing answer.
     pub(crate) fn of_silence(mut self) -> Failure {
         self.is_silence = true;
         self
     }
 
-    /// Whether it is one of these.
+    /// True if the failure is a missing answer.
     pub(crate) fn is_silence(&self) -> bool {
         self.is_silence
     }
 
-    /// What is reported.
+    /// The message.
     pub(crate) fn message(&self) -> &str {
         &self.message
     }
@@ -88,14 +88,14 @@ impl Failure {
         Failure::of_message(message.into(), EXIT_USAGE)
     }
 
-    /// Adds what the user can do about it.
+    /// Adds a remedy for the user.
     pub(crate) fn advice(mut self, advice: &str) -> Failure {
         self.message.push_str("; ");
         self.message.push_str(advice);
         self
     }
 
-    /// Names the file in whose name a mount did something, where the message does not.
+    /// Adds the path of the file that an order was for, if the message does not have it.
     pub(crate) fn of(mut self, path: &Path) -> Failure {
         let name = path.display().to_string();
         if !self.message.contains(&name) {
@@ -107,7 +107,7 @@ impl Failure {
         self
     }
 
-    /// Reports it and gives the exit code of the process.
+    /// Reports the failure and returns the exit code of the process.
     pub(crate) fn report(&self) -> ExitCode {
         eprintln!("nacre: {}", self.message);
         ExitCode::from(self.code)

@@ -18,7 +18,7 @@ const OPERATIONAL_ERROR: u8 = 8;
 /// The exit code of fsck(8) for a wrong command line.
 pub(crate) const WRONG_CALL: u8 = 16;
 
-/// What `nacre fsck` is told.
+/// Arguments of `nacre fsck`.
 #[derive(Debug, Args)]
 pub(crate) struct FsckArgs {
     /// Change nothing; also the default
@@ -60,7 +60,7 @@ pub(crate) struct FsckArgs {
     device: PathBuf,
 }
 
-/// Checks a file system; the exit code has the bits of fsck(8).
+/// Checks a file system. The exit code has the bits of fsck(8).
 pub(crate) fn run(args: &FsckArgs) -> ExitCode {
     match check(args) {
         Ok(code) => ExitCode::from(code),
@@ -111,7 +111,7 @@ fn check(args: &FsckArgs) -> Result<u8, (Failure, u8)> {
     Ok(code)
 }
 
-/// It was unmounted in order, without an error, and both superblocks can be read.
+/// True after a clean unmount without an error, if both superblocks can be read.
 fn may_be_passed_over(device: &Path) -> bool {
     nacre::info(device)
         .is_ok_and(|info| info.volume.clean && info.volume.errors == 0 && info.volume.superblock_copies == 2)
@@ -122,7 +122,7 @@ fn describe(device: &Path, report: &CheckReport, repair: bool) -> String {
     for problem in &report.problems {
         let outcome = match (problem.repaired, problem.repair, repair) {
             (true, Some(repair), _) => format!("repaired: {repair}"),
-            // Where something would be lost -p begins nothing.
+            // If data would be lost, -p begins nothing.
             (_, Some(repair), begun) if problem.loses || begun => format!("-y would: {repair}"),
             (_, Some(repair), _) => format!("-p would: {repair}"),
             (_, None, _) => problem

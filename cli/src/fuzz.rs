@@ -1,5 +1,5 @@
-//! The body of the fuzz target `options`: what people write. A plain function on bytes, so that the corpus is replayed
-//! by `cargo test` on stable.
+//! The body of the fuzz target `options`: the texts that users write. It is a plain function on bytes, so that `cargo
+//! test` replays the corpus on stable.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -13,7 +13,7 @@ use crate::args::{Cli, Command};
 use crate::mount_options::{self, MountSettings};
 use crate::{mount, umount};
 
-/// Words of command lines. In an input, bytes from 0x80 on stand for them; a line end separates words, and all other
+/// Words of command lines. In an input, bytes from 0x80 on stand for them. A line end separates words, and all other
 /// bytes are themselves.
 const WORDS: [&str; 110] = [
     "mkfs",
@@ -128,9 +128,9 @@ const WORDS: [&str; 110] = [
     "mover_limit",
 ];
 
-/// Reads bytes as a command line, as the lines of mount(8) and umount(8) to their helpers, as mount options, and as each
-/// kind of setting. What is refused is refused in words; what is accepted and can be printed means the same when it is
-/// read again.
+/// Parses bytes as a command line, as the calls of mount(8) and umount(8) to their helpers, as mount options, and as
+/// each kind of setting. Every refusal must have a message. An accepted value that can be printed must parse to the
+/// same value again.
 pub fn any_options(data: &[u8]) {
     let Some((form, rest)) = data.split_first() else { return };
     let words = words(rest);
@@ -155,7 +155,7 @@ fn words(data: &[u8]) -> Vec<OsString> {
         let word = words.last_mut().expect("there is always a word");
         match byte {
             b'\n' => words.push(Vec::new()),
-            // The rest stand for themselves, and so not every word is UTF-8.
+            // Other bytes stand for themselves, so not every word is UTF-8.
             _ => match byte.checked_sub(0x80).and_then(|index| WORDS.get(usize::from(index))) {
                 Some(text) => word.extend(text.bytes()),
                 None => word.push(*byte),
@@ -195,7 +195,7 @@ fn mount_options_of(text: &str) {
     }
 }
 
-/// What is printed of them is what matters to a running mount, and reading it gives that again.
+/// Checks settings: the printed options must parse to settings that print the same.
 fn settings(settings: &MountSettings) {
     if let Err(message) = settings.check() {
         told(&message);

@@ -1,5 +1,4 @@
-//! What packagers install beside the command: shell completions and manual pages, from the definition of the
-//! command line itself.
+//! Files for packagers: shell completions and manual pages, from the definition of the command line itself.
 
 use std::fs;
 use std::io;
@@ -19,7 +18,7 @@ pub(crate) fn completions(shell: Shell) -> Result<(), Failure> {
     output::text_out(&String::from_utf8_lossy(&script))
 }
 
-/// Writes `nacre.8` and one page for each subcommand into a directory.
+/// Writes `nacre.8` and one page for each subcommand into a directory, which is created if it does not exist.
 pub(crate) fn man(dir: &Path) -> Result<(), Failure> {
     fs::create_dir_all(dir).map_err(|error| match error.kind() {
         io::ErrorKind::AlreadyExists => Failure::new("man", dir.display(), "it is not a directory")
@@ -27,7 +26,7 @@ pub(crate) fn man(dir: &Path) -> Result<(), Failure> {
         _ => Failure::new("man", dir.display(), error),
     })?;
     let mut command = Cli::command();
-    // Without this, subcommands do not know the names that their pages go by.
+    // Without this, subcommands do not know the names of their pages.
     command.build();
     page(&command, dir)?;
     for sub in command.get_subcommands().filter(|sub| sub.get_name() != "help" && !sub.is_hide_set()) {

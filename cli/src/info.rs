@@ -1,4 +1,4 @@
-//! `nacre info`: what a device holds and promises.
+//! `nacre info`: the contents of a device, and its persistence domain.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::failure::Failure;
 use crate::{mounted, mover, output};
 
-/// What `nacre info` is told.
+/// Arguments of `nacre info`.
 #[derive(Debug, Args)]
 pub(crate) struct InfoArgs {
     /// Print it as JSON, with exact bytes
@@ -28,7 +28,7 @@ pub(crate) fn run(args: InfoArgs) -> Result<(), Failure> {
     if args.json { output::json(info) } else { output::text_out(&describe(&info)) }
 }
 
-/// From the mount where there is one, else from the device itself.
+/// The information from the mount, if there is one, otherwise from the device itself.
 fn find(path: &Path) -> Result<Value, Failure> {
     if let Some(mount) = mounted::serving("info", path)? {
         return from_mount(path, &mount.mountpoint);
@@ -43,7 +43,7 @@ fn find(path: &Path) -> Result<Value, Failure> {
     }
 }
 
-/// The information about a device without a server, and where it is mounted all the same.
+/// The information about a device without a server, with the dead mount that still has it, if any.
 fn with_dead_mount(mut info: Value, path: &Path) -> Result<Value, Failure> {
     if let Some(mount) = mounted::of_device(path)?.filter(|mount| mounts::is_dead(&mount.mountpoint)) {
         info["dead_mount"] = json!(mount.mountpoint.display().to_string());
@@ -57,7 +57,7 @@ fn from_mount(path: &Path, mountpoint: &Path) -> Result<Value, Failure> {
     Ok(info)
 }
 
-/// The same for people.
+/// The information as text.
 fn describe(info: &Value) -> String {
     let text = |part: &str, field: &str| match &info[part][field] {
         Value::String(text) => text.clone(),
@@ -133,14 +133,14 @@ fn describe(info: &Value) -> String {
     output::fields(&fields)
 }
 
-/// Whether the kernel ends the server first when DRAM is short, in words.
+/// The rank of the server among those that the kernel ends when DRAM is short, in words.
 fn short_of_memory(oom_score_adj: i64) -> String {
     let is_protected = oom_score_adj <= -999;
     let said = if is_protected { "ends other processes first" } else { "may end the server first" };
     format!("the kernel {said} (oom_score_adj {oom_score_adj})")
 }
 
-/// One of the disks below.
+/// A tier, in words.
 fn describe_tier(tier: &Value) -> String {
     let number = |field: &str| tier[field].as_u64().unwrap_or(0);
     let (size, free) = (number("size"), number("free"));
@@ -156,7 +156,7 @@ fn describe_tier(tier: &Value) -> String {
     format!("{}: {place}, {used} of {size} in use{traffic}", number("number"))
 }
 
-/// What the write buffer has done.
+/// The counters of the write buffer, in words.
 fn write_buffer(cache: &Value) -> Vec<(&'static str, String)> {
     let number = |field: &str| cache[field].as_u64().unwrap_or(0);
     let bytes = |field: &str| size::print(number(field));

@@ -1,15 +1,14 @@
-//! The command `nacre`, and the names that mount(8), mkfs(8) and fsck(8) call it by.
+//! The command `nacre`, and the names under which mount(8), mkfs(8) and fsck(8) call it.
 //!
-//! It is a library so that fuzzing and its corpus reach what reads command lines; the binary calls [`main`] and nothing
-//! else.
+//! It is a library so that fuzzing and its corpus reach the parsers of command lines. The binary only calls [`main`].
 //!
 //! - `args`: the command line; help, completions and manual pages come from it.
 //! - one module for each subcommand; `daemon`, `mount_options` and `remount` serve `mount`, `load` serves `demo`.
-//! - `mounted`: finding and asking mounts; `asking`: doing so without waiting for one that hangs.
-//! - `servers`, `users`: the process that serves a mount, and those that use it.
-//! - `utab`: how umount(8) finds our helper.
+//! - `mounted`: finds and queries mounts; `asking`: does so without waiting for one that hangs.
+//! - `servers`, `users`: the process that serves a mount, and the processes that use it.
+//! - `utab`: the entry by which umount(8) finds nacre's helper.
 //! - `control`: the answers of a mount's server.
-//! - `output`, `failure`: the texts that people and scripts read.
+//! - `output`, `failure`: the texts for people and scripts.
 //! - [`fuzz`]: the body of the fuzz target `options`.
 
 mod args;
@@ -53,7 +52,7 @@ use clap::error::ErrorKind;
 use crate::args::{Cli, Command};
 use crate::failure::Failure;
 
-/// Does what the arguments of this process say; the exit code is the process's.
+/// Runs the command in the arguments of this process. Returns the exit code of the process.
 pub fn main() -> ExitCode {
     let mut arguments: Vec<OsString> = std::env::args_os().collect();
     let name = arguments.first().map(PathBuf::from).unwrap_or_default();
@@ -73,7 +72,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// The subcommand that a name stands for.
+/// The subcommand for a program name.
 fn subcommand_of(name: &Path) -> Option<&'static str> {
     match name.file_name()?.to_str()? {
         "mkfs.nacre" => Some("mkfs"),
@@ -82,10 +81,10 @@ fn subcommand_of(name: &Path) -> Option<&'static str> {
     }
 }
 
-/// Help and version go to standard output; a wrong command line has the exit code that the caller of the subcommand
-/// expects.
+/// Prints help or version to standard output, or reports a wrong command line. The exit code is the one that callers of
+/// the subcommand expect.
 fn usage(error: &clap::Error, subcommand: Option<&OsString>) -> ExitCode {
-    // Where even that cannot be printed, the exit code has to do.
+    // If even that cannot be printed, the exit code must do.
     let _ = error.print();
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
@@ -126,7 +125,7 @@ fn success(_: ()) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// The exit code of what says itself what has failed.
+/// The exit code of a command that has reported its failures; `all` is true if there were none.
 fn unless_failed(all: bool) -> ExitCode {
     if all { ExitCode::SUCCESS } else { ExitCode::from(failure::EXIT_FAILURE) }
 }

@@ -12,7 +12,7 @@ use crate::failure::Failure;
 use crate::mount_options::TierOption;
 use crate::{output, tier};
 
-/// What `nacre mkfs` is told.
+/// Arguments of `nacre mkfs`.
 #[derive(Debug, Args)]
 pub(crate) struct MkfsArgs {
     /// Size of the file, as 1G or 512M; makes the file if it is not there
@@ -54,7 +54,7 @@ pub(crate) struct MkfsArgs {
     device: PathBuf,
 }
 
-/// Makes the file system, or says what would be made.
+/// Makes the file system, or prints the plan.
 pub(crate) fn run(args: MkfsArgs) -> Result<(), Failure> {
     let options = options(&args);
     let layout = layout(&args, &options)?;
@@ -64,7 +64,7 @@ pub(crate) fn run(args: MkfsArgs) -> Result<(), Failure> {
     let made =
         nacre::mkfs(&args.device, &options).map_err(|error| Failure::on("mkfs", &args.device, &error))?;
     if !options.tiers.is_empty() {
-        // A file system that was just made can be looked at; if not, that is no failure of making it.
+        // A new file system can be read; if not, mkfs has succeeded all the same.
         let lost = nacre::lost_tiers(&args.device, &options.tiers).unwrap_or_default();
         let warn =
             |path: &Path| tier::is_not_found("mkfs", &std::path::absolute(path).unwrap_or(path.into()));
@@ -88,7 +88,7 @@ fn options(args: &MkfsArgs) -> MkfsOptions {
     }
 }
 
-/// The layout that is made: what is given and what a given preset implies must not differ.
+/// The layout to make. An error means that `--layout` contradicts the preset.
 fn layout(args: &MkfsArgs, options: &MkfsOptions) -> Result<LayoutKind, Failure> {
     match (args.preset, args.layout) {
         (Some(preset), Some(layout)) if preset.layout() != layout => Err(Failure::usage(format!(
@@ -100,12 +100,12 @@ fn layout(args: &MkfsArgs, options: &MkfsOptions) -> Result<LayoutKind, Failure>
     }
 }
 
-/// What is forced is so for all devices.
+/// The tiers to make. `--force` holds for all devices.
 fn tiers(args: &MkfsArgs) -> Vec<NewTier> {
     args.tiers.iter().map(|tier| NewTier { force: args.force, ..tier.clone() }).collect()
 }
 
-/// `PATH`, with `:SIZE` and `@DISK` behind it.
+/// Parses `PATH`, optionally followed by `:SIZE` and `@DISK`.
 fn new_tier(text: &str) -> NewTier {
     let TierOption { path, disk } = TierOption::parse(text);
     let text = path.to_string_lossy();
@@ -119,7 +119,7 @@ fn new_tier(text: &str) -> NewTier {
 }
 
 fn report(args: &MkfsArgs, made: &VolumeInfo) -> Result<(), Failure> {
-    // The new file system can be looked at; if not, mkfs has succeeded all the same.
+    // The new file system can be read; if not, mkfs has succeeded all the same.
     let device = nacre::info(&args.device).ok().map(|info| info.device);
     if args.json {
         return output::json(

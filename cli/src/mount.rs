@@ -24,7 +24,7 @@ pub(crate) const WRONG_CALL: u8 = 1;
 const SYSTEM_ERROR: u8 = 2;
 const MOUNT_FAILURE: u8 = 32;
 
-/// What `nacre mount` is told.
+/// Arguments of `nacre mount`.
 #[derive(Debug, Args)]
 pub(crate) struct MountArgs {
     /// Options as in fstab: ro, noatime, nodev, nosuid, noexec, nosymfollow, sync, allow_other, writeback (the kernel buffers writes;
@@ -76,7 +76,7 @@ pub(crate) struct MountArgs {
     dir: PathBuf,
 }
 
-/// What to mount where, and how.
+/// A mount to be made: device, mountpoint and settings.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
     device: PathBuf,
@@ -84,13 +84,14 @@ pub(crate) struct Plan {
     pub(crate) settings: MountSettings,
     foreground: bool,
     dry_run: bool,
-    /// mount(8) hands on all flags that are to be set, and leaves out those that are not.
+    /// True if every flag that is not named is off, except for read-only and access times: mount(8) names all flags to
+    /// set.
     names_all_flags: bool,
-    /// The server of a mount that was there had died.
+    /// True if a mount was there whose server had died.
     was_dead: bool,
 }
 
-/// Why a mount failed: message and exit code.
+/// The cause of a failed mount: message and exit code.
 struct Refusal(String, u8);
 
 impl From<nacre::Error> for Refusal {
@@ -99,7 +100,7 @@ impl From<nacre::Error> for Refusal {
     }
 }
 
-/// Mounts a file system; returns when it can be used, or with `-f` when it is unmounted.
+/// Mounts a file system. Returns when it can be used or, with `-f`, when it is unmounted.
 pub(crate) fn run(args: MountArgs) -> ExitCode {
     match plan(args) {
         Ok(plan) => mount(plan),
@@ -130,7 +131,7 @@ pub(crate) fn plan(args: MountArgs) -> Result<Plan, String> {
 }
 
 /// Mounts as the helper of mount(8): `mount.nacre DEVICE DIR [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]`. Here `-f`
-/// goes through everything but the mount itself.
+/// does everything except the mount itself.
 pub(crate) fn run_helper(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     match parse_helper(args) {
         Ok(plan) => mount(plan),
@@ -212,7 +213,7 @@ fn mount(plan: Plan) -> ExitCode {
     }
 }
 
-/// Everything that can be found out without touching the device; `None` when nothing is left to do.
+/// All checks that do not touch the device; `None` when nothing is left to do.
 fn prepare(mut plan: Plan) -> Result<Option<Plan>, Refusal> {
     plan.settings.check().map_err(|message| Refusal(format!("mount: {message}"), WRONG_CALL))?;
     for warning in plan.settings.warnings() {
@@ -220,7 +221,7 @@ fn prepare(mut plan: Plan) -> Result<Option<Plan>, Refusal> {
     }
     let device = match plan.device.canonicalize() {
         Ok(device) => device,
-        // It is there, whatever has become of the name.
+        // The mount is there, even if the name of the device has changed.
         Err(_) if plan.settings.remount => plan.device.clone(),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound && plan.settings.no_fail => {
             return Ok(None);
@@ -293,7 +294,7 @@ fn prepare(mut plan: Plan) -> Result<Option<Plan>, Refusal> {
     Ok(Some(plan))
 }
 
-/// The warning of a server that the kernel may end first, with the ways out.
+/// The warning that the kernel may end this server first, with remedies.
 fn is_ended_first(dir: &Path, error: io::Error) -> String {
     let why = without_number(error.to_string());
     format!(
@@ -304,13 +305,13 @@ fn is_ended_first(dir: &Path, error: io::Error) -> String {
     )
 }
 
-/// Whether a mount of ours is there whose server has died.
+/// True if a nacre mount is there whose server has died.
 fn is_dead_of_ours(dir: &Path) -> nacre::Result<bool> {
     let is_ours = mounts::at(dir)?.is_some_and(|mount| mount.fstype == mounts::FSTYPE);
     Ok(is_ours && mounts::is_dead(dir))
 }
 
-/// The process that serves the mount, from here to its end.
+/// Serves the mount until its end.
 fn serve(plan: &Plan, mut readiness: Readiness) -> ExitCode {
     // Before any thread exists: they inherit both.
     let signals = Signals::hold_back();
@@ -381,11 +382,11 @@ fn serve(plan: &Plan, mut readiness: Readiness) -> ExitCode {
         end_at_signals(signals, unmounter, log.clone(), ends);
     });
     drop(options);
-    // While it has the device: no other mount of it can have taken this one's place.
+    // This process still has the device, so no other mount of the device can have taken the place of this one.
     if was_ready {
         utab::forget(&plan.device, &plan.dir);
     }
-    // All nodes are gone; this leaves what makes the next mount fast.
+    // All nodes are gone; the close writes the state that makes the next mount fast.
     let closed = file_system.close();
     match served.and(closed) {
         Ok(()) => {
@@ -400,7 +401,7 @@ fn serve(plan: &Plan, mut readiness: Readiness) -> ExitCode {
     }
 }
 
-/// Writes down that it is mounted, and what recovery did where its device was found in use by a mount that is gone.
+/// Logs the mount. After an unclean unmount, also logs the work of recovery.
 fn tell_of_begin(plan: &Plan, file_system: &FileSystem, before: Option<&Info>, log: &Log) {
     let device = plan.device.display();
     let report = file_system.recovery();
@@ -427,7 +428,7 @@ fn tell_of_begin(plan: &Plan, file_system: &FileSystem, before: Option<&Info>, l
     }
 }
 
-/// Events of tiers go to the log, and until the mount is ready also to the process that mounts.
+/// Sends events of tiers to the log and, until the mount is ready, also to the process that mounts.
 fn tell_of_tiers(plan: &Plan, file_system: &FileSystem, log: &Log, warnings: Warnings) {
     let dir = plan.dir.display().to_string();
     let tell = {
@@ -458,7 +459,7 @@ fn tell_of_tiers(plan: &Plan, file_system: &FileSystem, log: &Log, warnings: War
     }
 }
 
-/// That a tier takes nothing, which may be why a file system is full.
+/// The message that a tier is being drained and takes no new blocks, which may be why a file system is full.
 fn draining_words(number: u8, free: u64, dir: &str) -> String {
     format!(
         "tier {number} is being drained: nothing new is placed on the {} that are free there; nacre tier drain {dir} {number} \
@@ -467,7 +468,7 @@ fn draining_words(number: u8, free: u64, dir: &str) -> String {
     )
 }
 
-/// Unmounts at the first signal; if programs still use the mount, it ends with the last of them or at a second signal.
+/// Unmounts at the first signal. If programs still use the mount, it ends with the last of them or at a second signal.
 fn end_at_signals(signals: Signals, unmounter: Unmounter, log: Log, ends: Arc<AtomicBool>) {
     let end = move || {
         let dir = unmounter.mountpoint().display().to_string();
@@ -520,8 +521,8 @@ fn open_options(settings: &MountSettings) -> OpenOptions {
     }
 }
 
-/// Root gets what a file system of the kernel would give: mount(8) takes `dev` and `suid` out of what it hands on, so
-/// what it does not say means both.
+/// The options of the server. For root, device nodes and set-id bits work unless an option turns them off: mount(8)
+/// omits `dev` and `suid` when it calls a helper.
 fn serve_options(plan: &Plan, file_system: &FileSystem, log: &Log, control: Control) -> ServeOptions {
     let settings = &plan.settings;
     let root = rustix::process::geteuid().is_root();
@@ -543,7 +544,7 @@ fn serve_options(plan: &Plan, file_system: &FileSystem, log: &Log, control: Cont
         writeback: settings.writeback,
         direct_io: settings.direct_io,
         alarm: Arc::new(move |error| {
-            // That a tier is missing was said when it went.
+            // A missing tier was reported when it went offline.
             let place = if tiers.is_of_missing_tier(error) { None } else { throttle.next() };
             match place {
                 Some(false) => log.say(&format!("{dir}: {error}")),
@@ -555,20 +556,20 @@ fn serve_options(plan: &Plan, file_system: &FileSystem, log: &Log, control: Cont
     }
 }
 
-/// A disk that answers late, or never, has those wait who read what is on it: all others, and whoever takes it offline, are
-/// served beside them.
+/// The default number of threads over disks; `None` without tiers. Readers of a slow or hanging disk each hold a
+/// thread. Other requests, such as the one that takes the disk offline, need threads beside these.
 fn threads_over_disks(file_system: &FileSystem) -> Option<usize> {
     const AT_LEAST: usize = 8;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     (!file_system.tiers().is_empty()).then(|| cores.clamp(AT_LEAST, 16))
 }
 
-/// Whether a program name is that of the helper for mount(8).
+/// True if a program name is that of the helper for mount(8).
 pub(crate) fn is_helper(name: &Path) -> bool {
     matches!(name.file_name().and_then(|name| name.to_str()), Some("mount.nacre" | "mount.fuse.nacre"))
 }
 
-/// Opens the device, to read only where it cannot be written: that is said, and the plan changed.
+/// Opens the device, read-only if it cannot be written. In that case `tell` gets a message, and the plan is changed.
 fn open_as_can_be(plan: &Plan, tell: &dyn Fn(&str)) -> nacre::Result<(FileSystem, Plan)> {
     let mut plan = plan.clone();
     let error = match open_when_free(&plan.device, &open_options(&plan.settings)) {
@@ -589,8 +590,8 @@ fn open_as_can_be(plan: &Plan, tell: &dyn Fn(&str)) -> nacre::Result<(FileSystem
     }
 }
 
-/// Opens the device. A mount that just ends has its device for a moment longer, as umount(2) does not wait for it; one that is
-/// there keeps it, and is not waited for.
+/// Opens the device. A mount that just ended has its device for a moment longer, because umount(2) does not wait for
+/// it. A device that is still mounted is busy at once.
 fn open_when_free(device: &Path, options: &OpenOptions) -> nacre::Result<FileSystem> {
     const TRIES: u32 = 20;
     for _ in 0..TRIES {
@@ -604,7 +605,7 @@ fn open_when_free(device: &Path, options: &OpenOptions) -> nacre::Result<FileSys
     FileSystem::open(device, options)
 }
 
-/// The table of mounts says that the device is mounted.
+/// True if the table of mounts lists the device.
 fn is_mounted(device: &Path) -> bool {
     let is_of =
         |mount: &mounts::MountEntry| mount.fstype == mounts::FSTYPE && Path::new(&mount.source) == device;

@@ -1,7 +1,7 @@
-//! What stands after `-o`: the options of mount(8) and fstab(5), and ours.
+//! The options after `-o`: those of mount(8) and fstab(5), and nacre's own.
 //!
-//! mount(8) hands a helper most of what it was given, so the options of every file system are understood here. What
-//! cannot be had is refused, never quietly dropped; `-s` tolerates what is unknown.
+//! mount(8) hands a helper most of its options, so this module knows the options of every file system. An option that
+//! cannot be met is an error and is never dropped silently. `-s` tolerates unknown options.
 
 mod remount;
 mod without_effect;
@@ -19,72 +19,72 @@ use nacre_engine::InodeCache;
 /// The options of one mount.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct MountSettings {
-    /// Refuse changes.
+    /// Refuse every change.
     pub(crate) read_only: bool,
-    /// Device nodes work; by default for root.
+    /// Device nodes work; the default for root.
     pub(crate) dev: Option<bool>,
-    /// Set-id bits work; by default for root.
+    /// Set-id bits work; the default for root.
     pub(crate) suid: Option<bool>,
-    /// Programs cannot be run.
+    /// Programs cannot be executed.
     pub(crate) no_exec: bool,
     /// Symbolic links are not followed.
     pub(crate) no_symlinks: bool,
-    /// Reads leave no trace.
+    /// Reads do not update times of access.
     pub(crate) no_atime: bool,
     /// Writes are durable when they return.
     pub(crate) sync: bool,
     /// Changes of directories are durable when they return.
     pub(crate) dirsync: bool,
-    /// Other users may come in; by default for root.
+    /// Other users may access the mount; the default for root.
     pub(crate) allow_other: Option<bool>,
     /// The kernel buffers writes.
     pub(crate) writeback: bool,
-    /// We do.
+    /// Settings of nacre's write buffer; `None` without it.
     pub(crate) lazy: Option<Lazy>,
-    /// The presets that the file system is mounted as, when it is not the one that it was made with.
+    /// The preset of this mount, if it is not the one from mkfs.
     pub(crate) preset: Option<Preset>,
-    /// Names of directories are found by an index in DRAM, where the layout leaves that open.
+    /// Use an index in DRAM to find names in directories, if the layout leaves that open.
     pub(crate) name_index: Option<bool>,
-    /// Inodes whose state is kept in DRAM at the most, beside those in use.
+    /// The most inodes whose state is kept in DRAM, in addition to those in use.
     pub(crate) inode_cache: Option<u64>,
-    /// Reads and writes go past the page cache.
+    /// Reads and writes bypass the page cache.
     pub(crate) direct_io: bool,
-    /// Threads that answer requests.
+    /// The number of threads that answer requests.
     pub(crate) threads: Option<usize>,
-    /// Slow the device down.
+    /// Emulation of a slower device.
     pub(crate) emulation: Option<Emulation>,
-    /// What the device must promise.
+    /// The persistence domain that the device must have.
     pub(crate) require: Option<Promise>,
-    /// Devices of its tiers, as far as they are named.
+    /// The devices of tiers that are named.
     pub(crate) tiers: Vec<TierOption>,
-    /// Not to be mounted while one of them is missing.
+    /// Refuse the mount while a tier is missing.
     pub(crate) all_tiers: bool,
-    /// How data comes to them and from there.
+    /// Policy of data movement between PM and tiers.
     pub(crate) tier_settings: TierSettings,
-    /// Where messages go from the background.
+    /// The log of a background server.
     pub(crate) log: Option<PathBuf>,
-    /// A device that is not there is no failure.
+    /// A missing device is no failure.
     pub(crate) no_fail: bool,
-    /// Change the mount that is there already.
+    /// Change the existing mount.
     pub(crate) remount: bool,
-    /// The settings of our write buffer that were named, as they were written.
+    /// Settings of the write buffer that were named, as written.
     lazy_named: Vec<String>,
-    /// The flags that were named, and the words that take them back.
+    /// Flags that were named, and their opposites.
     plain_named: Vec<&'static str>,
-    /// Options that are known and change nothing here, with the reason.
+    /// Known options that change nothing here, with the reason.
     without_effect: Vec<String>,
 }
 
-/// Where a tier is.
+/// The option `tier=`.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct TierOption {
     pub(crate) path: PathBuf,
-    /// The disk that it is to be as slow as, as it was written.
+    /// The emulated disk, as written.
     pub(crate) disk: Option<String>,
 }
 
 impl TierOption {
-    /// `PATH` or `PATH@DISK`.
+    /// Parses `PATH` or `PATH@DISK`.
     pub(crate) fn parse(text: &str) -> TierOption {
         match text.rsplit_once('@') {
             Some((path, disk)) if disk.parse::<Disk>().is_ok() => {
@@ -94,7 +94,7 @@ impl TierOption {
         }
     }
 
-    /// As the library takes it.
+    /// The tier in the type of the library.
     pub(crate) fn device(&self) -> TierDevice {
         let emulation = self.disk.as_ref().and_then(|disk| disk.parse().ok());
         TierDevice { path: self.path.clone(), emulation }
@@ -108,18 +108,18 @@ impl fmt::Display for TierOption {
     }
 }
 
-/// Our write buffer.
+/// Options of nacre's write buffer.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Lazy {
-    /// Bytes of DRAM.
+    /// The size of the buffer, in bytes of DRAM.
     size: u64,
     settings: CacheSettings,
-    /// The number of threads was named; else it is what fits the memory.
+    /// True if the number of threads was named. Otherwise the number is fitted to the PM.
     names_threads: bool,
 }
 
 impl Lazy {
-    /// The buffer as the library takes it.
+    /// The buffer in the type of the library.
     pub(crate) fn options(&self) -> CacheOptions {
         CacheOptions {
             settings: self.settings,
@@ -135,7 +135,7 @@ impl Default for Lazy {
     }
 }
 
-/// Options that say something to mount(8) or systemd and nothing to a file system.
+/// Options for mount(8) or systemd that mean nothing to a file system.
 const FOR_OTHERS: [&str; 21] = [
     "defaults",
     "auto",
@@ -160,7 +160,7 @@ const FOR_OTHERS: [&str; 21] = [
     "default_permissions",
 ];
 
-/// Flags, and what takes them back.
+/// Flags and their opposites.
 const PLAIN: [&str; 15] = [
     "ro",
     "rw",
@@ -179,18 +179,17 @@ const PLAIN: [&str; 15] = [
     "async",
 ];
 
-/// Prefixes of the same.
-/// A remount brings what the kernel says of the mount.
+/// Prefixes of options for others. A remount brings the kernel's own options of the mount.
 const PREFIXES_FOR_OTHERS: [&str; 8] =
     ["x-", "X-", "comment=", "user=", "uhelper=", "user_id=", "group_id=", "max_read="];
 
-/// DRAM that `lazy` takes when it names no size.
+/// The size of the buffer without a size in `lazy`, in bytes.
 const LAZY_DEFAULT: u64 = 256 << 20;
-/// The least that it may name.
+/// The smallest buffer, in bytes.
 const LAZY_MIN: u64 = 1 << 20;
-/// The most that it may name.
+/// The largest buffer, in bytes.
 const LAZY_MAX: u64 = 8 << 40;
-/// How data comes to tiers and from there: all that a remount can change, with the settings of the buffer.
+/// Settings of data movement between PM and tiers. A remount can change these and the settings of the buffer.
 const TIER_SETTINGS: [&str; 11] = [
     "tier_cache",
     "tier_group",
@@ -204,17 +203,17 @@ const TIER_SETTINGS: [&str; 11] = [
     "tier_threshold",
     "disk_threshold",
 ];
-/// How it is written that the mover moves as much as it can.
+/// The value for a mover without a limit.
 const NO_LIMIT: &str = "none";
-/// The longest that the buffer may be told to wait.
+/// The longest time in settings of the buffer, in milliseconds: a day.
 const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 
-/// Threads beyond this answer nothing faster.
+/// The most threads; more answer nothing faster.
 const THREADS_MAX: usize = 256;
 
 impl MountSettings {
-    /// Takes up options, separated by commas; of two that contradict each other the later counts. With `sloppy` what is
-    /// unknown is passed over.
+    /// Parses options separated by commas. The later of two conflicting options counts. With `sloppy`, unknown options
+    /// are ignored.
     pub(crate) fn take(&mut self, options: &str, sloppy: bool) -> Result<(), String> {
         for option in split(options)? {
             if !option.is_empty() && !self.take_one(&option)? && !sloppy {
@@ -224,7 +223,7 @@ impl MountSettings {
         Ok(())
     }
 
-    /// Takes up one option; false when it is unknown.
+    /// Parses one option; false if it is unknown.
     fn take_one(&mut self, option: &str) -> Result<bool, String> {
         if let Some((key, value)) = option.split_once('=')
             && self.take_setting(key, value)?
@@ -271,7 +270,7 @@ impl MountSettings {
         Ok(true)
     }
 
-    /// Options that were asked for and have no effect, in words.
+    /// Options that were given and have no effect, in words.
     pub(crate) fn warnings(&self) -> &[String] {
         &self.without_effect
     }
@@ -307,7 +306,7 @@ impl MountSettings {
         Ok(true)
     }
 
-    /// The settings of our write buffer, for a running one with these.
+    /// The settings for a running write buffer, which has the settings `running`.
     pub(crate) fn buffer_settings(&self, running: CacheSettings) -> CacheSettings {
         let Some(Lazy { settings, names_threads, .. }) = self.lazy else { return running };
         CacheSettings {
@@ -321,7 +320,7 @@ impl MountSettings {
         }
     }
 
-    /// Whether these options can go together.
+    /// Checks for options that exclude each other. The error names them.
     pub(crate) fn check(&self) -> Result<(), String> {
         if self.writeback && self.direct_io {
             return Err(
@@ -348,7 +347,8 @@ impl MountSettings {
             && preset != Preset::Nacre
             && self.lazy.is_none()
         {
-            // The image may have it from mkfs, for programs that open the device; whoever asks for it here means this mount.
+            // The image may have the preset from mkfs, for programs that open the device. The option here means this
+            // mount.
             return Err(format!(
                 "the preset {preset} buffers writes, and a mount does so with \"lazy\" only: add it"
             ));
@@ -361,7 +361,7 @@ impl MountSettings {
 }
 
 impl fmt::Display for MountSettings {
-    /// The options that say something about the running mount, as they are written after `-o`.
+    /// Writes the options that describe the running mount, as after `-o`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.read_only { "ro" } else { "rw" })?;
         let flags = [
@@ -425,7 +425,7 @@ impl fmt::Display for MountSettings {
     }
 }
 
-/// The settings of tiers that are named, as they are written after `-o`.
+/// Named settings of tiers, as after `-o`.
 fn tier_options(settings: &TierSettings) -> Vec<String> {
     let TierSettings {
         cache,
@@ -461,7 +461,7 @@ fn tier_options(settings: &TierSettings) -> Vec<String> {
     TIER_SETTINGS.into_iter().zip(values).filter_map(option).collect()
 }
 
-/// Whether a mount needs all tiers, or takes those that are found.
+/// Parses `tiers=`: true if a mount needs all tiers, false if it takes those that are found.
 fn all_or_found(text: &str) -> Result<bool, String> {
     match text {
         "all" => Ok(true),
@@ -482,7 +482,7 @@ fn on_or_off(text: &str) -> Result<bool, String> {
     }
 }
 
-/// A number of threads.
+/// Parses a number of threads.
 pub(crate) fn threads(text: &str) -> Result<usize, String> {
     text.parse()
         .ok()
@@ -499,7 +499,7 @@ fn inodes(text: &str) -> Result<u64, String> {
 }
 
 impl Lazy {
-    /// Takes up one setting; false when it is unknown.
+    /// Parses one setting; false if it is unknown.
     fn take(&mut self, key: &str, value: &str) -> Result<bool, String> {
         let number = |what: &str, from: u64, to: u64| {
             let parsed = value.parse().ok().filter(|number| (from..=to).contains(number));
@@ -523,7 +523,7 @@ impl Lazy {
     }
 }
 
-/// The size of the write buffer.
+/// Parses the size of the write buffer, in bytes.
 fn lazy_size(text: &str) -> Result<u64, String> {
     let size = nacre_engine::size::parse(text)?;
     if (LAZY_MIN..=LAZY_MAX).contains(&size) {
@@ -573,7 +573,7 @@ fn take_tier_setting(settings: &mut TierSettings, key: &str, value: &str) -> Res
     settings.check().map_err(|error| error.to_string())
 }
 
-/// A size as it is written after `-o`.
+/// A size, as after `-o`.
 fn as_option(size: u64) -> String {
     let units = [('T', 40), ('G', 30), ('M', 20), ('K', 10)];
     let whole = units.into_iter().find(|(_, shift)| size.is_multiple_of(1 << shift));
@@ -584,7 +584,7 @@ fn is_for_others(option: &str) -> bool {
     FOR_OTHERS.contains(&option) || PREFIXES_FOR_OTHERS.iter().any(|prefix| option.starts_with(prefix))
 }
 
-/// Settings within the values of `emulate=` and `tier=PATH@DISK`: alone they are what a comma has cut off.
+/// Settings within the values of `emulate=` and `tier=PATH@DISK`. Alone, they are parts that a comma has cut off.
 const WITHIN_VALUES: [&str; 9] = [
     "latency",
     "write-latency",
@@ -597,7 +597,7 @@ const WITHIN_VALUES: [&str; 9] = [
     "flush",
 ];
 
-/// The way out for who has separated settings within a value as elsewhere.
+/// The advice for an unknown option, also for a comma within a value.
 fn hint(option: &str) -> &'static str {
     match option.split_once('=') {
         Some((key, _)) if WITHIN_VALUES.contains(&key) => {
@@ -608,7 +608,7 @@ fn hint(option: &str) -> &'static str {
     }
 }
 
-/// The options between the commas. A value in double quotes may hold commas, as with mount(8).
+/// Splits options at commas. A value in double quotes may hold commas, as with mount(8).
 fn split(options: &str) -> Result<Vec<String>, String> {
     let mut parts = vec![String::new()];
     let mut quoted = false;

@@ -1,6 +1,7 @@
-//! Finding and asking mounts of ours: which one serves a path or a device, what it says, and what it is told.
+//! Nacre mounts: finds the one that serves a path or a device, queries it, and gives it orders.
 //!
-//! A mount whose server hangs is not waited for without end: calls that ask one are made by [`asking`](crate::asking).
+//! Calls that query a mount are made by [`asking`](crate::asking), so that a server that hangs does not block the
+//! command.
 
 use std::ffi::CString;
 use std::fs;
@@ -22,34 +23,34 @@ use crate::failure::Failure;
 use crate::names::Names;
 use crate::servers::Server;
 
-/// What a mount is asked about itself.
+/// The attribute with the information about a mount.
 pub(crate) const INFO: &str = "system.nacre.info";
-/// What a mount is told what to do by, and what it is asked for the result.
+/// The attribute that takes an order, and the prefix of the attribute with its result.
 const ORDER: &str = "system.nacre.do";
 const RESULT: &str = "system.nacre.done.";
-/// How long a question may take that a mount answers without waiting for a device.
+/// The time limit for an answer that needs no device.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long a server that is at work may take for a question beside it.
+/// The time limit for a second answer while the server executes an order.
 const PROBE: Duration = Duration::from_millis(500);
-/// How long an order may take: some wait for disks, which may be slow.
+/// The time limit for an order: some wait for slow disks.
 const ORDER_PATIENCE: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// All mounts of ours.
+/// All nacre mounts.
 pub(crate) fn all() -> Result<Vec<MountEntry>, Failure> {
     Ok(mounts::list()?.into_iter().filter(|mount| mount.fstype == FSTYPE).collect())
 }
 
-/// The mount of ours that a file or directory is on.
+/// The nacre mount that holds a file or directory; `None` on other file systems.
 pub(crate) fn serving(operation: &str, path: &Path) -> Result<Option<MountEntry>, Failure> {
     let failed = |error: &dyn std::fmt::Display| Failure::new(operation, path.display(), error);
-    // Its own directory is found in the table, also when nothing answers there.
+    // The mountpoint itself is found in the table, even if the server does not answer.
     let absolute = std::path::absolute(path).map_err(|error| failed(&error))?;
     let mounts = mounts::list()?;
     if let Some(mount) = mounts.iter().rfind(|mount| mount.mountpoint == absolute) {
         if mount.fstype != FSTYPE {
             return Ok(None);
         }
-        // The next question would wait without end for a mount that hangs.
+        // Without this check the next call would wait forever for a mount that hangs.
         return answers(operation, mount)?
             .map(|()| Some(mount.clone()))
             .ok_or_else(|| ended(operation, path));
@@ -75,7 +76,7 @@ fn as_c_string(path: &Path) -> Result<CString, Failure> {
         .map_err(|_| Failure::new("look at", path.display(), "there is a NUL in its name"))
 }
 
-/// The mount that a path is on by its name, without a look at it.
+/// The nacre mount of a path by its name alone, without access to it.
 fn by_name(path: &Path) -> Option<MountEntry> {
     let path = std::path::absolute(path).ok()?;
     let above = |mount: &MountEntry| path.starts_with(&mount.mountpoint);
@@ -84,7 +85,7 @@ fn by_name(path: &Path) -> Option<MountEntry> {
     mount.filter(|mount| mount.fstype == FSTYPE)
 }
 
-/// Tells a person what is waited for.
+/// Prints the reason for a wait.
 fn waiting(path: &Path) -> impl FnOnce() {
     let path = path.to_owned();
     move || {
@@ -93,7 +94,7 @@ fn waiting(path: &Path) -> impl FnOnce() {
     }
 }
 
-/// Tells a person of a server that hangs; one that does what it was told takes its time, of which a terminal is told.
+/// Prints the reason for the wait for an order: a server that hangs or, on a terminal only, one that is at work.
 fn working(path: &Path) -> impl FnOnce() {
     let path = path.to_owned();
     move || {
@@ -108,12 +109,12 @@ fn working(path: &Path) -> impl FnOnce() {
     }
 }
 
-/// Why a mount does not answer.
+/// The reason that a mount does not answer, in words.
 fn silence(mount: &MountEntry) -> String {
     Server::of(Path::new(&mount.source)).silence()
 }
 
-/// The failure of a question that was not answered in time.
+/// The failure of a query that was not answered in time.
 fn silent(operation: &str, path: &Path) -> Failure {
     let Some(mount) = by_name(path) else {
         return Failure::new(operation, path.display(), "it does not answer").of_silence();
@@ -126,14 +127,14 @@ fn silent(operation: &str, path: &Path) -> Failure {
     ))
 }
 
-/// The failure of a question to a mount whose server is gone.
+/// The failure of a query to a mount whose server is gone.
 pub(crate) fn ended(operation: &str, path: &Path) -> Failure {
     let dir = by_name(path).map_or_else(|| path.to_owned(), |mount| mount.mountpoint);
     Failure::new(operation, path.display(), "its server has ended")
         .advice(&format!("nacre umount {} clears it away, and the next mount recovers it", dir.display()))
 }
 
-/// The mount of ours of a device.
+/// The nacre mount of a device, if any.
 pub(crate) fn of_device(device: &Path) -> Result<Option<MountEntry>, Failure> {
     let same = |a: &Path, b: &Path| match (fs::metadata(a), fs::metadata(b)) {
         (Ok(a), Ok(b)) => a.ino() == b.ino() && a.dev() == b.dev(),
@@ -142,7 +143,7 @@ pub(crate) fn of_device(device: &Path) -> Result<Option<MountEntry>, Failure> {
     Ok(all()?.into_iter().rfind(|mount| same(&PathBuf::from(&mount.source), device)))
 }
 
-/// The place in the tree of the mount that serves a path or a device.
+/// The mountpoint of the mount that serves a path or a device. An error means that there is none.
 pub(crate) fn mountpoint(operation: &str, path: &Path) -> Result<PathBuf, Failure> {
     let mount = match serving(operation, path)? {
         Some(mount) => Some(mount),
@@ -154,17 +155,17 @@ pub(crate) fn mountpoint(operation: &str, path: &Path) -> Result<PathBuf, Failur
     })
 }
 
-/// The failure of a command on a path that no mount of ours serves.
+/// The failure of a command on a path that no nacre mount serves.
 pub(crate) fn is_not_ours(operation: &str, path: &Path) -> Failure {
     Failure::new(operation, path.display(), "it is not on a mounted nacre file system")
 }
 
-/// Has a mount do something, with the file of this path where it is for one; gives what came of it.
+/// Gives an order to a mount, on behalf of the file with this path. Returns the result of the order.
 pub(crate) fn order(operation: &str, path: &Path, order: Order) -> Result<Value, Failure> {
     order_within(operation, path, order, ORDER_PATIENCE, working(path))
 }
 
-/// The same, where it is not waited for as long, with words of its own after a second.
+/// Gives an order with a time limit and a notice of its own, which is called after a second.
 pub(crate) fn order_within(
     operation: &str,
     path: &Path,
@@ -173,7 +174,7 @@ pub(crate) fn order_within(
     notice: impl FnOnce(),
 ) -> Result<Value, Failure> {
     let failed = |cause: String| Failure::new(operation, path.display(), cause);
-    // It goes on for long, and is given again and again.
+    // A long order is repeated until it is done, and the mount may end meanwhile.
     let or_gone = |failure| match serving(operation, path) {
         Ok(None) => failed("it is not mounted any more".to_owned()),
         _ => failure,
@@ -212,13 +213,12 @@ pub(crate) fn order_within(
     }
 }
 
-/// The words of a mount, in which it knows files by their numbers only.
+/// A message of a mount, with paths in the place of inode numbers.
 fn with_names(path: &Path, said: &str) -> String {
     by_name(path).map_or_else(|| said.to_owned(), |mount| Names::of(&mount.mountpoint).put_paths_into(said))
 }
 
-/// The answer of a mount to a question, which is the name of a virtual extended attribute, for an operation that fails without
-/// the answer.
+/// The answer of a mount to a query, which is the name of a virtual extended attribute. No answer is an error.
 pub(crate) fn ask(operation: &str, path: &Path, question: &str) -> Result<Value, Failure> {
     let failed = |cause: &str| Failure::new(operation, path.display(), cause);
     question_with(waiting(path), operation, path, question)?.ok_or_else(|| {
@@ -226,13 +226,13 @@ pub(crate) fn ask(operation: &str, path: &Path, question: &str) -> Result<Value,
     })
 }
 
-/// The same without words while it is waited for.
+/// The answer of a mount to a query, without a notice during the wait.
 pub(crate) fn ask_silently(operation: &str, path: &Path, question: &str) -> Result<Option<Value>, Failure> {
     question_with(|| {}, operation, path, question)
 }
 
-/// Has the kernel write what it holds of a file and its server does not know of: pages of mappings, with `writeback` others, too.
-/// A file that this user may not read is left as it is.
+/// Has the kernel write dirty pages of a file that its server does not have: pages of mappings and, with `writeback`,
+/// others. A file that this user may not read is left as it is.
 pub(crate) fn write_pages(operation: &str, path: &Path) -> Result<(), Failure> {
     let name = as_c_string(path)?;
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -246,7 +246,7 @@ pub(crate) fn write_pages(operation: &str, path: &Path) -> Result<(), Failure> {
     }
 }
 
-/// The answer of a mount; none to a question that it does not know.
+/// The answer of a mount to a query; `None` if it does not know the query.
 pub(crate) fn question(operation: &str, path: &Path, question: &str) -> Result<Option<Value>, Failure> {
     question_with(waiting(path), operation, path, question)
 }
@@ -262,7 +262,7 @@ fn question_with(
     let answer =
         asking::ask(PATIENCE, notice, |buffer| rustix::fs::lgetxattr(name.as_c_str(), question, buffer));
     match answer {
-        // An answer may be that there is nothing to say, which is `null`.
+        // An empty answer is `null`.
         Answer::Bytes(bytes) => serde_json::from_slice::<Value>(&bytes)
             .map(Some)
             .map_err(|error| failed(format!("the mount's answer: {error}"))),
@@ -273,7 +273,8 @@ fn question_with(
     }
 }
 
-/// Asks a mount for its space, which it alone knows: a question that shows whether it answers at all.
+/// Begins a query for the space of a mount. Only the server can answer it, so it shows whether the server answers at
+/// all.
 pub(crate) fn begin_statvfs(dir: &Path) -> Result<Asked, Failure> {
     let name = as_c_string(dir)?;
     let asked = Asked::begin(|buffer| {
@@ -287,7 +288,7 @@ pub(crate) fn begin_statvfs(dir: &Path) -> Result<Asked, Failure> {
     asked.map_err(|error| Failure::new("look at", dir.display(), error))
 }
 
-/// Blocks, free and available ones, bytes of a block, inodes and free inodes, as the mount answers.
+/// Blocks, free and available blocks, bytes of a block, inodes and free inodes, as the mount answers.
 pub(crate) fn statvfs(
     operation: &str,
     asked: Asked,
@@ -309,7 +310,7 @@ pub(crate) fn statvfs(
     }
 }
 
-/// Whether a mount answers: none for a dead one. The question is statvfs(2), which the kernel never answers itself.
+/// Checks that a mount answers; `None` for a dead one. The query is statvfs(2), which the kernel never answers itself.
 pub(crate) fn answers(operation: &str, mount: &MountEntry) -> Result<Option<()>, Failure> {
     let dir = &mount.mountpoint;
     match begin_statvfs(dir)?.wait(PATIENCE, waiting(dir)) {

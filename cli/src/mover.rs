@@ -1,4 +1,4 @@
-//! `nacre mover`: what moves blocks between persistent memory and tiers by itself.
+//! `nacre mover`: the mover, which moves blocks between PM and tiers by itself.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -14,19 +14,19 @@ use crate::failure::Failure;
 use crate::names::Names;
 use crate::{mounted, output};
 
-/// What a mount is asked about its mover.
+/// The attribute with the state of a mount's mover.
 const QUESTION: &str = "system.nacre.mover";
-/// The phase in which it waits for its hours.
+/// The phase in which the mover waits for its hours.
 const OUTSIDE_HOURS: &str = "outside_hours";
-/// The phase in which nothing needs to move, and the way of what would.
+/// The phase in which nothing needs to move, and the reason of blocks that would.
 const BELOW_THRESHOLD: &str = "below_threshold";
 const SPACE: &str = "space";
-/// The way of blocks that move nowhere.
+/// The reason of blocks that stay where they are.
 const COMPACTED: &str = "compacted";
-/// How often it is asked while it is waited for.
+/// The period of polls during a wait.
 const PERIOD: Duration = Duration::from_millis(100);
 
-/// What `nacre mover` is told.
+/// Arguments of `nacre mover`.
 #[derive(Debug, Args)]
 pub(crate) struct MoverArgs {
     #[command(subcommand)]
@@ -79,7 +79,7 @@ struct HowArgs {
     path: PathBuf,
 }
 
-/// How it is told something.
+/// Arguments of commands that change the mover.
 #[derive(Debug, Args)]
 struct ChangeArgs {
     /// Say what would be done, and do nothing
@@ -89,7 +89,7 @@ struct ChangeArgs {
     how: HowArgs,
 }
 
-/// Bytes in a second, if there is a limit.
+/// Bytes per second, if there is a limit.
 #[derive(Debug, Clone, Copy)]
 struct Rate(Option<u64>);
 
@@ -101,7 +101,7 @@ fn rate(text: &str) -> Result<Rate, String> {
     MoverLimit::of(rate).map(|_| Rate(rate)).map_err(|error| error.to_string())
 }
 
-/// Asks the mover, or tells it something; then shows what it does.
+/// Queries the mover or gives it an order, then shows its state.
 pub(crate) fn run(args: MoverArgs) -> Result<(), Failure> {
     match args.command {
         MoverCommand::Status { how } => {
@@ -124,7 +124,7 @@ pub(crate) fn run(args: MoverArgs) -> Result<(), Failure> {
     }
 }
 
-/// Gives an order, or says what it would do where there is a mover to do it.
+/// Gives an order. A dry run prints its effect, and fails if there is no mover.
 fn tell(operation: &str, change: &ChangeArgs, order: Order) -> Result<(), Failure> {
     let ChangeArgs { dry_run, how } = change;
     let mount = mounted::mountpoint(operation, &how.path)?;
@@ -165,7 +165,7 @@ fn status(operation: &str, mount: &Path) -> Result<Value, Failure> {
     })
 }
 
-/// Whether the mount of a path has one: its layout can have tiers.
+/// True if the mount of a path has a mover, so that its layout can have tiers.
 pub(crate) fn is_there(operation: &str, path: &Path) -> Result<bool, Failure> {
     let mount = mounted::mountpoint(operation, path)?;
     Ok(mounted::question(operation, &mount, QUESTION)?.is_some())
@@ -197,7 +197,7 @@ fn wait(mount: &Path, timeout: Option<u64>) -> Result<Value, Failure> {
     }
 }
 
-/// Adds the names of the files whose numbers are told.
+/// Adds file names to the inode numbers in a status.
 fn name_files(status: &mut Value, mount: &Path) {
     let mut names = Names::of(mount);
     let number = |file: &Value| file["inode"].as_u64().unwrap_or(0);
@@ -219,7 +219,7 @@ fn name_files(status: &mut Value, mount: &Path) {
     }
 }
 
-/// Whether more of persistent memory is in use than is to be.
+/// True if the use of PM is above the threshold.
 fn is_above(status: &Value) -> bool {
     status["usage_percent"].as_f64() > status["threshold_percent"].as_f64()
 }
@@ -231,7 +231,7 @@ fn describe(status: &Value) -> String {
     let state = match (status["paused"] == true, status["idle"] == true, is_above(status)) {
         (true, ..) => "paused",
         _ if status["phase"] == OUTSIDE_HOURS => "waiting for its hours",
-        // A drain does not wait for what it does by itself.
+        // A drain does not wait for the mover's own work.
         _ if status["doing"].is_object() => "moving blocks",
         (_, true, true) => "idle: nothing that is in use can move",
         (_, true, false) => "idle",
@@ -295,13 +295,13 @@ fn describe(status: &Value) -> String {
     output::fields(&fields)
 }
 
-/// What the mover is at, or why it does nothing, and until when, as a mount tells of it.
+/// The phase of the mover in words, with the end of the phase if known.
 pub(crate) fn reason(status: &Value) -> String {
     let text = |field: &str| status[field].as_str();
     phase(text("phase").unwrap_or_default(), text("hours"), text("next_window"))
 }
 
-/// The same of a phase, with its hours and when they begin again.
+/// A phase in words, with the hours of the mover and the begin of the next ones.
 pub(crate) fn phase(phase: &str, hours: Option<&str>, next: Option<&str>) -> String {
     match (phase, hours, next) {
         (OUTSIDE_HOURS, Some(hours), Some(next)) => format!("it is outside its hours, {hours}, until {next}"),
@@ -324,7 +324,7 @@ fn words(phase: &str) -> &'static str {
     }
 }
 
-/// Where blocks move, and why, in words.
+/// The target and the reason of a move, in words.
 fn way(way: &str) -> &'static str {
     match way {
         "lowered" => "down into DRAM, because it is read",
@@ -335,18 +335,18 @@ fn way(way: &str) -> &'static str {
     }
 }
 
-/// Files whose blocks are moving, as a mount tells of them.
+/// Files whose blocks are moving, as the mount reports them.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Doing {
     pub(crate) inode: u64,
-    /// Its name, where it was found.
+    /// The name of the file, if it was found.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) name: Option<String>,
-    /// Those that move together; the mounts of older versions do not tell. None while a drain looks for files.
+    /// Files that move together. Mounts of older versions do not report them. Zero while a drain searches for files.
     files: u64,
     way: String,
-    /// The tier that is drained, where one is, and the bytes that are on it.
+    /// The tier being drained, if any, and the bytes still on it.
     tier: Option<u8>,
     left: Option<u64>,
 }
@@ -356,7 +356,7 @@ fn doing(status: &Value) -> Option<String> {
     doing.as_ref().map(moves)
 }
 
-/// Which files move together, how many and the first of them, where and why, in words.
+/// The files that move together, in words: the first of them, their number, target and reason.
 pub(crate) fn moves(doing: &Doing) -> String {
     let Doing { inode, name, files, way: why, tier, left } = doing;
     let file = name.clone().unwrap_or_else(|| format!("inode {inode}"));
@@ -374,7 +374,7 @@ pub(crate) fn moves(doing: &Doing) -> String {
     format!("tier {tier} is drained, {} left: {moves}", size::print(left.unwrap_or(0)))
 }
 
-/// What waits to be moved, and who waits for the mover.
+/// The queue of the mover in words: files that wait to be moved, and operations that wait for room.
 fn queue(status: &Value) -> Option<String> {
     let queue = status["queue"].as_object()?;
     let number = |field: &str| queue.get(field).and_then(Value::as_u64).unwrap_or(0);
@@ -388,14 +388,14 @@ fn queue(status: &Value) -> Option<String> {
     ))
 }
 
-/// What waits first, and why, in words: a line each.
+/// The head of the queue and the reasons for the wait, in words, a line for each file.
 fn first(status: &Value) -> Vec<String> {
     let phase_of = |why: &str| phase(why, status["hours"].as_str(), status["next_window"].as_str());
     let files: Vec<Queued> = serde_json::from_value(status["queue"]["first"].clone()).unwrap_or_default();
     files.iter().map(|queued| waits(queued, &phase_of)).collect()
 }
 
-/// A file that waits, and why, as a mount tells of it.
+/// A waiting file and the reason, as the mount reports it.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Queued {
@@ -423,19 +423,19 @@ fn waits(queued: &Queued, phase_of: &dyn Fn(&str) -> String) -> String {
         (_, Some(ms)) => format!("{} s more, until its blocks are old enough", ms.div_ceil(1000)),
         (phase, None) => phase_of(phase),
     };
-    // Nothing is short then.
+    // Space is not short then.
     if why_it_moves == SPACE && queued.why == BELOW_THRESHOLD {
         return format!("{file}, {bytes}: it moves down once usage is above the threshold");
     }
     format!("{file}, {bytes}, {}: {why}", way(why_it_moves))
 }
 
-/// When logs are compacted, and what came of it.
+/// The threshold for the compaction of logs, and its results so far, in words.
 fn logs(status: &Value) -> String {
     let number = |field: &str| status[field].as_u64().unwrap_or(0);
     let (compacted, freed) = (number("logs_compacted"), size::print(number("log_bytes_freed")));
     match number("log_threshold_percent") {
-        // The mounts of older versions do not tell.
+        // Mounts of older versions do not report this.
         0 => "not compacted".to_owned(),
         threshold => {
             let moved = match number("logs_moved") {
@@ -447,7 +447,7 @@ fn logs(status: &Value) -> String {
     }
 }
 
-/// How much of what was read of tiers was in DRAM.
+/// The share of reads of tiers that DRAM served, in words.
 fn hits(status: &Value) -> String {
     let number = |field: &str| status[field].as_u64().unwrap_or(0);
     let (hits, all) = (number("cache_hits"), number("cache_hits") + number("cache_misses"));
@@ -457,7 +457,7 @@ fn hits(status: &Value) -> String {
     }
 }
 
-/// How often it was right whether a file is synchronised soon.
+/// The accuracy of the predictor of soon synchronised files, in words.
 pub(crate) fn predictor(status: &Value) -> String {
     let number = |field: &str| status[field].as_u64().unwrap_or(0);
     let right = number("synchronicity_right");
@@ -583,7 +583,7 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("inode 9: tier 1: in use"), "{text}");
-        // A drain does not wait for what it does by itself.
+        // A drain does not wait for the mover's own work.
         assert!(text.contains("moving blocks\n"), "{text}");
         status["doing"] = json!({ "inode": 17, "files": 3, "way": "drained", "tier": 2, "left": 5 << 20 });
         let text = describe(&status);

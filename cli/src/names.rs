@@ -1,7 +1,7 @@
-//! Names of files of which a mount tells the numbers: people know files by these.
+//! Names of files for the inode numbers in a mount's messages.
 //!
-//! Nothing leads from an inode to its names, so directories are read until all are found, within bounds: who waits for an answer
-//! does not wait for a look at millions of names.
+//! An inode has no reference to its names, so directories are read until all are found. The search has limits, so that
+//! a command does not wait for millions of names.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs;
@@ -10,12 +10,12 @@ use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How texts of a mount name a file.
+/// The mark of an inode number in texts of a mount.
 const INODE: &str = "inode ";
-/// Names that are looked at for one answer at the most, and for how long.
+/// The limits of one search, in names and in time.
 const MOST_NAMES: usize = 100_000;
 const PATIENCE: Duration = Duration::from_millis(300);
-/// After this long it is looked again for one that was not found.
+/// The time after which a name that was not found is searched for again.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
 
 /// The names of files of one mount, as far as they were found.
@@ -24,17 +24,17 @@ pub(crate) struct Names {
     mountpoint: PathBuf,
     /// Relative to the mountpoint.
     known: HashMap<u64, PathBuf>,
-    /// Those that were not found, and when: they are not looked for again soon.
+    /// Inodes without a name that was found, and the time of the search. They are not searched for again soon.
     missed: HashMap<u64, Instant>,
 }
 
 impl Names {
-    /// Those of a mount, none of which is known yet.
+    /// An empty set of names of a mount.
     pub(crate) fn of(mountpoint: &Path) -> Names {
         Names { mountpoint: mountpoint.to_owned(), ..Names::default() }
     }
 
-    /// Looks for the names of inodes that are not known, or that have another one by now.
+    /// Searches for names of inodes that are unknown or have been renamed.
     pub(crate) fn look_for(&mut self, inodes: impl IntoIterator<Item = u64>) {
         let mountpoint = &self.mountpoint;
         self.known.retain(|inode, path| {
@@ -50,14 +50,14 @@ impl Names {
         self.missed.extend(wanted.into_iter().map(|inode| (inode, Instant::now())));
     }
 
-    /// Takes those out of what is wanted that it finds.
+    /// Searches the tree, and removes each inode that it finds from `wanted`.
     fn walk(&mut self, wanted: &mut Vec<u64>) {
         let Ok(root) = fs::symlink_metadata(&self.mountpoint) else { return };
         let (end, mut looked_at) = (Instant::now() + PATIENCE, 0);
         let mut waiting = VecDeque::from([PathBuf::new()]);
         while let Some(directory) = waiting.pop_front().filter(|_| !wanted.is_empty()) {
             let place = self.mountpoint.join(&directory);
-            // Something else may be mounted there, with numbers of its own.
+            // Another file system may be mounted there, with inode numbers of its own.
             if !fs::symlink_metadata(&place).is_ok_and(|found| found.dev() == root.dev()) {
                 continue;
             }
@@ -77,25 +77,25 @@ impl Names {
         }
     }
 
-    /// A text of the mount in which inodes have their names, as far as these are found.
+    /// A text of the mount with names in the place of inode numbers, as far as these are found.
     pub(crate) fn put_into(&mut self, text: &str) -> String {
         self.look_for(numbers(text).map(|(_, number)| number));
         named(text, |inode| self.get(inode))
     }
 
-    /// The same with whole paths, for messages that stand alone.
+    /// A text of the mount with whole paths in the place of inode numbers, for messages that stand alone.
     pub(crate) fn put_paths_into(&mut self, text: &str) -> String {
         self.look_for(numbers(text).map(|(_, number)| number));
         named(text, |inode| Some(self.mountpoint.join(self.known.get(&inode)?).display().to_string()))
     }
 
-    /// The name of a file, where it was found.
+    /// The name of a file, if it was found.
     pub(crate) fn get(&self, inode: u64) -> Option<String> {
         self.known.get(&inode).map(|path| path.display().to_string())
     }
 }
 
-/// A text of a mount, which tells `inode 7`, with names for the inodes that have one.
+/// A text of a mount with names in the place of `inode 7`, for the inodes that have one.
 pub(crate) fn named(text: &str, name_of: impl Fn(u64) -> Option<String>) -> String {
     let (mut named, mut end) = (String::new(), 0);
     for (place, number) in numbers(text) {
@@ -108,7 +108,7 @@ pub(crate) fn named(text: &str, name_of: impl Fn(u64) -> Option<String>) -> Stri
     named + &text[end..]
 }
 
-/// Where a text has `inode` and a number, and the number.
+/// The positions of `inode` with a number in a text, and the numbers.
 fn numbers(text: &str) -> impl Iterator<Item = (Range<usize>, u64)> {
     text.match_indices(INODE).filter_map(|(start, _)| {
         let digits = &text[start + INODE.len()..];

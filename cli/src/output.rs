@@ -1,4 +1,4 @@
-//! What commands print: aligned lines for people, JSON with a schema version for scripts.
+//! The output of commands: aligned lines for people, JSON with a schema version for scripts.
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -8,8 +8,8 @@ use serde_json::{Map, Value, json};
 
 use crate::failure::Failure;
 
-/// The version of everything that `--json` prints. It grows when a field changes its meaning or goes away; new fields
-/// may come at any time.
+/// The version of all JSON output. It grows when a field changes its meaning or is removed. New fields may come at any
+/// time.
 pub(crate) const SCHEMA: u32 = 1;
 
 /// Prints an object as JSON, with the schema version in front.
@@ -18,7 +18,7 @@ pub(crate) fn json(value: Value) -> Result<(), Failure> {
     text_out(&format!("{text}\n"))
 }
 
-/// The same as one line.
+/// An object as one line of JSON, with the schema version in front.
 pub(crate) fn json_line(value: Value) -> String {
     let text = serde_json::to_string(&versioned(value)).expect("a JSON value can be written");
     format!("{text}\n")
@@ -33,12 +33,12 @@ fn versioned(value: Value) -> Map<String, Value> {
     object
 }
 
-/// Prints text. A reader that went away is no failure of ours.
+/// Prints text. A closed output is no failure.
 pub(crate) fn text_out(text: &str) -> Result<(), Failure> {
     text_is_read(text).map(drop)
 }
 
-/// Prints text; false when its reader went away, and nobody wants more.
+/// Prints text; false if the output is closed.
 pub(crate) fn text_is_read(text: &str) -> Result<bool, Failure> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -48,7 +48,7 @@ pub(crate) fn text_is_read(text: &str) -> Result<bool, Failure> {
     }
 }
 
-/// Lines `name: value` with the values below one another.
+/// Lines `name: value` with aligned values.
 pub(crate) fn fields(fields: &[(&str, String)]) -> String {
     let width = fields.iter().map(|(name, _)| name.len()).max().unwrap_or(0) + 1;
     let mut text = String::new();
@@ -59,7 +59,7 @@ pub(crate) fn fields(fields: &[(&str, String)]) -> String {
     text
 }
 
-/// A table with a head; columns whose head ends with a blank are aligned to the left, others to the right.
+/// A table with a head. Columns whose head ends with a blank are aligned to the left, others to the right.
 pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     let width = |column: usize| {
         let cells = rows.iter().map(|row| row[column].chars().count());

@@ -1,4 +1,4 @@
-//! `nacre promote`, `demote`, `pin` and `unpin`: where files are to live.
+//! `nacre promote`, `demote`, `pin` and `unpin`: requested placement of files.
 
 use std::collections::HashSet;
 use std::fs::{self, Metadata};
@@ -14,11 +14,11 @@ use crate::control::{FilesMoved, FilesToMove, Order};
 use crate::failure::Failure;
 use crate::{mounted, mover, names, output, tier};
 
-/// Files that a mount is told to move at once: as many move together at the most, and their numbers, of up to 14 digits
-/// each, are the value of an attribute.
+/// Files in one order: the most that move together. Their inode numbers, of up to 14 digits each, are the value of an
+/// attribute.
 const FILES_AT_ONCE: usize = 4096;
 
-/// Files, and how they are dealt with.
+/// Arguments that name files.
 #[derive(Debug, Args)]
 pub(crate) struct FilesArgs {
     /// Of directories everything that is in them, too
@@ -35,7 +35,7 @@ pub(crate) struct FilesArgs {
     paths: Vec<PathBuf>,
 }
 
-/// What `nacre demote` is told.
+/// Arguments of `nacre demote`.
 #[derive(Debug, Args)]
 pub(crate) struct DemoteArgs {
     /// Number of the tier; by default the fastest that is in use
@@ -45,12 +45,12 @@ pub(crate) struct DemoteArgs {
     files: FilesArgs,
 }
 
-/// Brings files up to persistent memory; false when one of them failed.
+/// Promotes files to PM; false if one of them failed.
 pub(crate) fn promote(args: &FilesArgs) -> Result<bool, Failure> {
     relocate("promote", args, |_| Ok(None))
 }
 
-/// Moves files to a tier; false when one of them failed.
+/// Demotes files to a tier; false if one of them failed.
 pub(crate) fn demote(args: &DemoteArgs) -> Result<bool, Failure> {
     relocate("demote", &args.files, |path| match args.tier {
         Some(number) => Ok(Some(number)),
@@ -72,7 +72,7 @@ fn fastest(path: &Path) -> Result<u8, Failure> {
     Err(Failure::new("demote", path.display(), "its file system has no tier in use").advice(advice))
 }
 
-/// Moves files; false when one of them failed, which was said.
+/// Moves files; false if one of them failed, which was reported.
 fn relocate(
     operation: &str,
     args: &FilesArgs,
@@ -88,7 +88,7 @@ fn relocate(
             files += 1;
             if args.dry_run { Ok(()) } else { found.add(path, metadata.ino()) }
         });
-        // Also what was found before something could not be looked at.
+        // Files that were found before an error are moved, too.
         found.move_all()?;
         walked?;
         (moved, failed) = (moved + found.moved, failed + found.failed);
@@ -106,17 +106,17 @@ fn relocate(
     output::text_out(&format!("{files}, {said}\n")).map(|()| failed == 0)
 }
 
-/// Files that were found, and wait to be moved together.
+/// Files that were found and are moved together.
 struct Found<'a> {
     operation: &'a str,
-    /// What their mount is told by.
+    /// The path through which the mount gets orders.
     top: &'a Path,
     to: Option<u8>,
-    /// With the numbers of their inodes.
+    /// Paths and inode numbers.
     files: Vec<(PathBuf, u64)>,
-    /// Bytes.
+    /// Bytes that were moved.
     moved: u64,
-    /// Those that did not move, or only in part.
+    /// Files that did not move, or only in part.
     failed: usize,
 }
 
@@ -126,7 +126,7 @@ impl Found<'_> {
         if self.files.len() < FILES_AT_ONCE { Ok(()) } else { self.move_all() }
     }
 
-    /// Moves them, and names those that fail.
+    /// Moves the files, and reports those that fail.
     fn move_all(&mut self) -> Result<(), Failure> {
         let files = std::mem::take(&mut self.files);
         let (mut left, mut from) = (&files[..], 0);
@@ -134,7 +134,7 @@ impl Found<'_> {
             let inodes = left.iter().map(|(_, inode)| *inode).collect();
             let order = Order::MoveFiles(FilesToMove { to: self.to, from, inodes });
             let done = match mounted::order(self.operation, self.top, order) {
-                // Nothing is in it any more.
+                // The path is gone, and so are its files.
                 Err(_) if is_gone(self.top) => return Ok(()),
                 other => other.map_err(|failure| failure.of(self.top))?,
             };
@@ -150,7 +150,7 @@ impl Found<'_> {
                     Failure::named(self.operation, why).of(path).report();
                 }
             }
-            // An answer must not lead us backwards.
+            // An answer must not lead backwards.
             if done.next == 0 && done.from <= from {
                 break;
             }
@@ -160,14 +160,14 @@ impl Found<'_> {
     }
 }
 
-/// Has files stay where they are, and what is made in directories from now on.
+/// Pins files to their place, and directories for new files in them.
 pub(crate) fn pin(args: &FilesArgs) -> Result<(), Failure> {
     mark("pin", "pinned", args, |path| {
         rustix::fs::lsetxattr(path, PIN, b"1", rustix::fs::XattrFlags::empty())
     })
 }
 
-/// Lets them move again.
+/// Unpins files and directories.
 pub(crate) fn unpin(args: &FilesArgs) -> Result<(), Failure> {
     mark("unpin", "not pinned any more", args, |path| match rustix::fs::lremovexattr(path, PIN) {
         Err(rustix::io::Errno::NODATA) => Ok(()),
@@ -184,7 +184,7 @@ fn mark(
     let mut count = 0;
     for top in &args.paths {
         each(operation, args, top, &mut |path, metadata| {
-            // Nothing else has blocks that move, or hands it on.
+            // No other type of inode has blocks that move, or passes the mark on.
             if !metadata.is_file() && !metadata.is_dir() {
                 return Ok(());
             }
@@ -203,13 +203,13 @@ fn mark(
     output::text_out(&format!("{files}: {would}{what}\n"))
 }
 
-/// Somebody removed or renamed it since it was found.
+/// True if the path was removed or renamed since it was found.
 fn is_gone(path: &Path) -> bool {
     fs::symlink_metadata(path).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
 }
 
-/// Calls for a path and, when that is asked for, for all below it; each inode once. It stays on one file system, and follows
-/// no symbolic link.
+/// Calls `act` for a path and, if requested, for everything below it, once for each inode. The walk stays on one file
+/// system, and follows no symbolic link.
 fn each(
     operation: &str,
     args: &FilesArgs,

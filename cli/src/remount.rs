@@ -1,8 +1,8 @@
-//! `mount -o remount`: changes a mount that is there.
+//! `mount -o remount`: changes an existing mount.
 //!
-//! Flags are the kernel's, and the server takes them up from the kernel afterwards; settings are told to the server.
-//! The order loses nothing that was accepted: data in DRAM is written before the mount becomes read-only. The kernel
-//! refuses first, because it knows which processes have files open for writing.
+//! Flags are changed in the kernel, and the server adopts them from the kernel afterwards. Settings go to the server.
+//! The order of steps loses no buffered data, because data in DRAM is written before the mount becomes read-only. The
+//! kernel refuses first, because it knows which processes have files open for writing.
 
 use std::path::Path;
 
@@ -15,12 +15,12 @@ use crate::failure::Failure;
 use crate::mount_options::{MountSettings, kernel_flags};
 use crate::{mounted, users};
 
-/// The attribute that tells a running mount its new options.
+/// The attribute that takes the new options of a running mount.
 const OPTIONS: &str = "system.nacre.options";
-/// The attribute that has it take up the flags of the kernel.
+/// The attribute whose query makes the server adopt the kernel's flags.
 const FLAGS: &str = "system.nacre.flags";
 
-/// Changes the mount on a directory. Of flags that are not named, none is set where all are named that are to be.
+/// Changes the mount on a directory. With `names_all`, flags that are not named are turned off.
 pub(crate) fn run(
     dir: &Path,
     asked: &MountSettings,
@@ -77,7 +77,7 @@ fn set_options(dir: &Path, named: &str) -> Result<(), Failure> {
     })
 }
 
-/// Has the server write what waits in DRAM; what cannot be written keeps the mount as it is.
+/// Has the server write its buffered data. If that fails, the mount stays as it is.
 fn write_down(dir: &Path) -> Result<(), Failure> {
     let answer = mounted::order("remount", dir, Order::Sync)?;
     match answer["unwritten"].as_str() {
@@ -89,7 +89,7 @@ fn write_down(dir: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Changes the flags in the kernel: those of this mount, and of the whole file system whether it is read-only.
+/// Changes the flags in the kernel: those of this mount and, for read-only, those of the whole file system.
 fn set_flags(entry: &MountEntry, is: MountFlags, becomes: MountFlags) -> Result<(), Failure> {
     let dir = &entry.mountpoint;
     let of_all = (is ^ becomes).contains(MountFlags::RDONLY);

@@ -9,13 +9,13 @@ use serde_json::{Value, json};
 use crate::failure::Failure;
 use crate::{mounted, output};
 
-/// What a mount is asked, and told, about scrubbing.
+/// The attribute with the state of a scrub; writing it starts one.
 const QUESTION: &str = "system.nacre.scrub";
-/// Its name where it fails.
+/// The names of the operations in failures.
 const START: &str = "scrub start";
 const STATUS: &str = "scrub status";
 
-/// What `nacre scrub` is told.
+/// Arguments of `nacre scrub`.
 #[derive(Debug, Args)]
 pub(crate) struct ScrubArgs {
     #[command(subcommand)]
@@ -45,7 +45,7 @@ enum ScrubCommand {
     },
 }
 
-/// Starts a scrub, or tells of it. True when it found no new damage.
+/// Starts a scrub, or reports its state. True if it found no new damage.
 pub(crate) fn run(args: ScrubArgs) -> Result<bool, Failure> {
     match args.command {
         ScrubCommand::Start { rate, path } => start(&path, rate).map(|()| true),
@@ -63,7 +63,7 @@ pub(crate) fn run(args: ScrubArgs) -> Result<bool, Failure> {
     }
 }
 
-/// The place in the tree of the mount that serves a path or a device.
+/// The mountpoint of the mount that serves a path or a device.
 fn mount_of(operation: &str, path: &Path) -> Result<PathBuf, Failure> {
     let is_served = mounted::serving(operation, path)?.is_some() || mounted::of_device(path)?.is_some();
     if !is_served {

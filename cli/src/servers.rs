@@ -1,4 +1,4 @@
-//! The process that serves a mount: which one it is, what it does, and waiting for its end.
+//! The process that serves a mount: finds it, reports its state, and waits for its end.
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
@@ -12,16 +12,16 @@ use crate::daemon::OtherProcess;
 
 /// The server of a device.
 pub(crate) enum Server {
-    /// A process that can be seen.
+    /// A visible process.
     One(libc::pid_t, OtherProcess),
-    /// Several, which only read, so that none has anything to write.
+    /// Several processes that only read, so that none has anything to write.
     Readers(Vec<libc::pid_t>),
-    /// In another container, or on a file system that counts its files in another way.
+    /// A process in another container, or on a file system with other device or inode numbers in the table of locks.
     Unknown,
 }
 
 impl Server {
-    /// The process that has the device, as the kernel's table of locks says.
+    /// The process that has the device, by the kernel's table of locks.
     pub(crate) fn of(device: &Path) -> Server {
         match owners(device)[..] {
             [] => Server::Unknown,
@@ -32,7 +32,7 @@ impl Server {
         }
     }
 
-    /// It in words, as the subject of a sentence.
+    /// The server in words, as the subject of a sentence.
     pub(crate) fn name(&self) -> String {
         match self {
             Server::One(pid, _) => format!("its server (process {pid})"),
@@ -41,7 +41,7 @@ impl Server {
         }
     }
 
-    /// True for one that somebody stopped: it does nothing until it is told to go on.
+    /// True if the server is stopped, so that it does nothing until it is continued.
     pub(crate) fn is_stopped(&self) -> bool {
         match self {
             Server::One(pid, _) => is_stopped(*pid),
@@ -50,13 +50,13 @@ impl Server {
         }
     }
 
-    /// Why it does not answer.
+    /// The reason that the server does not answer, in words.
     pub(crate) fn silence(&self) -> String {
         let what = if self.is_stopped() { "is stopped" } else { "does not answer" };
         format!("{} {what}", self.name())
     }
 
-    /// The command that lets a stopped server go on; empty for others.
+    /// The command that continues a stopped server; empty for others.
     pub(crate) fn wake(&self) -> String {
         match self {
             Server::One(pid, _) if is_stopped(*pid) => format!("kill -CONT {pid} lets it go on, "),
@@ -64,8 +64,8 @@ impl Server {
         }
     }
 
-    /// Waits until the server is gone and the device can be had; false when that takes longer. `notice` is called once when
-    /// it takes a second, and the wait ends then for a server that is stopped.
+    /// Waits until the server is gone and the device is free; false if that takes longer than `limit`. `notice` is
+    /// called once after a second. For a stopped server the wait then ends.
     pub(crate) fn has_ended(&self, device: &Path, limit: Duration, notice: impl FnOnce()) -> bool {
         let ended = |limit| match self {
             Server::One(_, process) => process.wait(limit),
@@ -80,7 +80,7 @@ impl Server {
     }
 }
 
-/// Which processes have a device, and where it is mounted, in words; empty where neither can be seen.
+/// The processes that have a device, and its mountpoint, in words; empty if neither is visible.
 pub(crate) fn who_has(device: &Path) -> String {
     let name = |pid: &libc::pid_t| {
         let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
@@ -115,7 +115,7 @@ fn owners_in(locks: &str, file: &str) -> Vec<libc::pid_t> {
     locks.lines().filter_map(owner).collect()
 }
 
-/// Numbers of processes in words.
+/// Process numbers, separated by commas.
 pub(crate) fn join(pids: &[libc::pid_t]) -> String {
     pids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }

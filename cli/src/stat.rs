@@ -1,4 +1,4 @@
-//! `nacre stat`: where a file lives.
+//! `nacre stat`: the places of a file's blocks.
 
 use std::path::{Path, PathBuf};
 
@@ -11,12 +11,12 @@ use serde_json::json;
 use crate::failure::Failure;
 use crate::{mounted, output};
 
-/// What a mount is asked for a file's extents.
+/// The attribute with a file's extents.
 const QUESTION: &str = "system.nacre.extents";
 /// Bytes in a block, the unit of extents.
 const BLOCK: u64 = 4096;
 
-/// What `nacre stat` is told.
+/// Arguments of `nacre stat`.
 #[derive(Debug, Args)]
 pub(crate) struct StatArgs {
     /// Look on this device, which nobody has mounted, and take PATH from its root
@@ -39,10 +39,10 @@ struct Extent {
     len: u64,
     /// `pm`, `unwritten`, `tier` or `hole`.
     place: String,
-    /// First block there; none for a hole.
+    /// The first block in that place; `None` for a hole.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     block: Option<u64>,
-    /// Which tier, where the place is one.
+    /// The number of the tier, if the place is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     tier: Option<u8>,
 }
@@ -121,7 +121,7 @@ fn from_mount(path: &Path) -> Result<(u64, Vec<Extent>), Failure> {
         let page: Page = serde_json::from_value(answer)
             .map_err(|error| Failure::new("stat", path.display(), format!("the mount's answer: {error}")))?;
         extents.extend(page.extents);
-        // A file that changes meanwhile must not lead us backwards.
+        // A file that changes meanwhile must not lead backwards.
         next = page.next.filter(|next| *next > start);
     }
     Ok((metadata.len(), extents))

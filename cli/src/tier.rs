@@ -1,4 +1,4 @@
-//! `nacre tier`: the devices below persistent memory of a mounted file system.
+//! `nacre tier`: the tiers of a mounted file system, which are devices below PM.
 
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -13,16 +13,16 @@ use crate::control::{Order, TierToAdd, TierToTrim};
 use crate::failure::Failure;
 use crate::{mounted, mover, output};
 
-/// What a mount is asked for its tiers.
+/// The attribute with a mount's tiers.
 const QUESTION: &str = "system.nacre.tiers";
-/// How a file system without tiers has one: where its layout can, and where it cannot.
+/// The advice for a file system without tiers: if its layout can have tiers, and if it cannot.
 pub(crate) const MAKE_ONE: &str = "nacre tier add makes one";
 pub(crate) const NO_TIERS: &str =
     "its layout cannot have any; make a file system with one of the presets nacre, nova and tpfs";
-/// Passes over all files of a drain: what is written while one goes on may need another.
+/// Passes of a drain over all files. Writes during a pass may need another one.
 const PASSES: u32 = 4;
 
-/// What `nacre tier` is told.
+/// Arguments of `nacre tier`.
 #[derive(Debug, Args)]
 pub(crate) struct TierArgs {
     #[command(subcommand)]
@@ -111,7 +111,7 @@ enum TierCommand {
     },
 }
 
-/// How a device becomes a tier.
+/// Arguments for a new tier.
 #[derive(Debug, Clone, Args)]
 struct NewArgs {
     /// Size of the file, as 1G or 512M; makes the file if it is not there
@@ -138,7 +138,7 @@ struct HowArgs {
     json: bool,
 }
 
-/// A tier that is there.
+/// Arguments that name an existing tier.
 #[derive(Debug, Clone, Args)]
 struct WhichArgs {
     #[command(flatten)]
@@ -155,7 +155,7 @@ fn disk(text: &str) -> nacre::Result<String> {
     text.parse::<Disk>().map(|_| text.to_owned())
 }
 
-/// A tier as the mount tells of it.
+/// A tier, as the mount reports it.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Tier {
     pub(crate) number: u8,
@@ -172,7 +172,7 @@ pub(crate) struct Tier {
 }
 
 impl Tier {
-    /// Blocks can be placed on it.
+    /// True if new blocks can be placed on the tier.
     pub(crate) fn is_in_use(&self) -> bool {
         self.missing.is_none() && self.failing.is_none() && !self.draining
     }
@@ -269,7 +269,7 @@ pub(crate) fn run(args: TierArgs) -> Result<(), Failure> {
     }
 }
 
-/// Trims one tier, or all that are there. One that fails keeps no other from it.
+/// Trims one tier, or all that are online. A failed tier does not keep others from the trim.
 fn trim(minimum: u64, how: &HowArgs, path: &Path, tier: Option<String>) -> Result<(), Failure> {
     const OPERATION: &str = "tier trim";
     let (mount, tiers) = match tier {
@@ -320,7 +320,7 @@ fn trim(minimum: u64, how: &HowArgs, path: &Path, tier: Option<String>) -> Resul
     last.map_or(Ok(()), Err)
 }
 
-/// Gives the bytes that the device was told of, or none where it has no use for that.
+/// Trims one tier. Returns the bytes trimmed, or `None` if the device has no use for trims.
 fn trim_one(operation: &str, mount: &Path, tier: u8, minimum: u64) -> Result<Option<u64>, Failure> {
     let mut trimmed = 0;
     let (mut next, mut is_within) = (Some(0), false);
@@ -352,7 +352,7 @@ fn list(tiers: &[Tier]) -> Result<(), Failure> {
     output::text_out(&output::table(&head, &tiers.iter().map(cells).collect::<Vec<_>>()))
 }
 
-/// The tiers of the mount that serves a path or a device, also as it tells of them.
+/// The tiers of the mount that serves a path or a device, and the mount's answer as JSON.
 pub(crate) fn tiers_of(operation: &str, path: &Path) -> Result<(Vec<Tier>, Value), Failure> {
     let mount = mounted::mountpoint(operation, path)?;
     let said = mounted::ask(operation, &mount, QUESTION)?;
@@ -361,7 +361,7 @@ pub(crate) fn tiers_of(operation: &str, path: &Path) -> Result<(Vec<Tier>, Value
     Ok((tiers, said))
 }
 
-/// The tier that is meant, and the place of its mount.
+/// The tier that the arguments name, and its mountpoint.
 fn find(operation: &str, which: &WhichArgs) -> Result<(PathBuf, Tier), Failure> {
     let (tiers, _) = tiers_of(operation, &which.path)?;
     let canonical = Path::new(&which.tier).canonicalize().ok();
@@ -391,7 +391,7 @@ fn add(operation: &str, mount: &Path, new: &NewArgs, device: &Path) -> Result<u6
     Ok(result["tier"].as_u64().unwrap_or_default())
 }
 
-/// Warns of a tier that the next mount does not find by itself. It is a tier, whoever hears this.
+/// Warns of a tier that the next mount does not find by itself. The tier is in use, even if standard error is closed.
 pub(crate) fn is_not_found(operation: &str, device: &Path) {
     let device = device.display();
     let _ = writeln!(
@@ -402,7 +402,7 @@ pub(crate) fn is_not_found(operation: &str, device: &Path) {
     );
 }
 
-/// Moves what is on a tier elsewhere; gives the bytes, or none when it is only said what would be done.
+/// Drains a tier. Returns the bytes moved, or `None` for a dry run.
 fn drain(operation: &str, how: &HowArgs, mount: &Path, tier: &Tier) -> Result<Option<u64>, Failure> {
     if how.dry_run {
         return mounted::order(operation, mount, Order::CheckDrain(tier.number)).map(|_| None);
@@ -410,7 +410,7 @@ fn drain(operation: &str, how: &HowArgs, mount: &Path, tier: &Tier) -> Result<Op
     drain_all(operation, how, mount, tier).map(Some).map_err(|failure| {
         let is_it = |now: &Tier| now.number == tier.number && now.draining;
         let now = tiers_of(operation, mount).ok().and_then(|(tiers, _)| tiers.into_iter().find(is_it));
-        // Where it is not mounted any more, or nothing was begun, nothing is to be taken back.
+        // If the mount is gone, or nothing was begun, nothing is to be cancelled.
         match now {
             Some(now) => failure.advice(&still_drained(&now)),
             None => failure,
@@ -418,7 +418,7 @@ fn drain(operation: &str, how: &HowArgs, mount: &Path, tier: &Tier) -> Result<Op
     })
 }
 
-/// How far a drain that failed is, and how it is taken back.
+/// The progress of a failed drain, and how to cancel it.
 fn still_drained(tier: &Tier) -> String {
     let (number, left) = (tier.number, size::print(tier.used()));
     format!(
@@ -475,7 +475,7 @@ fn replace(new: &NewArgs, which: &WhichArgs, device: &Path) -> Result<(), Failur
     if is_there(&tier) {
         return Err(Failure::new("tier replace", device.display(), "it is the tier that is to be replaced"));
     }
-    // Where it was interrupted the new one is there already.
+    // After an interruption the new tier exists already.
     let there = tiers.iter().find(|tier| is_there(tier)).map(|tier| u64::from(tier.number));
     if which.how.dry_run {
         if there.is_none() {
@@ -490,14 +490,14 @@ fn replace(new: &NewArgs, which: &WhichArgs, device: &Path) -> Result<(), Failur
         return done(&which.how, &text, json!({ "tier": tier.number }));
     }
     if there.is_none() {
-        // It stands in for the old one, unless it is said how fast it is.
+        // The new tier gets the rank of the old one, unless a rank is given.
         let new = NewArgs { rank: new.rank.or(Some(tier.rank)), ..new.clone() };
         let _number = add("tier replace", &mount, &new, &device)?;
     }
     remove("tier replace", &which.how, &mount, &tier)
 }
 
-/// An order about one tier, and what the tier is then.
+/// Gives an order about one tier, and prints the tier's new state.
 fn change(
     operation: &str,
     how: &HowArgs,
@@ -522,14 +522,14 @@ fn done(how: &HowArgs, text: &str, mut result: Value) -> Result<(), Failure> {
     output::text_out(&format!("{text}\n"))
 }
 
-/// The server works in another directory.
+/// The absolute path of a device, because the server works in another directory.
 fn absolute(operation: &str, path: &Path) -> Result<PathBuf, Failure> {
     std::path::absolute(path).map_err(|error| Failure::new(operation, path.display(), error))
 }
 
-/// A tier on the file system itself would wait for itself.
+/// Refuses a device that lies on the file system itself, because such a tier would wait for itself.
 fn is_elsewhere(operation: &str, mount: &Path, device: &Path) -> Result<(), Failure> {
-    // A loop device is where its file is.
+    // A loop device counts as its file.
     let mut places = nacre::made_of(device);
     places.extend(device.parent().filter(|_| places.is_empty()).map(Path::to_owned));
     let is_here = |place: &PathBuf| {
@@ -545,7 +545,7 @@ fn is_elsewhere(operation: &str, mount: &Path, device: &Path) -> Result<(), Fail
     Ok(())
 }
 
-/// Tells a person how far it is.
+/// Progress on a terminal.
 struct Progress {
     is_shown: bool,
 }
@@ -558,7 +558,7 @@ impl Progress {
     fn show(&mut self, tier: u8, moved: u64, left: u64) {
         if self.is_shown {
             let (moved, left) = (size::print(moved), size::print(left));
-            // Who cannot be told how far it is will hear how it ended.
+            // A progress line that cannot be written is no loss.
             let _ = write!(std::io::stderr(), "\rtier {tier}: {moved} moved, {left} left    ");
         }
     }

@@ -1,7 +1,7 @@
-//! `nacre umount`, and `umount.nacre` as umount(8) calls it: it returns when what was accepted is written, the server has
-//! ended and its device is free, or says why not.
+//! `nacre umount`, and `umount.nacre` as umount(8) calls it. The command returns when the buffered data is written, the
+//! server has ended and its device is free. Otherwise it reports the cause.
 //!
-//! Nothing here looks at the directory itself before the mount has shown that it answers.
+//! No code here accesses the directory itself before the mount has shown that it answers.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -21,19 +21,20 @@ use crate::failure::Failure;
 use crate::servers::Server;
 use crate::{mounted, users, utab};
 
-/// How long a server may take to write what it accepted, and to end: it writes down what makes the next mount fast.
+/// The time that a server has to write its buffered data, and to end. Before its end it writes the state that makes the
+/// next mount fast.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// The same for who does not want to wait.
+/// The same time with `--lazy` or `--force`.
 const SHORT_PATIENCE: Duration = Duration::from_secs(10);
-/// How long a server may take for a question that it answers at once.
+/// The time that a server has for an answer that needs no device.
 const ANSWER: Duration = Duration::from_secs(10);
 const SHORT_ANSWER: Duration = Duration::from_secs(2);
-/// How long a mount in use is tried again: df(1) and its like have it for moments.
+/// The time for which a busy mount is tried again, because df(1) and similar programs use it for moments.
 const BUSY_PATIENCE: Duration = Duration::from_secs(1);
-/// A server that nothing keeps has mostly ended by then.
+/// The time within which most servers end if nothing keeps them.
 const SOON: Duration = Duration::from_millis(300);
 
-/// What `nacre umount` is told.
+/// Arguments of `nacre umount`.
 #[derive(Debug, Args)]
 pub(crate) struct UmountArgs {
     /// Take it out of the tree, also while programs use it, which go on; then it does not wait for the end of the server
@@ -55,9 +56,9 @@ pub(crate) struct UmountArgs {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
     Answers,
-    /// It hangs, or is stopped.
+    /// The server hangs, or is stopped.
     Silent,
-    /// The kernel says that it is gone.
+    /// The server is gone, as the kernel reports.
     Ended,
 }
 
@@ -95,12 +96,12 @@ impl Unmount {
         Failure::new("umount", self.mount.mountpoint.display(), cause)
     }
 
-    /// Tells a person something that is no failure.
+    /// Prints a notice that is no failure.
     fn note(&self, what: impl fmt::Display) {
         eprintln!("nacre: umount: {}: {what}", self.mount.mountpoint.display());
     }
 
-    /// Whether it answers; fails where that must be known.
+    /// The state of the server. An error means that it does not answer and neither `--lazy` nor `--force` was given.
     fn state(&self) -> Result<State, Failure> {
         let asked = mounted::begin_statvfs(&self.mount.mountpoint)?;
         let hurries = self.lazy || self.force;
@@ -128,13 +129,13 @@ impl Unmount {
         }
     }
 
-    /// Has the server write the data that it accepted and keeps in DRAM. Data that cannot be written would be lost with
-    /// the server.
+    /// Has the server write its buffered data, which would otherwise be lost with the server. An error means that the
+    /// data cannot be written, or not in time.
     fn write_down(&self) -> Result<(), Failure> {
         let dir = &self.mount.mountpoint;
         let limit = if self.lazy || self.force { SHORT_PATIENCE } else { PATIENCE };
         if self.force {
-            // Ending the connection gives up what the kernel keeps, too.
+            // The end of the connection discards the data in the kernel, too.
             sync_kernel(dir, limit);
         }
         let notice = || self.note(format_args!("waiting: {} writes what waits in DRAM", self.server.name()));
@@ -156,7 +157,7 @@ impl Unmount {
         }
     }
 
-    /// The outcome of an unmount whose writing takes too long.
+    /// The outcome of an unmount whose writeback takes too long.
     fn is_still_writing(&self) -> Result<(), Failure> {
         let what = "what waits in DRAM is still being written";
         if self.lazy || self.force {
@@ -168,7 +169,7 @@ impl Unmount {
             .advice("it stays mounted; try again, or --lazy has it written behind your back"))
     }
 
-    /// Takes it out of the tree; false when programs go on using it.
+    /// Unmounts; false if programs still use the mount after a lazy unmount. An error means that the mount is busy.
     fn take_off(&self, state: State) -> Result<bool, Failure> {
         let dir = &self.mount.mountpoint;
         let hurries = self.lazy || self.force;
@@ -199,7 +200,7 @@ impl Unmount {
             .advice("end them and try again, --lazy lets them go on, --force ends it and gives them errors"))
     }
 
-    /// Waits until the server has ended and the device is free, and sees that it ended in order.
+    /// Waits until the server has ended and the device is free, and checks that the unmount was clean.
     fn wait_for_the_end(&self) -> Result<(), Failure> {
         let device = self.device.display();
         let is_aborted = self.force && rustix::process::geteuid().is_root();
@@ -241,11 +242,11 @@ impl Unmount {
     }
 }
 
-/// Has the kernel write what it keeps of a mount.
+/// Has the kernel write its dirty pages of a mount.
 fn sync_kernel(dir: &Path, limit: Duration) {
     let Ok(name) = std::ffi::CString::new(dir.as_os_str().as_encoded_bytes()) else { return };
     let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::CLOEXEC;
-    // Pages that the kernel does not write are given up, as --force asks for.
+    // Pages that the kernel does not write are discarded, as --force asks for.
     let _ = asking::ask(
         limit,
         || {},
@@ -256,7 +257,7 @@ fn sync_kernel(dir: &Path, limit: Duration) {
     );
 }
 
-/// Unmounts, for so long again and again while it is in use.
+/// Unmounts, and tries again for `limit` while the mount is busy.
 fn take_off_when_free(dir: &Path, limit: Duration) -> nacre::Result<()> {
     let begun = Instant::now();
     loop {
@@ -269,7 +270,7 @@ fn take_off_when_free(dir: &Path, limit: Duration) -> nacre::Result<()> {
     }
 }
 
-/// Whether the same mount is still somewhere else in the tree, as one that was bound: its server goes on.
+/// True if the same mount is still elsewhere in the tree, such as a bind mount. Its server then goes on.
 fn is_served(mount: &MountEntry) -> Result<bool, Failure> {
     let others = mounts::list()?;
     Ok(others.iter().any(|other| other.fstype == mounts::FSTYPE && other.device == mount.device))
@@ -299,12 +300,12 @@ pub(crate) fn parse_helper(args: impl IntoIterator<Item = OsString>) -> Result<U
     Ok(UmountArgs { lazy, force: force && !lazy, dry_run: false, dir })
 }
 
-/// Whether a program name is that of the helper for umount(8).
+/// True if a program name is that of the helper for umount(8).
 pub(crate) fn is_helper(name: &Path) -> bool {
     matches!(name.file_name().and_then(|name| name.to_str()), Some("umount.nacre" | "umount.fuse.nacre"))
 }
 
-/// The mount on a directory, or else of a device.
+/// The mount on a directory, otherwise the mount of a device.
 fn find(path: &Path) -> Result<MountEntry, Failure> {
     let mount = match mounts::at(path).ok().flatten() {
         Some(mount) => Some(mount),

@@ -1,4 +1,5 @@
-//! Which processes use a mount, or have it in a mount namespace of their own: read from /proc alone, without asking the mount.
+//! The processes that use a mount, or have it in a mount namespace of their own. All is read from /proc alone, without
+//! a query to the mount.
 
 use std::collections::HashSet;
 use std::fs;
@@ -9,10 +10,10 @@ use nacre_fuse::mounts::{self, FSTYPE, MountEntry};
 
 use crate::servers::join;
 
-/// Users that are named; more are counted.
+/// The most users that are named; the others are counted.
 const MAX_NAMED: usize = 5;
 
-/// The users that keep a mount from being unmounted, in words; empty where none can be seen.
+/// The users that keep a mount from being unmounted, in words; empty if none is visible.
 pub(crate) fn of(mount: &MountEntry) -> String {
     let below = mounts::list().unwrap_or_default().into_iter().filter(|other| other.parent == mount.id);
     let mut users: Vec<String> =
@@ -24,7 +25,7 @@ pub(crate) fn of(mount: &MountEntry) -> String {
     listed(users)
 }
 
-/// How a process uses a mount.
+/// The use of a mount by a process, in words.
 fn use_by(mount: &MountEntry, pid: libc::pid_t) -> Option<String> {
     let link = |name: &str| fs::read_link(format!("/proc/{pid}/{name}")).ok();
     let on_it = |path: &PathBuf| path.starts_with(&mount.mountpoint);
@@ -42,7 +43,7 @@ fn use_by(mount: &MountEntry, pid: libc::pid_t) -> Option<String> {
     Some(format!("process {pid} ({}) {what}", name_of(pid)))
 }
 
-/// Which processes have files of a mount open for writing, in words; empty where none that may be seen has.
+/// The processes with files of a mount open for writing, in words; empty if none is visible.
 pub(crate) fn writers(mount: &MountEntry) -> String {
     let writer = |pid| {
         let path = open_file(mount, pid, is_for_writing)?;
@@ -51,7 +52,7 @@ pub(crate) fn writers(mount: &MountEntry) -> String {
     listed(processes().into_iter().filter_map(writer).collect())
 }
 
-/// Some of them, and how many more there are.
+/// The first users, and the number of the others.
 fn listed(mut users: Vec<String>) -> String {
     let more = users.len().saturating_sub(MAX_NAMED);
     users.truncate(MAX_NAMED);
@@ -65,7 +66,7 @@ fn name_of(pid: libc::pid_t) -> String {
     fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim_end().to_owned()
 }
 
-/// A file of the mount that a process has open, and of which the kernel says this.
+/// A file of the mount that a process has open, and whose fdinfo passes the test `says`.
 fn open_file(mount: &MountEntry, pid: libc::pid_t, says: impl Fn(&str) -> bool) -> Option<PathBuf> {
     let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).ok()?;
     descriptors.flatten().find_map(|descriptor| {
@@ -100,7 +101,7 @@ fn mapped_from(maps: &str, device: (u32, u32)) -> Option<&str> {
     })
 }
 
-/// Loop devices keep a file open that no process has.
+/// Loop devices on files of the mount. They keep a file open that no process has.
 fn loop_devices(mount: &MountEntry) -> Vec<String> {
     let devices = fs::read_dir("/sys/block").into_iter().flatten().flatten();
     let user = |device: fs::DirEntry| {
@@ -112,7 +113,7 @@ fn loop_devices(mount: &MountEntry) -> Vec<String> {
     devices.filter_map(user).collect()
 }
 
-/// All processes but this one.
+/// All other processes.
 fn processes() -> Vec<libc::pid_t> {
     let own = std::process::id() as libc::pid_t;
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -122,8 +123,8 @@ fn processes() -> Vec<libc::pid_t> {
     pids
 }
 
-/// The mount namespaces beside this one that have the same mount, each by one of its processes, in words; empty where none
-/// that may be seen has it.
+/// The other mount namespaces that have the same mount, each with one of its processes, in words; empty if none is
+/// visible.
 pub(crate) fn elsewhere(mount: &MountEntry) -> String {
     let namespace = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/mnt")).ok();
     let mut seen: HashSet<PathBuf> = namespace("self").into_iter().collect();

@@ -1,12 +1,12 @@
-//! The entry that umount(8) reads to find our helper, in the table of user space, `/run/mount/utab`.
+//! The entry that umount(8) reads to find nacre's helper, in the table of user space, `/run/mount/utab`.
 //!
-//! The kernel tells umount(8) the type `fuse` for a directory, and for that type no helper is ours. With an entry for
-//! the directory, umount(8) reads the kernel's table of mounts instead and finds `fuse.nacre` there. It then calls
+//! The kernel reports the type `fuse` for a directory, and nacre has no helper for that type. With an entry for the
+//! directory, umount(8) reads the kernel's table of mounts instead and finds `fuse.nacre` there. It then calls
 //! `umount.fuse.nacre` or, for a user, `umount.nacre`. mount(8) writes an entry only for options of user space, and
 //! `nacre mount` is called without it, too. So the server writes one and removes it.
 //!
-//! Format, lock and replacement are those of libmount: one line for each mount, values with octal escapes, `flock` on
-//! `utab.lock`, and a new file that is renamed over the old one.
+//! Format, lock and replacement are those of libmount. Each mount has one line, with octal escapes in values. The lock
+//! is `flock` on `utab.lock`. A new file is renamed over the old one.
 
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io::{self, Write};
@@ -18,14 +18,14 @@ use std::time::Duration;
 use nacre_fuse::mounts::{self, FSTYPE, unescape};
 use rustix::fs::FlockOperation;
 
-/// Where the table is, unless the variable says otherwise, to which libmount listens, too.
+/// The path of the table, unless the variable names another one, as for libmount.
 const TABLE: &str = "/run/mount/utab";
 const TABLE_VARIABLE: &str = "LIBMOUNT_UTAB";
 /// The options of the entry: the suffix of the helper for users.
 const OPTIONS: &str = "uhelper=nacre";
 
-/// Writes the entry of a mount, in the place of older ones. A user cannot, and then only `nacre umount` waits for the
-/// server; no mount fails for that.
+/// Writes the entry of a mount, in the place of older ones. A user cannot write it, and then only `nacre umount` waits
+/// for the server. No mount fails for that.
 pub(crate) fn note(device: &Path, dir: &Path) {
     // Only root may write there. A user's mount does not fail for that.
     let _ = change(&table(), |old| {
@@ -35,7 +35,7 @@ pub(crate) fn note(device: &Path, dir: &Path) {
     });
 }
 
-/// Removes the entries of a mount that is not there any more; those of another one that took its place stay.
+/// Removes the entries of a mount that is gone. The entries of another mount that took its place stay.
 pub(crate) fn forget(device: &Path, dir: &Path) {
     let _ = change(&table(), |old| {
         let is_there = mounts::list().is_ok_and(|mounts| {
@@ -56,7 +56,7 @@ fn beside(table: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
-/// Replaces the table under its lock. A table that is not there is empty.
+/// Replaces the table under its lock. A missing table counts as empty.
 fn change(table: &Path, new: impl FnOnce(&[u8]) -> Vec<u8>) -> io::Result<()> {
     if let Some(dir) = table.parent() {
         // As libmount does.
@@ -86,7 +86,7 @@ fn change(table: &Path, new: impl FnOnce(&[u8]) -> Vec<u8>) -> io::Result<()> {
     written
 }
 
-/// Takes the lock, which others have for moments. A mount does not wait for one who keeps it.
+/// Takes the lock, which others hold for moments. Gives up with an error after two seconds.
 fn take(lock: &File) -> io::Result<()> {
     const TRIES: u32 = 100;
     for _ in 0..TRIES {
@@ -115,7 +115,7 @@ fn entry(device: &Path, dir: &Path) -> Vec<u8> {
     line
 }
 
-/// Separators of values are written as octal escapes.
+/// Writes separators in values as octal escapes.
 fn escape(bytes: &[u8]) -> Vec<u8> {
     let mut escaped = Vec::with_capacity(bytes.len());
     for byte in bytes {
@@ -131,7 +131,7 @@ fn without(table: &[u8], goes: impl Fn(&[u8]) -> bool) -> Vec<u8> {
     table.split_inclusive(|byte| *byte == b'\n').filter(|line| !goes(line)).flatten().copied().collect()
 }
 
-/// The value of a field of an entry.
+/// The value of a field of an entry, without escapes.
 fn field(entry: &[u8], name: &str) -> Option<Vec<u8>> {
     let mut fields = entry.split(|byte| byte.is_ascii_whitespace());
     fields.find_map(|field| field.strip_prefix(name.as_bytes())?.strip_prefix(b"=")).map(unescape)
@@ -142,7 +142,7 @@ fn is_of(entry: &[u8], device: &Path, dir: &Path) -> bool {
     is("SRC", device) && is("TARGET", dir)
 }
 
-/// Whether a server that was killed left an entry: one of ours without a mount here and without a process that has its
+/// True if a killed server left the entry: one of nacre's without a mount here and without a process that has its
 /// device. A mount may be in another namespace, which shares the table.
 fn is_stale(entry: &[u8]) -> bool {
     let path = |name| Some(PathBuf::from(std::ffi::OsStr::from_bytes(&field(entry, name)?)));

@@ -1,4 +1,4 @@
-//! What an inode tells about itself, what makes a new one, and what can be changed.
+//! The attributes of an inode, the parts of a new one, and changes of attributes.
 
 use crate::error::Result;
 use crate::units::{InodeId, TimeRange, Timestamp};
@@ -42,7 +42,7 @@ impl FileKind {
 /// The attributes of an inode, as stat(2) shows them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Attr {
-    /// Which inode.
+    /// The number and the generation of the inode.
     pub id: InodeId,
     /// Its kind.
     pub kind: FileKind,
@@ -54,7 +54,7 @@ pub struct Attr {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Device number of a device node, as `makedev(3)` composes it; else 0.
+    /// Device number of a device node, as `makedev(3)` composes it; otherwise 0.
     pub rdev: u64,
     /// Size in bytes.
     pub size: u64,
@@ -81,7 +81,7 @@ impl Attr {
     pub const APPEND_ONLY: u32 = 1 << 1;
 }
 
-/// What a new inode is made of.
+/// The parts of a new inode.
 #[derive(Debug, Clone, Copy)]
 pub struct NewInode<'a> {
     /// Kind.
@@ -92,24 +92,24 @@ pub struct NewInode<'a> {
     pub uid: u32,
     /// Group; the caller has applied set-gid inheritance.
     pub gid: u32,
-    /// Device number of a device node, else 0.
+    /// Device number of a device node; otherwise 0.
     pub rdev: u64,
-    /// Target of a symbolic link (1 to 4095 bytes), else empty.
+    /// Target of a symbolic link (1 to 4095 bytes); otherwise empty.
     pub target: &'a [u8],
-    /// Extended attributes that it is born with (inherited ACLs), as (name, value); all or nothing with the inode.
+    /// Initial extended attributes (inherited ACLs), as (name, value); all or nothing with the inode.
     pub xattrs: &'a [(&'a [u8], &'a [u8])],
     /// Creation time; also its first atime, mtime and ctime, and the directory's mtime and ctime.
     pub now: Timestamp,
 }
 
 impl NewInode<'static> {
-    /// One of root's, without attributes; no device node, and no symbolic link.
+    /// An inode of root without extended attributes; no device node and no symbolic link.
     pub const fn of_root(kind: FileKind, mode: u32, now: Timestamp) -> NewInode<'static> {
         NewInode { kind, mode, uid: 0, gid: 0, rdev: 0, target: b"", xattrs: &[], now }
     }
 }
 
-/// A change of attributes; what is `None` stays.
+/// A change of attributes. A field that is `None` stays.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SetAttr {
     /// Permission bits (07777).
@@ -126,18 +126,18 @@ pub struct SetAttr {
     pub flags: Option<u32>,
     /// Size, for a regular file: truncates or extends with a hole, in the same commit as the rest.
     pub size: Option<u64>,
-    /// The times are those of now and nobody's choice (touch(1)), which an append-only inode takes, too. Nothing else is
-    /// given then.
+    /// The times are set to now without a choice of the caller (touch(1)). An append-only inode allows that, too. No
+    /// other field is given then.
     pub touch: bool,
-    /// A buffering layer accepted it before: it may take the space that was set aside (see
-    /// [`PromiseCost`](crate::PromiseCost)), flags that were set since do not forbid it, and a later ctime stays. Without a
+    /// A buffering layer accepted the change before. It may take reserved space (see
+    /// [`PromiseCost`](crate::PromiseCost)), flags set since do not forbid it, and a later ctime stays. Without a
     /// size.
     pub promised: bool,
 }
 
 impl SetAttr {
-    /// The flags of an inode that forbid this change. Flags can always be changed (the caller has checked by whom), and
-    /// what was accepted before stays accepted.
+    /// The flags of an inode that forbid this change. Flags can always be changed, because the caller has checked the
+    /// permission. A change that was accepted before stays accepted.
     pub fn forbidden_by(&self) -> u32 {
         if self.promised || *self == (SetAttr { flags: self.flags, ..SetAttr::default() }) {
             0
@@ -150,12 +150,12 @@ impl SetAttr {
         }
     }
 
-    /// Whether it makes an inode immutable or append-only.
+    /// Whether the change makes an inode immutable or append-only.
     pub fn guards(&self) -> bool {
         self.flags.is_some_and(|flags| flags & (Attr::IMMUTABLE | Attr::APPEND_ONLY) != 0)
     }
 
-    /// An error when a time is given that the format cannot hold. A promised time was accepted before: it is clamped.
+    /// An error if the format cannot hold a given time. A promised time was accepted before and is clamped.
     pub fn check_times(&self, times: TimeRange) -> Result<()> {
         let mut given = [self.atime, self.mtime].into_iter().flatten().filter(|_| !self.promised);
         given.try_for_each(|time| times.check(time))

@@ -1,11 +1,11 @@
-//! One error type for the whole system.
+//! The one error type of the whole system.
 
 use std::fmt;
 
 /// The result of every fallible operation of nacre.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What went wrong, in kinds that a caller can act on.
+/// The kinds of errors, as a caller can act on them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Kind {
@@ -21,7 +21,7 @@ pub enum Kind {
     NotEmpty,
     /// A name is longer than 255 bytes or a path longer than 4095.
     NameTooLong,
-    /// An argument makes no sense for this operation.
+    /// An argument is invalid for this operation.
     InvalidInput,
     /// No space is left on the device (or only the reserve that keeps it deletable).
     NoSpace,
@@ -55,11 +55,11 @@ pub enum Kind {
     BadHandle,
     /// No data or hole at or after the offset.
     NoSuchOffset,
-    /// What was read from media contradicts the format.
+    /// Data on media contradicts the format.
     Corrupt,
     /// The media reported an uncorrectable error for this range.
     Media,
-    /// The blocks are on a tier, which a layout does not read.
+    /// The blocks are not resident: they are on a tier, which a layout does not read.
     Elsewhere,
     /// The device is gone or was truncated.
     DeviceLost,
@@ -68,7 +68,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The kind in words, as it stands in messages.
+    /// The kind in words, as in messages.
     pub fn as_str(self) -> &'static str {
         match self {
             Kind::NotFound => "no such file or directory",
@@ -105,7 +105,7 @@ impl Kind {
 
 /// Kind, operation, object and source of a failure.
 ///
-/// An error of a bare kind does not allocate, so expected failures (a lookup of a name that is not there) cost nothing.
+/// An error of a bare kind does not allocate, so expected failures (a lookup of an absent name) cost nothing.
 pub struct Error {
     kind: Kind,
     detail: Option<Box<Detail>>,
@@ -120,7 +120,7 @@ struct Detail {
 }
 
 impl Error {
-    /// An error of this kind with nothing more to say.
+    /// An error of this kind without details.
     pub const fn new(kind: Kind) -> Error {
         Error { kind, detail: None }
     }
@@ -140,18 +140,18 @@ impl Error {
         self.kind
     }
 
-    /// The object that the operation failed on, empty when unknown.
+    /// The object of the failed operation, empty if unknown.
     pub fn object_name(&self) -> &str {
         self.detail.as_ref().map_or("", |d| &d.object)
     }
 
-    /// The error number of the underlying call to the operating system, when there was one.
+    /// The error number of the underlying call to the operating system, if there was one.
     pub fn raw_os_error(&self) -> Option<i32> {
         let source = self.detail.as_ref()?.source.as_ref()?;
         source.downcast_ref::<std::io::Error>()?.raw_os_error()
     }
 
-    /// Names the operation that failed; an operation named before stays.
+    /// Sets the operation that failed, unless one is set.
     #[must_use]
     pub fn operation(mut self, operation: &'static str) -> Error {
         let detail = self.detail.get_or_insert_default();
@@ -161,7 +161,7 @@ impl Error {
         self
     }
 
-    /// Names the object that it failed on; an object named before stays.
+    /// Sets the object that it failed on, unless one is set.
     #[must_use]
     pub fn object(mut self, object: impl Into<String>) -> Error {
         let detail = self.detail.get_or_insert_default();
@@ -171,7 +171,7 @@ impl Error {
         self
     }
 
-    /// Says what the user can do about it.
+    /// Sets advice for the user.
     #[must_use]
     pub fn advice(mut self, advice: &'static str) -> Error {
         self.detail.get_or_insert_default().advice = advice;
@@ -202,7 +202,7 @@ impl fmt::Display for Error {
                 write!(f, "{}: ", detail.object)?;
             }
         }
-        // Object and advice name the cause and what can be had: the kind says no more than that.
+        // Object and advice name the cause and the remedy; the kind adds nothing.
         if let Some(Detail { object, advice, source: None, .. }) = self.detail.as_deref()
             && self.kind == Kind::InvalidInput
             && !object.is_empty()
@@ -213,7 +213,7 @@ impl fmt::Display for Error {
         let source = self.detail.as_ref().and_then(|detail| detail.source.as_ref());
         let source = source.map(|source| without_number(source.to_string()));
         match source {
-            // The kind says no more than that.
+            // The kind adds nothing.
             Some(source) if self.kind == Kind::Io => f.write_str(&source)?,
             Some(source) => write!(f, "{} ({source})", self.kind.as_str())?,
             None => f.write_str(self.kind.as_str())?,
@@ -227,7 +227,7 @@ impl fmt::Display for Error {
     }
 }
 
-/// Takes the numbers out with which the standard library ends errors of the operating system: `(os error 2)`.
+/// Removes the error numbers with which the standard library ends errors of the operating system: `(os error 2)`.
 pub fn without_number(mut text: String) -> String {
     const MARK: &str = " (os error ";
     while let Some(start) = text.find(MARK)
@@ -252,8 +252,8 @@ impl std::error::Error for Error {
     }
 }
 
-/// For readers and writers of the standard library. The error stays inside, to be had back with
-/// [`std::io::Error::downcast`].
+/// For readers and writers of the standard library. The error stays inside, and [`std::io::Error::downcast`] returns
+/// it.
 impl From<Error> for std::io::Error {
     fn from(error: Error) -> std::io::Error {
         use std::io::ErrorKind;

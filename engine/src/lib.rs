@@ -2,13 +2,13 @@
 //!
 //! - [`error`]: the one error type: kind, operation, object, source. Errno exists only in the front ends.
 //! - [`units`]: media blocks, file blocks, times and inode names as distinct types.
-//! - [`attr`]: what an inode tells about itself and what can be changed.
+//! - [`attr`]: the attributes of an inode and their changes.
 //! - [`size`]: sizes as people write them.
 //! - [`contract`]: the three traits that a layout implements: [`Names`], [`Data`], [`Extents`].
 //! - [`tiered`]: a fourth, of a layout whose files may have blocks on disks: [`Tiered`].
-//! - `shared`: a layout that several share is one, too.
-//! - [`background`]: threads that nobody waits for.
-//! - [`sync`]: locks, atomics and threads, which tests exchange for such as try out interleavings.
+//! - `shared`: a shared layout is a layout, too.
+//! - [`background`]: threads that no operation waits for.
+//! - [`sync`]: locks, atomics and threads. Tests replace them by primitives that explore interleavings.
 //!
 //! Nothing here depends on another crate of nacre, does I/O, or reads a clock.
 

@@ -1,4 +1,4 @@
-//! A layout that several share is one, too.
+//! A shared layout is a layout, too.
 
 use std::io::IoSlice;
 use std::ops::ControlFlow;

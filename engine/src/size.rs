@@ -1,4 +1,4 @@
-//! Sizes as people write them: `1G`, `512M`, `4096`; numbers of things as they read them.
+//! Sizes as people write them: `1G`, `512M`, `4096`; numbers of things as people read them.
 
 /// Suffixes, from large to small.
 const UNITS: [(char, u64); 5] =
@@ -31,7 +31,7 @@ pub fn parse(text: &str) -> Result<u64, String> {
     whole.checked_mul(factor).and_then(|bytes| bytes.checked_add(part as u64)).ok_or_else(wrong)
 }
 
-/// A size for people: the largest unit that leaves at least 1, with one decimal where it is not whole.
+/// A size for people: the largest unit that leaves at least 1, with one decimal unless it is whole.
 pub fn print(bytes: u64) -> String {
     let Some((letter, factor)) = UNITS.iter().find(|(_, factor)| bytes >= *factor) else {
         return format!("{bytes} B");
@@ -42,7 +42,7 @@ pub fn print(bytes: u64) -> String {
     format!("{:.1} {letter}iB", bytes as f64 / *factor as f64)
 }
 
-/// A size for people who may have to give it again: in the largest unit in which it is whole, as [`parse`] reads it.
+/// A size for people who may enter it again: in the largest unit in which it is whole, as [`parse`] reads it.
 pub fn exact(bytes: u64) -> String {
     let whole = UNITS.iter().find(|(_, factor)| bytes >= *factor && bytes.is_multiple_of(*factor));
     match whole {
@@ -52,7 +52,7 @@ pub fn exact(bytes: u64) -> String {
     }
 }
 
-/// So many of something, in words.
+/// A number of things, in words.
 pub fn count(number: u64, one: &str, more: &str) -> String {
     format!("{number} {}", if number == 1 { one } else { more })
 }

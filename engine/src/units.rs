@@ -42,18 +42,18 @@ impl FileBlock {
     }
 }
 
-/// The name of an inode for as long as it exists: the number alone is reused, with another generation.
+/// The identity of an inode while it exists. A number may be reused, with another generation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct InodeId {
     /// The inode's number within its volume.
     pub number: u64,
-    /// How often the number was given out.
+    /// The number of times that the number was given out.
     pub generation: u32,
-    /// The volume on its device; 0 where a layout has only one.
+    /// The volume on its device; 0 if a layout has only one.
     pub volume: u32,
 }
 
-/// For tables of inodes: their numbers are small and dense, and a multiplication spreads them.
+/// A hasher for tables of inodes. Their numbers are small and dense, and a multiplication spreads them.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct InodeHasher(u64);
 
@@ -93,15 +93,15 @@ impl Timestamp {
     }
 }
 
-/// The times that a media format can hold, and their form there: the lowest 34 bits of the seconds above the nanoseconds
-/// (30 bits). The two ranges differ in the years that the highest of those bits stand for, and in nothing else: a time
+/// The times that a media format can hold, and their form there: the lowest 34 bits of the seconds above the
+/// nanoseconds (30 bits). The two ranges differ only in the years that the highest of those bits stand for. A time
 /// that both can hold has one form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TimeRange {
-    /// 1901-12-13 to 2446-05-10, as ext4 has it: formats of version 2 and later.
+    /// 1901-12-13 to 2446-05-10, as in ext4: formats of version 2 and later.
     #[default]
     To2446,
-    /// 1697-10-17 to 2242-03-16: formats of version 1, whose seconds are a number with a sign.
+    /// 1697-10-17 to 2242-03-16: formats of version 1, which store signed seconds.
     To2242,
 }
 
@@ -128,13 +128,13 @@ impl TimeRange {
         self.min_secs() + ((1 << Self::SECS_BITS) - 1)
     }
 
-    /// The time can be kept.
+    /// Whether the range contains the time.
     pub const fn contains(self, time: Timestamp) -> bool {
         time.secs >= self.min_secs() && time.secs <= self.max_secs()
     }
 
-    /// The time held to the range. This is for times of a clock; one that a caller asks for is refused where it cannot be
-    /// kept ([`check`](TimeRange::check)), as the kernel would go on with what was asked for.
+    /// The time clamped to the range, for times of a clock. A time that a caller sets is refused out of range
+    /// ([`check`](TimeRange::check)), because the kernel would keep the requested one.
     #[must_use]
     pub const fn clamp(self, time: Timestamp) -> Timestamp {
         if time.secs < self.min_secs() {
@@ -146,7 +146,7 @@ impl TimeRange {
         }
     }
 
-    /// An error when the time cannot be kept.
+    /// An error if the time is out of range.
     pub fn check(self, time: Timestamp) -> Result<()> {
         if self.contains(time) {
             return Ok(());
@@ -165,17 +165,17 @@ impl TimeRange {
         (time.secs as u64) << Self::NANOS_BITS | time.nanos as u64
     }
 
-    /// Whether a word can be a time, of whichever range: its nanoseconds are below a second.
+    /// Whether a word can be a time of either range: its nanoseconds are below a second.
     pub const fn is_packed(packed: u64) -> bool {
         packed & ((1 << Self::NANOS_BITS) - 1) < 1_000_000_000
     }
 
-    /// The time from its form on media, or `None` when the nanoseconds are out of range.
+    /// The time from its form on media, or `None` if the nanoseconds are out of range.
     pub const fn unpack(self, packed: u64) -> Option<Timestamp> {
         if Self::is_packed(packed) { Some(self.unpack_own(packed)) } else { None }
     }
 
-    /// The time that [`pack`](Self::pack) made a word of.
+    /// The time from a word made by [`pack`](Self::pack).
     pub const fn unpack_own(self, packed: u64) -> Timestamp {
         let nanos = (packed & ((1 << Self::NANOS_BITS) - 1)) as u32;
         // Seconds since the first one of the range.
@@ -185,7 +185,7 @@ impl TimeRange {
     }
 }
 
-/// Times that the standard library cannot represent do not exist: its range is wider.
+/// It never overflows, because the range of the standard library is wider.
 impl From<Timestamp> for SystemTime {
     fn from(time: Timestamp) -> SystemTime {
         let secs = Duration::from_secs(time.secs.unsigned_abs());

@@ -28,7 +28,7 @@ const EXTENDED_FLAGS_SIZE: usize = 28;
 /// Each flag of an inode as (ours, `FS_*_FL`, `FS_XFLAG_*`).
 const FLAGS: [(u32, u32, u32); 2] = [(Attr::IMMUTABLE, 0x10, 0x8), (Attr::APPEND_ONLY, 0x20, 0x10)];
 
-/// What a SETATTR request asks for.
+/// The changes that a SETATTR request asks for.
 pub(crate) struct Change {
     pub(crate) mode: Option<u32>,
     pub(crate) uid: Option<u32>,
@@ -44,10 +44,10 @@ impl<L: Layout> Server<L> {
         Ok(self.file_attr(&self.vfs.getattr(&self.node(id)?)?))
     }
 
-    /// The protocol has a bit that says whether set-id bits must go (`FATTR_KILL_SUIDGID`), but `fuser` does not
-    /// hand it on. The kernel sets it with every change of owner, and with a change of size unless the caller has
-    /// CAP_FSETID ([`Server::kills_set_id`]). A request without any field is a change of owner that gives
-    /// neither, or comes before a write that takes the bits itself: a stranger's is the latter.
+    /// The protocol has a bit for dropping set-id bits (`FATTR_KILL_SUIDGID`), but `fuser` does not pass it on. The
+    /// kernel sets it with every change of owner, and with a change of size unless the caller has CAP_FSETID
+    /// ([`Server::kills_set_id`]). A request without any field is a change of owner that gives neither, or comes
+    /// before a write that drops the bits itself. From a stranger it is the latter.
     pub(crate) fn setattr(&self, request: &Request, id: INodeNo, asked: &Change) -> Result<FileAttr> {
         let node = self.node(id)?;
         let change = SetAttr {
@@ -60,9 +60,9 @@ impl<L: Layout> Server<L> {
             size: asked.size,
             ..SetAttr::default()
         };
-        // A kernel that buffers writes gives files times of its own, and the ctime that belongs to them.
+        // A kernel that buffers writes gives files times of its own, and their ctime.
         if let Some(ctime) = asked.ctime.filter(|_| self.settings.writeback && is_of_times(&change)) {
-            // Before the change: pages that are written beside it look again when they are done.
+            // Before the change, because concurrent page writes read it again at their end.
             change.mtime.inspect(|&mtime| self.kernel.note_mtime(id, mtime));
             return Ok(self.file_attr(&self.vfs.set_times_as_of(&node, &change, ctime)?));
         }
@@ -82,14 +82,14 @@ impl<L: Layout> Server<L> {
         Ok(self.file_attr(&attr))
     }
 
-    /// Whether a change of contents by this caller takes set-id bits away, where the kernel does not say so. A process
-    /// without privileges loses them, and so does the super-user without CAP_FSETID, as in a container.
+    /// Whether a change of contents by this caller drops set-id bits, if the kernel does not tell. A process without
+    /// privileges drops them, and so does the super-user without CAP_FSETID, as in a container.
     pub(crate) fn kills_set_id(&self, request: &Request, node: &L::Node) -> Result<bool> {
         let has_set_id = self.vfs.getattr(node)?.mode & 0o6000 != 0;
         Ok(has_set_id && (request.uid() != 0 || !has_capability(&status_of(request), CAP_FSETID)))
     }
 
-    /// The supplementary groups of the caller, where set-id bits go and it depends on them which.
+    /// The supplementary groups of the caller, if set-id bits are dropped and the choice depends on the groups.
     pub(crate) fn groups_for(&self, request: &Request, node: &L::Node, kills: bool) -> Result<Vec<u32>> {
         let depends = kills && self.vfs.getattr(node)?.mode & 0o2010 == 0o2000;
         Ok(if depends { groups_of(request) } else { Vec::new() })
@@ -103,7 +103,7 @@ impl<L: Layout> Server<L> {
         }
     }
 
-    /// The names, each followed by a NUL. What is `trusted` shows only to the super-user; the kernel leaves that to
+    /// The names, each followed by a NUL. Only the super-user sees the namespace `trusted`, which the kernel leaves to
     /// the file system.
     pub(crate) fn listxattr(&self, request: &Request, id: INodeNo) -> Result<Vec<u8>> {
         let names = self.vfs.list_xattrs(&caller(request, 0), &self.node(id)?)?;
@@ -130,7 +130,7 @@ impl<L: Layout> Server<L> {
             0 => XattrMode::Set,
             libc::XATTR_CREATE => XattrMode::Create,
             libc::XATTR_REPLACE => XattrMode::Replace,
-            // Both at once hold for no name: the one that is there exists, and another one is missing.
+            // No name satisfies both: an existing one exists, and another is missing.
             BOTH => return self.getxattr(request, id, name).and(Err(Kind::Exists.into())),
             _ => return Err(Kind::InvalidInput.into()),
         };
@@ -148,7 +148,7 @@ impl<L: Layout> Server<L> {
         self.room.find(|| self.vfs.remove_xattr(&caller(request, 0), &node, name))
     }
 
-    /// The few requests of ioctl(2) that a file system answers; the reply's bytes.
+    /// Answers the few requests of ioctl(2) that a file system serves, with the reply's bytes.
     pub(crate) fn ioctl(
         &self,
         request: &Request,
@@ -181,7 +181,7 @@ impl<L: Layout> Server<L> {
         }
     }
 
-    /// The whole file system only: it has no addresses of which a part could be meant.
+    /// Trims the whole file system only, because it has no addresses for a part.
     fn trim(&self, request: &Request, argument: &[u8]) -> Result<Vec<u8>, Errno> {
         if !may_tell(request.uid()) {
             return Err(Errno::EPERM);
@@ -195,8 +195,9 @@ impl<L: Layout> Server<L> {
         Ok([start, bytes, least].iter().flat_map(|word| word.to_le_bytes()).collect())
     }
 
-    /// The kernel has checked that the caller may change flags. Where it buffers writes, it may have some that these flags
-    /// would have us refuse, when nobody could be told any more: no file is given any there. They can be taken away.
+    /// Sets flags; the kernel has checked that the caller may. With its writeback cache, the kernel may hold accepted
+    /// writes that new flags would forbid, and could not report their failure. Regular files therefore get no flags
+    /// then, but can lose them.
     fn set_flags(&self, request: &Request, node: &L::Node, flags: u32) -> Result<Vec<u8>, Errno> {
         if self.settings.writeback && self.vfs.kind(node) == FileKind::Regular {
             let has = self.vfs.getattr(node).map_err(|error| self.refuse(&error))?.flags;
@@ -217,7 +218,7 @@ pub(crate) fn sets_flags(command: u32) -> bool {
     matches!(command, SET_FLAGS | SET_EXTENDED_FLAGS)
 }
 
-/// The kernel's `struct fstrim_range`: where it begins, how long it is, and the shortest run that counts.
+/// The kernel's `struct fstrim_range`: start, length, and the shortest run that counts.
 fn range_in(argument: &[u8]) -> Option<[u64; 3]> {
     let (words, []) = argument.as_chunks::<8>() else { return None };
     let words: &[[u8; 8]; 3] = words.try_into().ok()?;
@@ -229,7 +230,7 @@ fn outside(flags: u32, column: impl Fn(&(u32, u32, u32)) -> u32) -> u32 {
     FLAGS.iter().filter(|flag| flags & flag.0 != 0).map(&column).fold(0, |all, flag| all | flag)
 }
 
-/// Flags of another column as ours; one that we do not have is refused.
+/// Flags of another column as ours; an error for a flag without a counterpart.
 fn inside(flags: u32, column: impl Fn(&(u32, u32, u32)) -> u32) -> Result<u32, Errno> {
     let known = FLAGS.iter().map(&column).fold(0, |all, flag| all | flag);
     if flags & !known != 0 {
@@ -238,14 +239,14 @@ fn inside(flags: u32, column: impl Fn(&(u32, u32, u32)) -> u32) -> Result<u32, E
     Ok(FLAGS.iter().filter(|flag| flags & column(flag) != 0).fold(0, |all, flag| all | flag.0))
 }
 
-/// It sets times, and nothing else.
+/// Whether it sets times, and nothing else.
 fn is_of_times(change: &SetAttr) -> bool {
     let times = SetAttr { atime: change.atime, mtime: change.mtime, ..SetAttr::default() };
     *change == times && times != SetAttr::default()
 }
 
-/// The supplementary groups of the caller, from /proc, for the decisions that need them: whether an ACL, or a change of
-/// content, may leave set-gid on a file. A caller that cannot be looked at has none.
+/// The supplementary groups of the caller, from /proc. They decide whether an ACL, or a change of content, may leave
+/// set-gid on a file. None if /proc cannot be read for the caller.
 fn groups_of(request: &Request) -> Vec<u32> {
     if request.uid() == 0 {
         return Vec::new();
@@ -253,7 +254,7 @@ fn groups_of(request: &Request) -> Vec<u32> {
     groups_in_status(&status_of(request))
 }
 
-/// What /proc says of the caller; empty for one that cannot be looked at.
+/// The caller's status in /proc; empty if it cannot be read.
 fn status_of(request: &Request) -> String {
     std::fs::read_to_string(format!("/proc/{}/status", request.pid())).unwrap_or_default()
 }

@@ -12,15 +12,15 @@ use crate::server::{Server, caller};
 
 /// The largest read or write in one request.
 pub(crate) const MAX_IO: u32 = 1 << 20;
-/// What one request to copy a range copies at most; the caller asks again for the rest.
+/// The most bytes that one request copies; the caller asks again for the rest.
 const COPY_MAX: u64 = 16 << 20;
 
 thread_local! {
-    /// Where a thread reads to; it grows to what the kernel asks for and stays.
+    /// The read buffer of a thread. It grows to the largest request and stays.
     static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Calls `with` with this thread's buffer, `size` bytes of it.
+/// Calls `with` with `size` bytes of this thread's buffer.
 fn with_buffer<T>(size: usize, with: impl FnOnce(&mut [u8]) -> T) -> T {
     BUFFER.with_borrow_mut(|buffer| {
         if buffer.len() < size {
@@ -30,7 +30,7 @@ fn with_buffer<T>(size: usize, with: impl FnOnce(&mut [u8]) -> T) -> T {
     })
 }
 
-/// A look for data or a hole.
+/// A search for data or a hole.
 pub(crate) struct Seek<N> {
     node: N,
     offset: u64,
@@ -38,8 +38,8 @@ pub(crate) struct Seek<N> {
 }
 
 impl<L: Layout> Server<L> {
-    /// Reads, and gives the bytes to `reply`. Handles that are open for writing only are read from, too: with its
-    /// writeback cache the kernel fills pages before it changes parts of them.
+    /// Reads, and passes the bytes to `reply`. Write-only handles are read from, too: with its writeback cache the
+    /// kernel fills pages before it changes parts of them.
     pub(crate) fn read(
         &self,
         id: INodeNo,
@@ -65,8 +65,8 @@ impl<L: Layout> Server<L> {
         });
     }
 
-    /// Writes pages that the kernel accepted before, through a mapping or its writeback cache. That cache has times of its
-    /// own, which reach us in another request, before this one or after it: those count that came before.
+    /// Writes pages that the kernel accepted before, through a mapping or its writeback cache. That cache has times of
+    /// its own, which arrive in another request, before or after this one. A time that arrived before is used.
     pub(crate) fn write_pages(&self, id: INodeNo, offset: u64, data: &[u8]) -> Result<u32> {
         let node = self.node(id)?;
         let known = || if self.settings.writeback { self.kernel.mtime(id) } else { None };
@@ -74,11 +74,11 @@ impl<L: Layout> Server<L> {
         let slices = [IoSlice::new(data)];
         let write = |durability| self.vfs.write_pages(&node, offset, &slices, durability, time);
         match self.room.find(|| write(durability(self.settings.sync))) {
-            // No program can be told any more: they have a part of what a full device keeps.
+            // No program can be told any more, so these pages may take a part of the reserve of a full device.
             Err(error) if error.kind() == Kind::NoSpace => write(Durability::Accepted)?,
             written => written?,
         }
-        // A request that gave the file another time meanwhile may have been done before this one.
+        // A request that set another time meanwhile may have been done before this one.
         if let Some(mtime) = known().filter(|&mtime| Some(mtime) != time) {
             let change = SetAttr { mtime: Some(mtime), ..SetAttr::default() };
             self.vfs.set_times_as_of(&node, &change, self.vfs.getattr(&node)?.ctime.max(mtime))?;
@@ -86,7 +86,7 @@ impl<L: Layout> Server<L> {
         Ok(data.len() as u32)
     }
 
-    /// Whether a file may be opened so.
+    /// Whether the flags of a file allow opening it like this.
     pub(crate) fn check_open(&self, id: INodeNo, flags: OpenFlags) -> Result<()> {
         if flags.0 & libc::O_ACCMODE == libc::O_RDONLY {
             return Ok(());
@@ -121,9 +121,9 @@ impl<L: Layout> Server<L> {
         Ok(data.len() as u32)
     }
 
-    /// Whether a write is an append to a file that takes nothing else. The kernel does not know the flags of our inodes, so
-    /// that it lets such a file be opened without `O_APPEND`; but it says with each write how the handle was opened. Its lock
-    /// keeps the end where it is meanwhile. Pages that it writes back itself come without those flags.
+    /// Whether a write is an append to an append-only file. The kernel does not know the flags of our inodes, and
+    /// allows opening such a file without `O_APPEND`. It sends the open flags with each write. Its lock keeps the end
+    /// of the file in place meanwhile. Pages that it writes back itself come without those flags.
     fn is_append(&self, node: &L::Node, offset: u64, flags: OpenFlags) -> Result<bool> {
         if flags.0 & libc::O_APPEND == 0 {
             return Ok(false);
@@ -133,7 +133,7 @@ impl<L: Layout> Server<L> {
         Ok(restricted == Attr::APPEND_ONLY && attr.size == offset)
     }
 
-    /// A handle was closed; the kernel does not say how it was opened.
+    /// A handle was closed; the kernel does not tell its open flags.
     pub(crate) fn closed(&self, id: INodeNo) -> Result<()> {
         self.vfs.closed(&self.node(id)?)
     }
@@ -148,7 +148,7 @@ impl<L: Layout> Server<L> {
     ) -> Result<()> {
         let mode = fallocate_mode(mode)?;
         let node = self.node(id)?;
-        // The kernel leaves it to us and does not say so in this request.
+        // The kernel leaves this to us, and does not tell in this request.
         let kill_suidgid = self.kills_set_id(request, &node)?;
         let groups = self.groups_for(request, &node, kill_suidgid)?;
         let caller = Caller { groups: &groups, ..caller(request, 0) };
@@ -166,8 +166,8 @@ impl<L: Layout> Server<L> {
         Ok(Seek { node: self.node(id)?, offset, to })
     }
 
-    /// The layout's answer, and the bytes of a hole that the answer rests on: the kernel may have data for them, which
-    /// a program has stored through a mapping. The range is empty where there is no hole in the answer.
+    /// The layout's answer, and the bytes of a hole that it depends on. The kernel may have data for them, which a
+    /// program has stored through a mapping. The range is empty if the answer depends on no hole.
     pub(crate) fn seek(&self, seek: &Seek<L::Node>) -> (Result<u64>, Range<u64>) {
         let Seek { node, offset, to } = seek;
         let found = self.vfs.seek(node, *offset, *to);
@@ -183,7 +183,7 @@ impl<L: Layout> Server<L> {
         (found, passed)
     }
 
-    /// The same where the kernel has written what it has in the hole. Waits for requests of the kernel.
+    /// The same after the kernel has written its pages in the hole. It waits for requests of the kernel.
     pub(crate) fn seek_with_pages(&self, id: INodeNo, seek: &Seek<L::Node>) -> Result<u64> {
         let mut written = 0;
         loop {
@@ -223,7 +223,7 @@ impl<L: Layout> Server<L> {
                 let write = || self.vfs.write(&caller, &target, at, &slices, durability(now), kill_suidgid);
                 let written = self.room.find(write);
                 match written {
-                    // What was copied before counts; the next call meets the error.
+                    // The bytes copied before count; the next call meets the error.
                     Err(_) if done > 0 => break,
                     Err(error) => return Err(error),
                     Ok(_) => done += count as u64,
@@ -233,13 +233,13 @@ impl<L: Layout> Server<L> {
         })
     }
 
-    /// Makes a file durable, in case it is not durable already.
+    /// Makes a file durable, unless it is durable already.
     pub(crate) fn fsync(&self, id: INodeNo) -> Result<()> {
         self.vfs.sync(&self.node(id)?)
     }
 }
 
-/// How durable a write is when it returns.
+/// The durability of a write on return.
 fn durability(now: bool) -> Durability {
     if now { Durability::Now } else { Durability::Lazy }
 }

@@ -1,20 +1,20 @@
-//! What a mount is asked and told beyond files: the attributes `system.nacre.NAME`.
+//! Queries and commands of a mount through the attributes `system.nacre.NAME`.
 
 use nacre_engine::{InodeId, Result};
 
-/// Answers for a mount, and does what it is told. It is called by threads that serve requests: whatever takes long is to be
-/// asked for in parts, and nothing may ask the mount itself.
+/// The queries and commands of a mount. Threads that serve requests call it. Long work must be asked for in parts, and
+/// it must not ask the mount itself.
 pub trait Control: Send + Sync {
-    /// The value of the attribute `system.nacre.NAME`, which is JSON and at most 64 KiB, for whoever may read attributes of
-    /// this file; `may_tell` is that he may also set them. `None` when there is no such attribute.
+    /// The value of the attribute `system.nacre.NAME`, JSON of at most 64 KiB. The caller may read attributes of this
+    /// file. `may_tell` is true if the caller may also set them. `None` if there is no such attribute.
     fn ask(&self, file: InodeId, name: &str, may_tell: bool) -> Option<Result<String>>;
 
-    /// Does what setting `system.nacre.NAME` of this file says, for root or the user that mounted. `None` when there is no
-    /// such attribute.
+    /// Runs the command of setting `system.nacre.NAME` of this file, for root or the user that mounted. `None` if
+    /// there is no such attribute.
     fn tell(&self, file: InodeId, name: &str, value: &str) -> Option<Result<()>>;
 
-    /// Tells devices which bytes of them nobody uses, in runs of at least so many, as fstrim(8) asks; gives how many those are.
-    /// For root or the user that mounted, and not in
-    /// parts: it may take long. `None` where no device can be told.
+    /// Discards unused bytes of devices, in runs of at least `least` bytes, as fstrim(8) asks, and returns their
+    /// number. For root or the user that mounted. It is not split into parts and may take long. `None` if no device
+    /// supports it.
     fn trim(&self, least: u64) -> Option<Result<u64>>;
 }

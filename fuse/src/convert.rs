@@ -1,4 +1,4 @@
-//! Between nacre's units and those of the FUSE protocol as `fuser` shows them.
+//! Conversion between nacre's units and those of the FUSE protocol as `fuser` has them.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -32,7 +32,7 @@ pub(crate) fn kind_of_mode(mode: u32) -> Option<FileKind> {
     })
 }
 
-/// The attributes as the kernel takes them, under this node id. It may buffer writes of its own or not.
+/// The attributes for the kernel, under this node id. `writeback`: the kernel buffers writes.
 pub(crate) fn file_attr(attr: &Attr, id: INodeNo, writeback: bool) -> FileAttr {
     FileAttr {
         ino: id,
@@ -53,15 +53,15 @@ pub(crate) fn file_attr(attr: &Attr, id: INodeNo, writeback: bool) -> FileAttr {
     }
 }
 
-/// Sectors of 512 bytes that the kernel reports. A file with a size has one at least. A mapping, or the kernel's
-/// writeback cache, may hold content that no block has yet, and tar(1) takes a file without blocks for one hole. With
-/// that cache the kernel gives a file its size by itself, and keeps these sectors.
+/// Sectors of 512 bytes that the kernel reports. A file with a size has at least one. A mapping, or the kernel's
+/// writeback cache, may hold content without a block yet, and tar(1) takes a file without blocks for one hole. With
+/// that cache the kernel sets the size of a file by itself, and keeps these sectors.
 fn sectors(attr: &Attr, writeback: bool) -> u64 {
     let may_have_pages = attr.kind == FileKind::Regular && (attr.size > 0 || writeback);
     attr.allocated.div_ceil(512).max(u64::from(may_have_pages))
 }
 
-/// A time of ours for a reply; `fuser` encodes every one of these exactly.
+/// A time for a reply; `fuser` encodes each of these exactly.
 pub(crate) fn system_time(time: Timestamp) -> SystemTime {
     if time.secs >= 0 {
         UNIX_EPOCH + Duration::new(time.secs as u64, time.nanos)
@@ -71,8 +71,8 @@ pub(crate) fn system_time(time: Timestamp) -> SystemTime {
     }
 }
 
-/// A time of a request. `fuser` 0.18 decodes one before 1970 as `secs - nanos` where the protocol means
-/// `secs + nanos`, so what it gives is taken apart into the two numbers of the request again.
+/// A time of a request. `fuser` 0.18 decodes a time before 1970 as `secs - nanos`, although the protocol means `secs +
+/// nanos`. The result is therefore split into the two numbers of the request again.
 pub(crate) fn timestamp(time: SystemTime) -> Timestamp {
     match time.duration_since(UNIX_EPOCH) {
         Ok(after) => Timestamp::new(i64::try_from(after.as_secs()).unwrap_or(i64::MAX), after.subsec_nanos()),

@@ -13,10 +13,10 @@ use crate::convert::{file_type, kind_of_mode, rdev_from_kernel};
 use crate::kernel::lifetime;
 use crate::server::{Server, caller};
 
-/// Entries that are collected before their attributes are fetched; about what fits the kernel's buffer.
+/// Entries that are collected before their attributes are fetched; about as many as fit the kernel's buffer.
 const BATCH: usize = 64;
 
-/// Directory entries out of the layout's hands, so that looking at their inodes needs none of its locks.
+/// Directory entries copied from the layout, so that reading their inodes needs none of its locks.
 #[derive(Default)]
 struct Batch {
     entries: Vec<Listed>,
@@ -55,8 +55,8 @@ thread_local! {
 }
 
 impl<L: Layout> Server<L> {
-    /// `.` asks for the node itself, of any kind: so the kernel finds an inode again that it knows by its id only
-    /// (open_by_handle_at(2), NFS); `..` likewise for the parent.
+    /// `.` asks for the node itself, of any kind. With it the kernel finds an inode that it knows by its id only
+    /// (open_by_handle_at(2), NFS); likewise `..` for the parent.
     pub(crate) fn lookup(
         &self,
         request: &Request,
@@ -125,10 +125,9 @@ impl<L: Layout> Server<L> {
         Ok(())
     }
 
-    /// The files whose name this changes over another one, and of which the kernel may have newer pages. These pages
-    /// have to be written first, so that a crash leaves the old contents under the name or the new ones. Without
-    /// `writeback` the kernel has none but those of mappings, which other file systems do not write for a rename
-    /// either.
+    /// The files that this rename moves over another name, with pages in the kernel that may be newer. These pages
+    /// must be written first, so that a crash leaves the old or the new contents under the name. Without `writeback`
+    /// the kernel has only pages of mappings, which other file systems do not write for a rename either.
     pub(crate) fn moved_with_pages(&self, rename: &Rename) -> Vec<INodeNo> {
         if !self.settings.writeback || rename.mode == RenameMode::NoReplace {
             return Vec::new();
@@ -178,7 +177,7 @@ impl<L: Layout> Server<L> {
         })
     }
 
-    /// Fills a reply with names and attributes. The kernel looks up each of them with that, except `.` and `..`.
+    /// Fills a reply with names and attributes. The kernel counts a lookup of each of them, except `.` and `..`.
     pub(crate) fn readdirplus(
         &self,
         request: &Request,
@@ -207,7 +206,7 @@ impl<L: Layout> Server<L> {
                 }
             }
         });
-        // Entries in the reply are held for the kernel already, so they must reach it; the next request meets the
+        // Entries in the reply are held for the kernel already, so they must reach it. The next request meets the
         // error again.
         if added { Ok(()) } else { filled }
     }
@@ -222,7 +221,7 @@ impl<L: Layout> Server<L> {
         })
     }
 
-    /// Adds one entry; true when the reply is full. An entry that was removed meanwhile is passed over.
+    /// Adds one entry; true if the reply is full. An entry that was removed meanwhile is skipped.
     fn add_plus(&self, listed: &Listed, name: &[u8], reply: &mut ReplyDirectoryPlus) -> Result<bool> {
         let layout = self.vfs.layout();
         let found = layout.node(listed.id).and_then(|node| Ok((self.vfs.getattr(&node)?, node)));

@@ -1,9 +1,9 @@
-//! From the kinds of nacre's errors to the error numbers of the kernel, in one table.
+//! Conversion from the kinds of nacre's errors to the error numbers of the kernel, in one table.
 
 use fuser::Errno;
 use nacre_engine::{Error, Kind};
 
-/// The error number that a caller of the kernel sees, and whether an operator should hear of it.
+/// The error number for a caller of the kernel.
 pub(crate) fn errno(error: &Error) -> Errno {
     match error.kind() {
         Kind::NotFound => Errno::ENOENT,
@@ -26,22 +26,22 @@ pub(crate) fn errno(error: &Error) -> Errno {
         // setxattr(2): the value is larger than the file system allows.
         Kind::TooBig => Errno::E2BIG,
         Kind::Stale => Errno::ESTALE,
-        // EOPNOTSUPP and not ENOSYS: from ENOSYS the kernel concludes that the whole request is unknown to us.
+        // EOPNOTSUPP and not ENOSYS: from ENOSYS the kernel concludes that the server does not know the whole request.
         Kind::Unsupported => Errno::EOPNOTSUPP,
         Kind::Busy => Errno::EBUSY,
         Kind::BadHandle => Errno::EBADF,
         Kind::NoSuchOffset => Errno::ENXIO,
-        // As ext4 and XFS say it (EFSCORRUPTED).
+        // As ext4 and XFS report it (EFSCORRUPTED).
         Kind::Corrupt => Errno::from_i32(libc::EUCLEAN),
         Kind::Media | Kind::DeviceLost | Kind::Io => {
             error.raw_os_error().filter(|code| *code != libc::ENOSYS).map_or(Errno::EIO, Errno::from_i32)
         }
-        // The kinds may grow; what has no number yet is an error of the device to a caller.
+        // New kinds may come; a kind without a number yet is an error of the device to a caller.
         _ => Errno::EIO,
     }
 }
 
-/// Whether the failure says something about the device and not about the request.
+/// Whether the failure concerns the device and not the request.
 pub(crate) fn is_alarming(kind: Kind) -> bool {
     matches!(kind, Kind::Corrupt | Kind::Media | Kind::DeviceLost | Kind::Io)
 }

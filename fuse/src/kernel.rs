@@ -1,16 +1,16 @@
-//! The kernel's caches of this mount, and how the kernel hears of changes that pass it by.
+//! The kernel's caches of this mount, and notices to the kernel of changes that bypass it.
 //!
-//! The kernel keeps names, attributes and pages as good as for ever ([`LIFETIME`]): each change passes through it. Four
-//! things do not, and each has its remedy here:
+//! The kernel keeps names, attributes and pages practically for ever ([`LIFETIME`]), because each change passes
+//! through it. Four things do not, and each has its remedy here:
 //!
-//! - The server takes set-id bits away when contents change. The kernel would go on with the mode that it has, for exec,
-//!   too. So attributes of files with such bits are never kept ([`lifetime`]).
-//! - Commands of chattr(1) change ctime, and a copy within the server changes atime of its source. The kernel is told to
-//!   ask again ([`Kernel::attributes_changed`]).
-//! - Pages that a program has changed through a mapping, or that wait with `writeback`, are newer than the layout. An
-//!   answer from the layout has them written first ([`Kernel::write_pages`]).
-//! - Writeback that fails is told by fsync and close, which some programs never ask. The next write to that file is told,
-//!   too, where the kernel buffers writes ([`Kernel::failed`]).
+//! - The server drops set-id bits when contents change. The kernel would keep the old mode, for exec, too. Attributes
+//!   of files with such bits are therefore never cached ([`lifetime`]).
+//! - Commands of chattr(1) change ctime, and a copy within the server changes atime of its source. The kernel is told
+//!   to ask again ([`Kernel::attributes_changed`]).
+//! - Pages that a program has changed through a mapping, or that wait with `writeback`, are newer than the layout.
+//!   Before the layout answers, they are written ([`Kernel::write_pages`]).
+//! - A failed writeback is reported by fsync and close, which some programs never call. If the kernel buffers writes,
+//!   the next write to that file reports it, too ([`Kernel::failed`]).
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -22,53 +22,55 @@ use nacre_engine::Timestamp;
 use nacre_engine::sync::Mutex;
 use nacre_engine::sync::atomic::{AtomicBool, Ordering};
 
-/// How long the kernel may keep names, their absence, and attributes: as good as for ever, for every change passes
-/// through this mount.
+/// The time for which the kernel may cache names, their absence, and attributes: practically for ever, because every
+/// change passes through this mount.
 pub(crate) const LIFETIME: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// Files whose failed writeback waits for a write that it can be told to; of more than these some are not told so.
+/// The largest number of files with a failed writeback that the next write reports. Further failures are not reported
+/// so.
 const MAX_UNTOLD: usize = 1024;
 
-/// Files whose times are remembered. Their pages come within moments, so that all may be forgotten at more.
+/// The largest number of stored times of files. Pages follow their time within moments, so beyond this all are
+/// dropped.
 const MAX_MTIMES: usize = 4096;
 
-/// How long the kernel may keep these attributes.
+/// The time for which the kernel may cache these attributes.
 pub(crate) fn lifetime(attr: &FileAttr) -> Duration {
     let has_set_id = attr.kind == FileType::RegularFile && u32::from(attr.perm) & 0o6000 != 0;
     if has_set_id { Duration::ZERO } else { LIFETIME }
 }
 
-/// The kernel's side of one mount. Without a connection that takes messages nothing is sent.
+/// The kernel's side of one mount. Without a connection for notices nothing is sent.
 #[derive(Default)]
 pub(crate) struct Kernel {
     notifier: OnceLock<Notifier>,
     untold: Mutex<HashMap<INodeNo, Errno>>,
-    /// There may be such a file.
+    /// Whether `untold` may have an entry.
     has_untold: AtomicBool,
-    /// The times that the kernel gave files which it wrote lately; see [`Kernel::mtime`].
+    /// The times that the kernel gave to files that it wrote lately; see [`Kernel::mtime`].
     mtimes: Mutex<HashMap<INodeNo, Timestamp>>,
 }
 
 impl Kernel {
-    /// From here on the kernel is told through this connection.
+    /// Sets the connection for notices to the kernel.
     pub(crate) fn connect(&self, notifier: Notifier) {
         // A mount has one connection.
         let _ = self.notifier.set(notifier);
     }
 
-    /// Has the kernel ask for attributes of this node again. It waits for no other request.
+    /// Makes the kernel ask for attributes of this node again. It waits for no other request.
     pub(crate) fn attributes_changed(&self, id: INodeNo) {
         self.invalidate(id, -1, 0);
     }
 
-    /// Has the kernel write what it holds of these bytes of a file and the layout does not have, and waits for that. Its pages
-    /// of the range go. An end of `u64::MAX` is that of all files.
+    /// Makes the kernel write its newer pages of these bytes of a file, waits for that, and drops its pages of the
+    /// range. An end of `u64::MAX` is the end of any file.
     ///
-    /// The pages come as requests of their own, and so a thread that serves requests must never wait here.
+    /// The pages come as requests of their own, so a thread that serves requests must never wait here.
     pub(crate) fn write_pages(&self, id: INodeNo, bytes: Range<u64>) {
         let limit = |offset: u64| i64::try_from(offset).unwrap_or(i64::MAX);
         let start = limit(bytes.start);
-        // A length of 0 stands for all the rest.
+        // A length of 0 stands for the whole rest.
         let len = if bytes.end == u64::MAX { 0 } else { limit(bytes.end) - start };
         if len >= 0 && bytes.start < bytes.end {
             self.invalidate(id, start, len);
@@ -77,13 +79,14 @@ impl Kernel {
 
     fn invalidate(&self, id: INodeNo, offset: i64, len: i64) {
         if let Some(notifier) = self.notifier.get() {
-            // It fails for a node that the kernel does not know, and when the connection ends: nothing is kept then.
+            // It fails for a node that the kernel does not know, and at the end of the connection. The kernel caches
+            // nothing then.
             let _ = notifier.inval_inode(id, offset, len);
         }
     }
 
-    /// Writeback of a file failed. Buffered writes ask for attributes that are not kept, with their handle, and nothing
-    /// else does where the kernel buffers: so the next one of this file can be told.
+    /// Notes a failed writeback of a file, for the next buffered write to report. If the kernel buffers writes, only
+    /// buffered writes ask for uncached attributes with their handle.
     pub(crate) fn failed(&self, id: INodeNo, why: Errno) {
         let mut untold = self.untold.lock();
         if untold.len() < MAX_UNTOLD || untold.contains_key(&id) {
@@ -94,7 +97,7 @@ impl Kernel {
         self.attributes_changed(id);
     }
 
-    /// The failure that a write to this file is to be told, once.
+    /// The failure that a write to this file must report, once.
     #[inline]
     pub(crate) fn take_failure(&self, id: INodeNo) -> Option<Errno> {
         if !self.has_untold.load(Ordering::Acquire) {
@@ -106,7 +109,7 @@ impl Kernel {
         why
     }
 
-    /// The kernel gave a file this time, by its own clock or as utimensat(2) asked.
+    /// Notes a time that the kernel gave a file, by its own clock or as utimensat(2) asked.
     pub(crate) fn note_mtime(&self, id: INodeNo, mtime: Timestamp) {
         let mut mtimes = self.mtimes.lock();
         if mtimes.len() >= MAX_MTIMES {
@@ -115,8 +118,8 @@ impl Kernel {
         mtimes.insert(id, mtime);
     }
 
-    /// The time that a file has for the kernel, where it buffers writes. Pages may come behind the request that sets their
-    /// time: they must not set a later one, which the kernel would never correct and a remount show.
+    /// The time of a file in the kernel, if it buffers writes. Pages may arrive after the request that sets their
+    /// time. They must not set a later time: the kernel would never correct it, and a remount would show it.
     pub(crate) fn mtime(&self, id: INodeNo) -> Option<Timestamp> {
         self.mtimes.lock().get(&id).copied()
     }

@@ -1,22 +1,22 @@
 //! The FUSE front end: a [`Vfs`](nacre_vfs::Vfs) as a mount of the kernel.
 //!
-//! - [`serve`] mounts, says when the mount can be used, and answers requests until it is unmounted. The layout is
+//! - [`serve`] mounts, reports when the mount can be used, and answers requests until it is unmounted. The layout is
 //!   then the caller's again, to be unmounted cleanly.
-//! - [`serve_connection`] answers the requests of a connection that is there already.
+//! - [`serve_connection`] answers the requests of an existing connection.
 //! - [`Unmounter`] ends a mount from another thread: politely, lazily, or by force.
-//! - [`mounts`] reads the kernel's table of mounts and clears away what a dead server left.
+//! - [`mounts`] reads the kernel's table of mounts and removes mounts of dead servers.
 //!
 //! Inside:
 //!
-//! - `requests` takes requests apart; `server` with `directory`, `content` and `attributes` answers them.
+//! - `requests` parses requests; `server` with `directory`, `content` and `attributes` answers them.
 //! - `virtual_xattr` and `control` answer questions about the mount itself.
-//! - `nodes` holds the inodes that the kernel knows; `kernel` tells it of changes that pass it by.
-//! - `workers` are threads for answers that other requests come before.
+//! - `nodes` holds the inodes that the kernel knows; `kernel` notifies it of changes that bypass it.
+//! - `workers` are threads for answers that must wait for other requests.
 //! - `room` waits for space that the kernel is about to give back.
 //! - `convert` and `errno` translate units and errors.
 //!
-//! Invariants: a request takes no lock that all requests share; reads, writes, lookups and attributes allocate
-//! nothing here; nothing is cached here, because the kernel caches everything. A thread that serves requests waits for no
+//! Invariants: a request takes no lock that all requests share. Reads, writes, lookups and attributes allocate nothing
+//! here. Nothing is cached here, because the kernel caches everything. A thread that serves requests waits for no
 //! other request.
 
 mod attributes;

@@ -1,4 +1,4 @@
-//! The kernel's table of mounts, and mountpoints whose server died.
+//! The kernel's table of mounts, and mounts of dead servers.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -9,33 +9,33 @@ use std::{fs, io};
 use nacre_engine::{Error, Kind, Result};
 use rustix::mount::UnmountFlags;
 
-/// The type that a mount of ours has in the kernel's table.
+/// The type of a nacre mount in the kernel's table.
 pub const FSTYPE: &str = "fuse.nacre";
 
-/// The program that mounts and unmounts for users who may not.
+/// The program that mounts and unmounts for unprivileged users.
 pub(crate) const FUSERMOUNT: &str = "fusermount3";
 
-/// Dead mounts of ours that can lie on one another on one directory; more are somebody's mistake.
+/// The largest number of stacked dead nacre mounts on one directory; more are a mistake.
 const DEAD_LAYERS: usize = 16;
 
 /// One mount, from `/proc/self/mountinfo`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MountEntry {
-    /// The number of the mount, and of the one that it is mounted on.
+    /// The number of the mount, and of the mount that holds it.
     pub id: u64,
     /// See `id`.
     pub parent: u64,
     /// The device number that stat(2) shows for its files, as (major, minor).
     pub device: (u32, u32),
-    /// Where it is mounted.
+    /// The mountpoint.
     pub mountpoint: PathBuf,
     /// Its type, as `fuse.nacre`.
     pub fstype: String,
-    /// What was mounted: for a mount of ours, the path of the device.
+    /// The source: for a nacre mount, the path of the device.
     pub source: OsString,
     /// The flags of the mount, as `nosuid`, as the kernel shows them.
     pub flags: Vec<String>,
-    /// Those of the file system, which all its mounts share.
+    /// The flags of the file system, which all its mounts share.
     pub super_flags: Vec<String>,
 }
 
@@ -62,7 +62,7 @@ impl MountEntry {
     }
 }
 
-/// Takes back the octal escapes with which the kernel writes blanks and backslashes.
+/// Decodes the octal escapes with which the kernel writes blanks and backslashes.
 pub fn unescape(field: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;
@@ -88,25 +88,25 @@ pub fn list() -> Result<Vec<MountEntry>> {
     Ok(in_table(&table))
 }
 
-/// The mounts in such a table, as another process may have one of its own.
+/// The mounts in a table, which may be that of another process.
 pub fn in_table(table: &[u8]) -> Vec<MountEntry> {
     table.split(|byte| *byte == b'\n').filter_map(MountEntry::parse).collect()
 }
 
-/// What is mounted on this directory, the uppermost where there are several.
+/// The uppermost mount on this directory, if any.
 pub fn at(mountpoint: &Path) -> Result<Option<MountEntry>> {
     at_absolute(&absolute(mountpoint)?)
 }
 
-/// The same for a path that is absolute already. It asks nothing of the mount, which may not answer.
+/// The same for an absolute path. It sends no request to the mount, which may not answer.
 pub(crate) fn at_absolute(path: &Path) -> Result<Option<MountEntry>> {
     Ok(list()?.into_iter().rfind(|mount| mount.mountpoint == path))
 }
 
-/// Symbolic links that a path of a mountpoint may end in, one after the other, as the kernel has it.
+/// The largest number of symbolic links in a row at the end of a mountpoint's path, as in the kernel.
 const MAX_LINKS: usize = 40;
 
-/// The absolute path of a mountpoint. It asks nothing of what is mounted there, which may be dead or never answer.
+/// The absolute path of a mountpoint. It sends no request to a mount there, which may be dead or never answer.
 pub fn absolute(mountpoint: &Path) -> Result<PathBuf> {
     let wrong = |error| Error::io("find the mountpoint", mountpoint.display().to_string(), error);
     let mounts = list()?;
@@ -127,7 +127,7 @@ pub fn absolute(mountpoint: &Path) -> Result<PathBuf> {
         if is_mountpoint(&path) {
             break;
         }
-        // A path that is no symbolic link, or not there, is the one that was meant.
+        // A path that is no symbolic link, or does not exist, is the final one.
         let Ok(target) = fs::read_link(&path) else { break };
         path = path.parent().unwrap_or(Path::new("/")).join(target);
     }
@@ -139,10 +139,10 @@ pub fn is_dead(mountpoint: &Path) -> bool {
     rustix::fs::statfs(mountpoint).is_err_and(|error| error == rustix::io::Errno::NOTCONN)
 }
 
-/// Detaches what a server of ours that died left on this directory: a mount that answers every request with
-/// `ENOTCONN`. Live mounts and those of others stay. True when there was one.
+/// Detaches a dead nacre mount from this directory: one that answers every request with `ENOTCONN`. Live mounts and
+/// those of other file systems stay. True if there was one.
 ///
-/// The question is statfs(2), which the kernel never answers itself; attributes of a dead mount may still be cached.
+/// The test is statfs(2), which the kernel never answers itself; attributes of a dead mount may still be cached.
 pub fn clear_dead(mountpoint: &Path) -> Result<bool> {
     for layer in 0..DEAD_LAYERS {
         let ours = is_dead(mountpoint) && at(mountpoint)?.is_some_and(|mount| mount.fstype == FSTYPE);
@@ -154,7 +154,7 @@ pub fn clear_dead(mountpoint: &Path) -> Result<bool> {
     Err(Error::new(Kind::Busy).operation("clear a dead mount").object(mountpoint.display().to_string()))
 }
 
-/// Unmounts a directory, through fusermount3 where this process may not.
+/// Unmounts a directory, through fusermount3 if this process may not.
 pub fn unmount(mountpoint: &Path, flags: UnmountFlags) -> Result<()> {
     match rustix::mount::unmount(mountpoint, flags | UnmountFlags::NOFOLLOW) {
         Ok(()) => Ok(()),
@@ -197,7 +197,7 @@ fn unmount_as_user(mountpoint: &Path, lazily: bool) -> Result<()> {
     Err(error.operation("unmount").object(object()).source(said))
 }
 
-/// Whether a path has to be written differently among the options of fusermount3, which are separated by commas.
+/// Escapes a path for the options of fusermount3, which are separated by commas.
 pub(crate) fn escape_option(value: &str) -> String {
     let mut escaped = Vec::with_capacity(value.len());
     for byte in value.bytes() {

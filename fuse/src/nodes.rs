@@ -1,14 +1,14 @@
-//! The nodes that the kernel knows: each is held as long as the kernel has looked it up more often than forgotten.
+//! The nodes that the kernel knows. Each is held while the kernel has looked it up more often than forgotten.
 //!
-//! A node id is an inode number, except that the protocol gives the root the id 1; a layout whose root has another
-//! number swaps the two. Holding a node keeps its inode from being reclaimed, so files that are open and unlinked
-//! need no more than this: an open file keeps the kernel's inode, and that keeps its lookups.
+//! A node id is an inode number, except that the protocol gives the root the id 1. If the layout's root has another
+//! number, the two are swapped. A held node keeps its inode from being reclaimed. This suffices for files that are
+//! open and unlinked: an open file keeps the kernel's inode, and that keeps its lookups.
 //!
-//! A node keeps the state of its inode in DRAM. Where the kernel knows more inodes than the layout is to keep there, those
-//! that were not asked for lately are *parked*: the layout keeps the inode, and may drop its state ([`Names::park`]). The next
-//! request for one finds it by its number.
+//! A node keeps the state of its inode in DRAM. If the kernel knows more inodes than the layout should keep there,
+//! nodes that were not used lately are *parked*. The layout keeps the inode of a parked node, and may drop its state
+//! ([`Names::park`]). The next request for one finds it by its number.
 //!
-//! The table is sharded by number; a request takes one uncontended lock and allocates nothing.
+//! The table is sharded by number. A request takes one uncontended lock and allocates nothing.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -20,7 +20,7 @@ use nacre_engine::{Names, Result};
 
 /// Shards of the table; a power of two.
 const SHARDS: usize = 128;
-/// A shard with room for so many nodes keeps it.
+/// A shard with room for at most this many nodes keeps it.
 const FEW: usize = 32;
 
 /// Numbers are spread by one multiplication (Fibonacci hashing).
@@ -51,7 +51,7 @@ fn spread(number: u64) -> u64 {
 struct Held<N> {
     node: N,
     lookups: u64,
-    /// A request was for it since somebody last looked for those to be parked.
+    /// Whether a request used it since the last search for nodes to park.
     used: bool,
 }
 
@@ -63,11 +63,11 @@ struct Shard<N>(Mutex<Known<N>>);
 
 struct Known<N> {
     held: Table<Held<N>>,
-    /// How often the kernel has looked up those whose nodes were let go.
+    /// The number of lookups of each parked node.
     parked: Table<u64>,
-    /// With more nodes than these some are parked.
+    /// The number of held nodes above which some are parked.
     park_at: usize,
-    /// There were many: the room for the last ones goes, too, and with it what of the heap lies around it.
+    /// Whether there were many nodes. Then the last allocation is freed, too, and with it the heap around it.
     were_many: bool,
 }
 
@@ -76,14 +76,14 @@ pub(crate) struct Nodes<L: Names> {
     shards: Box<[Shard<L::Node>]>,
     root: L::Node,
     root_number: u64,
-    /// Nodes that a shard is to hold at the most.
+    /// The largest number of nodes that a shard should hold.
     limit: usize,
 }
 
 impl<L: Names> Nodes<L> {
     /// A table that holds the root and nothing else.
     pub(crate) fn new(layout: &L) -> Nodes<L> {
-        // Others use inodes, too, and of what is parked the layout drops nothing as long as there is room.
+        // Other users need inodes, too, and the layout drops no state of parked inodes while it has room.
         let limit = layout.inode_cache().limit / 4 * 3 / SHARDS as u64;
         Nodes::with_limit(layout, usize::try_from(limit).unwrap_or(usize::MAX).clamp(4, usize::MAX / 2))
     }
@@ -104,7 +104,7 @@ impl<L: Names> Nodes<L> {
         }
     }
 
-    /// The node id of an inode number, and the number of a node id: the root's and 1 change places.
+    /// The node id of an inode number, and the number of a node id: the root's number and 1 are swapped.
     pub(crate) fn swap(&self, number: u64) -> u64 {
         match number {
             n if n == self.root_number => INodeNo::ROOT.0,
@@ -118,7 +118,8 @@ impl<L: Names> Nodes<L> {
         &self.shards[(spread(number) >> 40) as usize % SHARDS].0
     }
 
-    /// The node of a request. One that is not held (it is parked, or a file handle outlived FORGET) is found by its number.
+    /// The node of a request. A node that is not held (it is parked, or a file handle outlived FORGET) is found by its
+    /// number.
     pub(crate) fn get(&self, layout: &L, id: INodeNo) -> Result<L::Node> {
         if id == INodeNo::ROOT {
             return Ok(self.root.clone());
@@ -128,7 +129,7 @@ impl<L: Names> Nodes<L> {
             held.used = true;
             return Ok(held.node.clone());
         }
-        // It may have to be read from media: not under the lock.
+        // Not under the lock, because it may have to be read from media.
         let node = layout.node_by_number(number)?;
         let mut known = self.shard(number).lock();
         if let Some(lookups) = known.parked.remove(&number) {
@@ -139,14 +140,14 @@ impl<L: Names> Nodes<L> {
         Ok(node)
     }
 
-    /// Counts one lookup, for a reply that tells the kernel of this node.
+    /// Counts one lookup, for a reply that passes this node to the kernel.
     pub(crate) fn hold(&self, layout: &L, number: u64, node: L::Node) {
         if number == self.root_number {
             return;
         }
         let mut known = self.shard(number).lock();
         if known.held.capacity() == 0 {
-            // Growing from nothing would leave pieces in the heap that threads keep for themselves.
+            // Growth from nothing would leave fragments in the heaps of threads.
             known.held.reserve(FEW / 8 * 7);
         }
         match known.held.entry(number) {
@@ -166,7 +167,7 @@ impl<L: Names> Nodes<L> {
         }
     }
 
-    /// Takes back `count` lookups; the node is let go with the last one.
+    /// Takes back `count` lookups, and drops the node with the last one.
     pub(crate) fn forget(&self, layout: &L, id: INodeNo, count: u64) {
         let number = self.swap(id.0);
         let mut known = self.shard(number).lock();
@@ -183,13 +184,13 @@ impl<L: Names> Nodes<L> {
         };
         known.shrink(self.limit);
         drop(known);
-        // Outside the lock: this may reclaim an inode, or drop what is in DRAM of it.
+        // Outside the lock, because this may reclaim an inode or drop its state in DRAM.
         if let Some(held) = last {
             layout.let_go(held.node);
         }
     }
 
-    /// Parks nodes that were not asked for lately, where there are too many.
+    /// Parks nodes that were not used lately, if there are too many.
     #[cold]
     fn park_some(&self, layout: &L, known: &mut Known<L::Node>) {
         if known.held.len() <= known.park_at {
@@ -206,11 +207,11 @@ impl<L: Names> Nodes<L> {
                 Some(node) => drop(known.held.insert(number, Held { node, used: true, ..held })),
             }
         }
-        // Where all were asked for, or cannot be parked, nobody looks again before there are some more.
+        // If all were used, or cannot be parked, the next search comes after some more nodes.
         known.park_at = self.limit.max(known.held.len() + self.limit / 8);
     }
 
-    /// Lets everything go.
+    /// Drops all nodes.
     pub(crate) fn clear(&self, layout: &L) {
         for shard in &self.shards {
             let mut known = shard.0.lock();
@@ -242,7 +243,7 @@ impl<L: Names> Nodes<L> {
 }
 
 impl<N> Known<N> {
-    /// A node that was parked is held again.
+    /// Holds a node again that was parked.
     fn is_held_again<L: Names<Node = N>>(&mut self, layout: &L, number: u64) {
         if let Some(lookups) = self.parked.remove(&number) {
             if let Some(held) = self.held.get_mut(&number) {
@@ -257,12 +258,12 @@ impl<N> Known<N> {
         *entry.get_mut() = entry.get().saturating_sub(count);
         if *entry.get() == 0 {
             entry.remove();
-            // Under the lock, or it could end what begins anew.
+            // Under the lock, otherwise it could end a new park.
             layout.unpark(number);
         }
     }
 
-    /// Gives room back that most of them left.
+    /// Frees room after most nodes have left.
     fn shrink(&mut self, limit: usize) {
         let Known { held, parked, park_at, were_many } = self;
         if held.capacity() > FEW && held.len() < held.capacity() / 8 {

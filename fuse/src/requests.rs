@@ -1,14 +1,14 @@
-//! The requests of the protocol, taken apart and answered: `fuser`'s trait over [`Server`].
+//! The requests of the protocol, parsed and answered: `fuser`'s trait over [`Server`].
 //!
-//! Requests that need no answer of ours are refused once with `ENOSYS`, which the kernel remembers:
+//! Requests without an answer of ours are refused once with `ENOSYS`, which the kernel remembers:
 //!
-//! - `OPEN` and `OPENDIR`: files then cost no round trip to open or close, and their pages are kept. Where a file was
+//! - `OPEN` and `OPENDIR`: files then cost no round trip to open or close, and their pages are kept. If a file was
 //!   ever made immutable or append-only, `OPEN` is answered, because the kernel does not know these flags.
-//! - `FLUSH` and `FSYNC` where every operation is durable on return. The kernel writes its buffered pages before it
-//!   would ask for a sync.
-//! - `LSEEK` where the kernel buffers writes.
+//! - `FLUSH` and `FSYNC` if every operation is durable on return. The kernel writes its buffered pages before it would
+//!   ask for a sync.
+//! - `LSEEK` if the kernel buffers writes.
 //!
-//! Locks are not taken up at all, so the kernel keeps them itself.
+//! Locks are not implemented, so the kernel keeps them itself.
 
 use std::ffi::OsStr;
 use std::io;
@@ -35,14 +35,14 @@ use crate::kernel::{LIFETIME, lifetime};
 use crate::server::Server;
 use crate::workers::Workers;
 
-/// Requests in the background (read-ahead, writeback) that the kernel has under way at most.
+/// The largest number of background requests (read-ahead, writeback) that the kernel has under way.
 const MAX_BACKGROUND: u16 = 64;
 
-/// Why direct_io is refused.
+/// The reason for refusing direct_io.
 const NO_SHARED_MAPPINGS: &str = "direct_io: this kernel lets nobody map a file shared beside it (Linux 6.6 is the first that \
                                   does); mount without it";
 
-/// What is asked of the kernel in every mount; what it does not have, it does without.
+/// The features requested from the kernel in every mount, each used only if the kernel has it.
 const WANTED: [InitFlags; 13] = [
     InitFlags::FUSE_EXPORT_SUPPORT,
     InitFlags::FUSE_DONT_MASK,
@@ -53,7 +53,7 @@ const WANTED: [InitFlags; 13] = [
     InitFlags::FUSE_READDIRPLUS_AUTO,
     InitFlags::FUSE_PARALLEL_DIROPS,
     InitFlags::FUSE_CACHE_SYMLINKS,
-    // Pages stay when attributes change: nobody else changes contents.
+    // Pages stay when attributes change, because contents change only through this kernel.
     InitFlags::FUSE_EXPLICIT_INVAL_DATA,
     InitFlags::FUSE_HAS_IOCTL_DIR,
     InitFlags::FUSE_ASYNC_DIO,
@@ -61,12 +61,13 @@ const WANTED: [InitFlags; 13] = [
     InitFlags::FUSE_NO_OPENDIR_SUPPORT,
 ];
 
-/// A handle that was opened with O_SYNC or O_DSYNC. Writes come with the flags of their handle; a copy, only with the handle.
+/// A handle that was opened with O_SYNC or O_DSYNC. Writes come with the flags of their handle, a copy only with the
+/// handle.
 const SYNCHRONOUS: FileHandle = FileHandle(1);
-/// One that was opened without. What the kernel opens by itself has neither number: nobody told us how.
+/// A handle that was opened without these flags. A handle that the kernel opens by itself has neither number.
 const PLAIN: FileHandle = FileHandle(2);
 
-/// What the kernel says again with each request on a handle that is opened so.
+/// The handle with these open flags, which the kernel sends with each request on it.
 fn handle_of(flags: i32) -> FileHandle {
     if flags & (libc::O_SYNC | libc::O_DSYNC) != 0 { SYNCHRONOUS } else { PLAIN }
 }
@@ -121,7 +122,7 @@ impl<L: Layout> Server<L> {
     }
 }
 
-/// The reply that tells the kernel to remember that a name is not there: an entry with the node id 0.
+/// The reply that makes the kernel remember the absence of a name: an entry with the node id 0.
 fn absent() -> FileAttr {
     let epoch = system_time(nacre_engine::Timestamp::default());
     FileAttr {
@@ -143,7 +144,7 @@ fn absent() -> FileAttr {
     }
 }
 
-/// What `fuser` hands requests to: the server, and the threads for answers that wait for others.
+/// The receiver of requests from `fuser`: the server, and the threads for answers that wait for other requests.
 pub(crate) struct Requests<L: Layout> {
     server: Arc<Server<L>>,
     workers: Workers,
@@ -177,7 +178,7 @@ impl<L: Layout> Filesystem for Requests<L> {
             if refused && flag == InitFlags::FUSE_WRITEBACK_CACHE {
                 return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
             }
-            // Without it a shared mapping of any file fails, and with it programs and databases.
+            // Without it a shared mapping of any file fails, which breaks programs and databases.
             if refused && flag == InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP {
                 return Err(io::Error::new(io::ErrorKind::Unsupported, NO_SHARED_MAPPINGS));
             }
@@ -189,7 +190,7 @@ impl<L: Layout> Filesystem for Requests<L> {
             && !server.vfs.layout().has_guarded()
             && offered.contains(InitFlags::FUSE_NO_OPEN_SUPPORT);
         settings.zero_message_opendir = offered.contains(InitFlags::FUSE_NO_OPENDIR_SUPPORT);
-        // Each of these gives the nearest value that is possible when it refuses one.
+        // If it refuses a value, each of these returns the nearest possible one.
         if let Err(nearest) = config.set_max_write(MAX_IO) {
             let _ = config.set_max_write(nearest);
         }
@@ -529,7 +530,7 @@ impl<L: Layout> Filesystem for Requests<L> {
     ) {
         let answer = Server::ioctl(self, request, id, command, argument);
         if sets_flags(command) {
-            // Also where it failed: the kernel does not know that ctime may have changed.
+            // Also after a failure, because the kernel does not know that ctime may have changed.
             self.kernel.attributes_changed(id);
         }
         match answer {
@@ -562,7 +563,8 @@ impl<L: Layout> Filesystem for Requests<L> {
         reply: ReplyLseek,
     ) {
         if self.settings.writeback {
-            // What waits in the kernel is data that we know nothing of. Then it takes all of a file for data.
+            // The server does not know the data that waits in the kernel. After ENOSYS the kernel takes all of a file
+            // for data.
             return reply.error(Errno::ENOSYS);
         }
         let seek = match self.seek_of(id, offset, whence) {

@@ -1,26 +1,26 @@
 //! Waiting for space that is about to be given back.
 //!
-//! An unlinked file keeps its space until the kernel forgets its inode, and FORGET comes after the reply to UNLINK. With
-//! several threads that serve, one may find no space for what a program writes next while another is still about to
-//! read that FORGET. Other file systems have given the space back when unlink(2) returns, so we are not the ones to
-//! say ENOSPC then. Nobody can tell whether a FORGET is on its way (a program may as well keep the file open): so it is
-//! waited for, shortly, and once after each removal of a name.
+//! An unlinked file keeps its space until the kernel forgets its inode, and FORGET comes after the reply to UNLINK.
+//! With several serving threads, one may find no space for a program's next write while another is about to read that
+//! FORGET. Other file systems have freed the space when unlink(2) returns, so ENOSPC would be wrong then. The server
+//! cannot know whether a FORGET is on its way, because a program may keep the file open. It therefore waits for it
+//! shortly, and once after each removal of a name.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use nacre_engine::{Kind, Result};
 
-/// Milliseconds between attempts; all together are more than a thread waits for a busy core, and little beside what
-/// a program does when a device is full.
+/// Milliseconds between attempts. Their sum exceeds the wait of a thread for a busy core, and is small beside the work
+/// of a program on a full device.
 const WAITS: [u64; 6] = [1, 2, 4, 8, 16, 20];
 
-/// Whether removed files may still give space back.
+/// The state that tells whether removed files may still give space back.
 #[derive(Debug, Default)]
 pub(crate) struct Room {
     /// Names removed so far.
     removals: AtomicU64,
-    /// As many as there were when they were last waited for in vain.
+    /// The value of `removals` at the last wait without success.
     waited_for: AtomicU64,
 }
 
@@ -30,7 +30,7 @@ impl Room {
         self.removals.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Does `attempt`, which changes nothing when it finds no space; then again while space may come.
+    /// Runs `attempt`, which changes nothing if it finds no space, and repeats it while space may come.
     pub(crate) fn find<T>(&self, attempt: impl Fn() -> Result<T>) -> Result<T> {
         match attempt() {
             Err(error) if error.kind() == Kind::NoSpace => {
@@ -40,7 +40,7 @@ impl Room {
         }
     }
 
-    /// What `attempt` comes to, or nothing when all removals were waited for before.
+    /// The result of `attempt` after waiting, or `None` if all removals were waited for before.
     #[cold]
     fn wait<T>(&self, attempt: impl Fn() -> Result<T>, sleep: impl Fn(Duration)) -> Option<Result<T>> {
         let removals = self.removals.load(Ordering::Relaxed);

@@ -1,8 +1,8 @@
-//! The server of one mount: what all requests share.
+//! The server of one mount: the state that all requests share.
 //!
-//! [`crate::requests`] takes the requests apart; the methods here and in [`crate::directory`], [`crate::content`] and
-//! [`crate::attributes`] answer them. The kernel has checked permissions (`default_permissions`), keeps locks, and
-//! applies nothing of the umask (`DONT_MASK`), for default ACLs decide first.
+//! [`crate::requests`] parses the requests; the methods here and in [`crate::directory`], [`crate::content`] and
+//! [`crate::attributes`] answer them. The kernel has checked permissions (`default_permissions`) and keeps locks. It
+//! does not apply the umask (`DONT_MASK`), because default ACLs decide first.
 
 use std::sync::Arc;
 
@@ -17,21 +17,21 @@ use crate::kernel::Kernel;
 use crate::nodes::Nodes;
 use crate::room::Room;
 
-/// Where failures of the device are told; they reach the caller only as a number.
+/// The receiver of failures of the device, which reach the caller only as a number.
 pub type Alarm = Arc<dyn Fn(&Error) + Send + Sync>;
 
-/// How requests are served.
+/// The modes of serving requests.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Settings {
     /// The kernel buffers writes.
     pub(crate) writeback: bool,
-    /// Reads and writes go past the page cache, unless a file is mapped.
+    /// Reads and writes bypass the page cache, unless a file is mapped.
     pub(crate) direct_io: bool,
     /// Every write is made durable before its reply.
     pub(crate) sync: bool,
     /// Operations are durable when they return, so that there is nothing to sync.
     pub(crate) durable_on_return: bool,
-    /// The kernel opens files without asking, once told so; found out when the session begins.
+    /// The kernel opens files without asking, once told so; determined when the session begins.
     pub(crate) zero_message_open: bool,
     /// Likewise for directories.
     pub(crate) zero_message_opendir: bool,
@@ -74,21 +74,21 @@ impl<L: Layout> Server<L> {
         INodeNo(self.nodes.swap(id.number))
     }
 
-    /// What the kernel is told of a node that it is about to hold.
+    /// The reply to the kernel for a node that it is about to hold.
     pub(crate) fn entry(&self, node: L::Node) -> Result<(FileAttr, Generation)> {
         let attr = self.vfs.getattr(&node)?;
         self.nodes.hold(self.vfs.layout(), attr.id.number, node);
         Ok((self.file_attr(&attr), Generation(u64::from(attr.id.generation))))
     }
 
-    /// Remembers the time that the kernel is told. It gives a file another one only when its clock has moved since.
+    /// Stores the time that the kernel gets. The kernel gives a file another one only after its clock has moved.
     pub(crate) fn note_mtime(&self, attr: &Attr) {
         if self.settings.writeback && attr.kind == FileKind::Regular {
             self.kernel.note_mtime(self.node_id(attr.id), attr.mtime);
         }
     }
 
-    /// The number for a failure; what concerns the device is told aloud, too.
+    /// The error number of a failure. A failure of the device also goes to the alarm.
     #[cold]
     pub(crate) fn refuse(&self, error: &Error) -> Errno {
         if is_alarming(error.kind()) {
@@ -98,8 +98,8 @@ impl<L: Layout> Server<L> {
     }
 }
 
-/// On whose behalf a request runs. Supplementary groups are not part of the protocol; with permissions checked by the
-/// kernel only an ACL asks for them.
+/// The identity for which a request runs. Supplementary groups are not part of the protocol. The kernel has checked
+/// permissions, so that only an ACL needs them.
 pub(crate) fn caller(request: &Request, umask: u32) -> Caller<'static> {
     Caller { uid: request.uid(), gid: request.gid(), groups: &[], umask, check: false }
 }

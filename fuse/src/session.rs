@@ -21,22 +21,22 @@ use crate::server::{Alarm, Server, Settings};
 
 /// The device through which the kernel and a server talk.
 const FUSE_DEVICE: &str = "/dev/fuse";
-/// Where the kernel's switches for its connections are, if they are mounted.
+/// The directory of the kernel's switches for its connections, if mounted.
 const CONNECTIONS: &str = "/sys/fs/fuse/connections";
-/// Bytes that the kernel reads ahead in one file, unless the mount goes past the page cache.
+/// KiB that the kernel reads ahead in one file, unless the mount bypasses the page cache.
 const READ_AHEAD_KIB: u32 = 256;
 
-/// How a mount is to be.
+/// The options of a mount.
 #[derive(Clone)]
 pub struct ServeOptions {
-    /// What the table of mounts shows as the source: the path of the device.
+    /// The source in the table of mounts: the path of the device.
     pub source: String,
-    /// Threads that answer requests; by default as many as cores, 2 to 16. More would only take turns, where none waits for a
-    /// disk: the kernel wakes them one after the other, each with cold caches.
+    /// Threads that answer requests; by default as many as cores, 2 to 16. If none waits for a disk, more threads only
+    /// take turns, because the kernel wakes them one after the other, each with cold caches.
     pub threads: Option<usize>,
     /// Refuse changes.
     pub read_only: bool,
-    /// Let other users in, as permissions say.
+    /// Let other users in, as permissions allow.
     pub allow_other: bool,
     /// Device nodes work.
     pub dev: bool,
@@ -44,23 +44,23 @@ pub struct ServeOptions {
     pub suid: bool,
     /// Programs can be run from here.
     pub exec: bool,
-    /// Symbolic links are not followed; where root mounts.
+    /// Symbolic links are not followed, if root mounts.
     pub no_symlinks: bool,
-    /// Do not note that files were read.
+    /// Do not update atime.
     pub no_atime: bool,
     /// Every write is durable when it returns.
     pub sync: bool,
     /// Every change of a directory is durable when it returns.
     pub dirsync: bool,
-    /// The kernel buffers writes and merges small ones; what was not synced is lost in a crash, as with any file
-    /// system of the kernel. SEEK_DATA and SEEK_HOLE take each file for data up to its end,
-    /// and no file is made immutable or append-only, as the kernel would write back what it had accepted before.
+    /// The kernel buffers writes and merges small ones. Data without a sync is lost in a crash, as with any file
+    /// system of the kernel. SEEK_DATA and SEEK_HOLE take each file for data up to its end. No file is made immutable
+    /// or append-only, because the kernel would write back data that it had accepted before.
     pub writeback: bool,
-    /// Reads and writes go past the page cache, and writers of one file run in parallel.
+    /// Reads and writes bypass the page cache, and writers of one file run in parallel.
     pub direct_io: bool,
-    /// Where failures of the device are told.
+    /// The receiver of failures of the device.
     pub alarm: Alarm,
-    /// What reading and setting the extended attributes `system.nacre.NAME` does.
+    /// The handler of the extended attributes `system.nacre.NAME`.
     pub control: Option<Arc<dyn Control>>,
 }
 
@@ -119,7 +119,7 @@ impl ServeOptions {
             if self.read_only { MountOption::RO } else { MountOption::RW },
             if self.exec { MountOption::Exec } else { MountOption::NoExec },
         ];
-        // To a user fusermount3 never grants dev and suid, and refuses them by name.
+        // fusermount3 never grants dev and suid to a user, and refuses them by name.
         let flags = [
             (self.no_atime, MountOption::NoAtime),
             (self.sync, MountOption::Sync),
@@ -135,23 +135,23 @@ impl ServeOptions {
 pub struct Unmounter {
     mountpoint: PathBuf,
     device: (u32, u32),
-    /// The connection is over: its number may be another one's.
+    /// The connection has ended, and another one may have its number.
     has_ended: Arc<AtomicBool>,
 }
 
 impl Unmounter {
-    /// Where it is mounted.
+    /// The mountpoint.
     pub fn mountpoint(&self) -> &Path {
         &self.mountpoint
     }
 
-    /// Unmounts; [`Busy`](Kind::Busy) while programs use it. False when it is not there any more: it was taken out of the tree,
-    /// or moved, or another mount hides it.
+    /// Unmounts; [`Busy`](Kind::Busy) while programs use it. False if it is not there any more: it was detached or
+    /// moved, or another mount hides it.
     pub fn unmount(&self) -> Result<bool> {
         self.end(UnmountFlags::empty())
     }
 
-    /// Takes it out of the tree at once; it is served until no program uses it any more. False as for
+    /// Detaches it from the tree at once. It is served until no program uses it any more. False as for
     /// [`unmount`](Unmounter::unmount).
     pub fn detach(&self) -> Result<bool> {
         self.end(UnmountFlags::DETACH)
@@ -162,8 +162,7 @@ impl Unmounter {
         self.end(UnmountFlags::FORCE | UnmountFlags::DETACH)
     }
 
-    /// Ends the connection itself, which needs no place in the tree: what was detached before, too. Programs that
-    /// use it get errors.
+    /// Ends the connection itself, also that of a detached mount. Programs that use it get errors.
     pub fn break_connection(&self) -> Result<()> {
         if self.has_ended.load(Ordering::Acquire) {
             return Ok(());
@@ -173,10 +172,10 @@ impl Unmounter {
         if standard.exists() {
             return fs::write(&standard, "1").map_err(|error| no_break(&standard, error));
         }
-        // The kernel's switch is a file system of its own, which nobody has mounted here.
+        // The kernel's switch is in a file system of its own, which is not mounted here.
         let dir = std::env::temp_dir().join(format!("nacre-fusectl-{}", std::process::id()));
         fs::create_dir(&dir).map_err(|error| no_break(&dir, error))?;
-        // It is out of the tree before it is used: from then on this process may end at any moment, and leave it there.
+        // Detached before use, because this process may end at any moment and must not leave it there.
         let switch = rustix::mount::mount("fusectl", &dir, "fusectl", MountFlags::empty(), None)
             .map_err(io::Error::from)
             .and_then(|()| {
@@ -189,7 +188,7 @@ impl Unmounter {
         done.and(removed).map_err(|error| no_break(&dir, error))
     }
 
-    /// Only if it is this mount that is still there: another may have taken its place.
+    /// Ends this mount only if it is still there, because another may have taken its place.
     fn end(&self, flags: UnmountFlags) -> Result<bool> {
         let is_there = self.is_mounted()?;
         if is_there {
@@ -221,28 +220,27 @@ pub fn serve<L: Layout>(
     let kernel = Arc::clone(&server.kernel);
     let session = begin(Requests::new(server), &path, options)?;
     kernel.connect(session.notifier());
-    // Nothing here may ask the mount: its requests wait until the session runs.
+    // No code here may ask the mount, because its requests wait until the session runs.
     let has_ended = Arc::default();
     let unmounter = match mounts::at_absolute(&path)? {
         Some(mount) if mount.fstype == FSTYPE => {
             Unmounter { mountpoint: path, device: mount.device, has_ended }
         }
-        // Somebody unmounted it already; the session ends with its first read.
+        // It was unmounted already; the session ends with its first read.
         _ => Unmounter { mountpoint: path, device: (0, 0), has_ended },
     };
     read_further_ahead(&unmounter);
     ready(unmounter.clone());
     let ended = ended(session.run()).map_err(|error| failed(&unmounter.mountpoint, error));
     unmounter.has_ended.store(true, Ordering::Release);
-    // A connection that ended otherwise than by unmounting leaves a dead mount behind.
+    // A connection that did not end by unmounting leaves a dead mount behind.
     unmounter.detach()?;
     ended
 }
 
-/// Serves a connection that is there already: a descriptor that gives one request with each read and takes one reply
-/// with each write. Another program has mounted it, or it is a socket without a kernel behind it: nothing but replies
-/// is sent. Returns when the connection ends; no node is held afterwards. A message that is no request ends it, too,
-/// with an error.
+/// Serves an existing connection: a descriptor that gives one request with each read and takes one reply with each
+/// write. Another program has mounted it, or it is a socket without a kernel behind it. Only replies are sent. Returns
+/// when the connection ends; no node is held afterwards. A message that is no request ends it with an error.
 pub fn serve_connection<L: Layout>(
     vfs: Arc<Vfs<L>>,
     connection: OwnedFd,
@@ -256,8 +254,8 @@ pub fn serve_connection<L: Layout>(
         .and_then(|session| ended(session.run()).map_err(failed))
 }
 
-/// How a session ended. When the kernel ends the connection while it hands over a request, it says "aborted" to who was to
-/// have that: nobody waits for the answer, and unmounting is no error.
+/// The result of a session. If the kernel ends the connection while it passes a request, the reader gets "aborted".
+/// That request needs no answer, and unmounting is no error.
 fn ended(outcome: io::Result<()>) -> io::Result<()> {
     match outcome {
         Err(error) if error.raw_os_error() == Some(libc::ECONNABORTED) => Ok(()),
@@ -277,7 +275,7 @@ fn server_of<L: Layout>(vfs: Arc<Vfs<L>>, options: &ServeOptions) -> Server<L> {
     Server::new(vfs, settings, alarm, control)
 }
 
-/// Mounts and shakes hands with the kernel.
+/// Mounts, and does the handshake with the kernel.
 fn begin<L: Layout>(
     requests: Requests<L>,
     path: &Path,
@@ -289,7 +287,7 @@ fn begin<L: Layout>(
     config.acl = acl;
     config.n_threads = Some(options.threads());
     let device = File::options().read(true).write(true).open(FUSE_DEVICE);
-    // A descriptor for each thread, where this process may open the device again.
+    // A descriptor for each thread, if this process may open the device again.
     config.clone_fd = device.is_ok();
     if rustix::process::geteuid().is_root() {
         let device = device.map_err(|error| {
@@ -298,12 +296,12 @@ fn begin<L: Layout>(
         match mount_as_root(device.into(), path, options) {
             Ok(device) => {
                 return Session::from_fd(requests, device, acl, config).map_err(|error| {
-                    // What is mounted and cannot be served would be dead. The first error is the one that counts.
+                    // A mount that cannot be served would be dead. The first error is returned.
                     let _ = mounts::unmount(path, UnmountFlags::DETACH);
                     failed(path, error)
                 });
             }
-            // Root of a container that may not mount.
+            // Root of a container may not be allowed to mount.
             Err(error) if error.raw_os_error() == Some(libc::EPERM) => {}
             Err(error) => return Err(failed(path, error)),
         }
@@ -340,7 +338,7 @@ fn failed(path: &Path, error: io::Error) -> Error {
     Error::io("mount", path.display().to_string(), error)
 }
 
-/// What can be done about a mount that fusermount3 refused or that did not get to it.
+/// An error with advice, for a mount that fusermount3 refused or that did not reach it.
 fn refused_to_user(path: &Path, options: &ServeOptions, error: io::Error) -> Error {
     let advice = if error.kind() == io::ErrorKind::NotFound {
         "mounting as a user takes fusermount3, of the package fuse3; or mount as root"
@@ -359,10 +357,15 @@ fn refused_to_user(path: &Path, options: &ServeOptions, error: io::Error) -> Err
         .source(source)
 }
 
-/// Lets the kernel read further ahead than its 128 KiB: a larger request costs little more than a small one. Not much further, as
-/// it reads so much around each page of a mapping that is touched at random, too. (Measured on memory and on an emulated Optane
-/// SSD: in order 2.44 and 1.79 GB/s with a MiB, 2.49 and 1.69 with this, 2.06 and 1.46 with 128 KiB; a page of a mapping takes
-/// 390 and 740, 160 and 240, 80 and 180 us.) Where that cannot be set (it takes root), reading is only a little slower.
+/// Raises the kernel's read-ahead from 128 KiB, because a large request costs little more than a small one. The value
+/// is moderate, because the kernel reads as much around each page of a mapping with random access.
+///
+/// Measured on PM and on an emulated Optane SSD:
+///
+/// - Sequential reads with 1 MiB: 2.44 and 1.79 GB/s; with this value: 2.49 and 1.69; with 128 KiB: 2.06 and 1.46.
+/// - A page of a mapping takes 390 and 740 us with 1 MiB, 160 and 240 with this value, 80 and 180 with 128 KiB.
+///
+/// If it cannot be set (it takes root), reading is only a little slower.
 fn read_further_ahead(unmounter: &Unmounter) {
     let (major, minor) = unmounter.device;
     let setting = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");

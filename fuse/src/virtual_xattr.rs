@@ -1,13 +1,13 @@
-//! Extended attributes that no inode stores: how the command asks a mounted file system about itself.
+//! Extended attributes that no inode stores, through which commands query a mounted file system.
 //!
 //! - `system.nacre.extents` on a regular file: the places of its extents from the beginning on;
-//!   `system.nacre.extents.N` from file block N on. The value is JSON: `extents`, an array of `{start, len, place,
-//!   block}` in blocks, with `tier` where the place is one, and `next`, the block to go on from, or null at the end.
-//!   A value holds at most [`EXTENTS_PER_PAGE`], because the kernel allows 64 KiB.
-//! - whatever else the [control](crate::Control) of the mount knows, on any file.
+//!   `system.nacre.extents.N` from file block N on. The value is JSON. `extents` is an array of `{start, len, place,
+//!   block}` in blocks, with `tier` if the place is one. `next` is the block with which to continue, or null at the
+//!   end. A value holds at most [`EXTENTS_PER_PAGE`], because the kernel allows 64 KiB.
+//! - any other attribute that the [control](crate::Control) of the mount knows, on any file.
 //!
-//! They do not show in lists. Who may read a file's attributes may read them, but for what names files of others; root, and the
-//! user that mounted, may read all and set those of the control.
+//! They do not show in lists. Readers of a file's attributes may read them, except those that name files of other
+//! users. Root, and the user that mounted, may read all and set those of the control.
 
 use std::sync::Arc;
 
@@ -17,11 +17,11 @@ use nacre_vfs::Layout;
 use crate::control::Control;
 use crate::server::Server;
 
-/// What the name of each begins with.
+/// The prefix of each name.
 const PREFIX: &[u8] = b"system.nacre.";
 /// Extents in one value.
 const EXTENTS_PER_PAGE: usize = 512;
-/// Blocks that are looked at first; more while they hold few extents.
+/// Blocks in the first search; more while they hold few extents.
 const FIRST_WINDOW: u64 = 1024;
 
 impl<L: Layout> Server<L> {
@@ -41,7 +41,7 @@ impl<L: Layout> Server<L> {
         Some(answer.map_or_else(|| Err(Kind::NoAttribute.into()), |answer| answer.map(String::into_bytes)))
     }
 
-    /// Does what setting a virtual attribute asks for; `None` for an ordinary one.
+    /// Runs the command of setting a virtual attribute; `None` for an ordinary one.
     pub(crate) fn set_virtual_xattr(
         &self,
         node: &L::Node,
@@ -87,7 +87,7 @@ impl<L: Layout> Server<L> {
     }
 }
 
-/// Whether a user may change what the mount does: root, and who mounted it.
+/// Whether a user may change the behaviour of the mount: root, and the user that mounted it.
 pub(crate) fn may_tell(uid: u32) -> bool {
     uid == 0 || uid == rustix::process::geteuid().as_raw()
 }
@@ -96,7 +96,7 @@ fn number(digits: &[u8]) -> Option<u64> {
     std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
-/// Adds an extent, as part of the last one where it continues it.
+/// Adds an extent, as part of the last one if it continues it.
 fn append(found: &mut Vec<PlacedExtent>, extent: PlacedExtent) {
     if let Some(last) = found.last_mut()
         && last.start.0 + last.len == extent.start.0

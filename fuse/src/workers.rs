@@ -1,18 +1,18 @@
 //! Threads beside those that serve requests, for answers that need other requests to be served first.
 //!
-//! A server that has the kernel write its pages waits for requests of the kernel. Were it a thread that serves, all of them
-//! could come to wait so, and no thread be left to serve what they wait for.
+//! A server that makes the kernel write its pages waits for requests of the kernel. If serving threads did this, all
+//! of them could wait, and no thread would be left to serve those requests.
 
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 
-/// Enough that one long answer does not hold up all others; each waits and does little else.
+/// Enough that one long answer does not delay all others; each thread mostly waits.
 const THREADS: usize = 4;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// The threads; they begin with the first job, and end, with all jobs done, when this is dropped.
+/// The threads. They begin with the first job, and end, with all jobs done, when this is dropped.
 #[derive(Default)]
 pub(crate) struct Workers(OnceLock<Pool>);
 
@@ -22,7 +22,7 @@ struct Pool {
 }
 
 impl Workers {
-    /// Has a job done by one of the threads. As many wait as there are requests of the kernel, which bounds those.
+    /// Passes a job to one of the threads. Waiting jobs are bounded by the kernel's requests.
     pub(crate) fn add(&self, job: impl FnOnce() + Send + 'static) {
         let pool = self.0.get_or_init(Pool::start);
         let mut job: Job = Box::new(job);
@@ -32,9 +32,9 @@ impl Workers {
                 Err(back) => job = back.0,
             }
         }
-        // No thread could be started, or all of them have died: this one is late, and has a thread of its own.
+        // No thread could be started, or all of them have died: this job is late, and has a thread of its own.
         if thread::Builder::new().name("aside".to_owned()).spawn(job).is_err() {
-            // The reply goes with the job, and a reply that is dropped says EIO.
+            // The reply goes with the job, and a dropped reply sends EIO.
         }
     }
 }
@@ -65,7 +65,7 @@ impl Drop for Pool {
     fn drop(&mut self) {
         drop(self.jobs.take());
         for thread in self.threads.drain(..) {
-            // One that died has said so.
+            // A thread that died has reported it.
             let _ = thread.join();
         }
     }

@@ -1,4 +1,4 @@
-//! What a run of the tests is asked for through the environment.
+//! Settings of a test run from environment variables.
 
 use std::time::{Duration, Instant};
 

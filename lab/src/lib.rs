@@ -1,5 +1,5 @@
-//! The lab: reference model, random sequences of operations and of calls, crash images, behaviour suite, fuzz targets, images
-//! of older versions.
+//! The lab: reference model, random sequences of operations and of calls, crash images, behaviour suite, fuzz targets,
+//! and images of older versions.
 
 pub mod calls;
 pub mod crash;

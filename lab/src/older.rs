@@ -11,13 +11,13 @@ const CHECKSUM: usize = 8;
 const VERSION: usize = 16;
 const OLDEST_READER: usize = 20;
 
-/// Makes what mkfs has just made a file system of version 1. The versions differ in no byte of an empty one, but for the
-/// two that say which it is.
+/// Turns a fresh result of mkfs into a file system of version 1. Of an empty file system, the versions differ only in
+/// the two version fields and the checksum.
 pub fn make_version_1(pm: &impl Pm) -> Result<()> {
     make_version(pm, 1)
 }
 
-/// Says in both copies of the superblock that the file system is of this version, and that no older program can read it.
+/// Sets the version in both copies of the superblock, and that no older program can read the file system.
 pub fn make_version(pm: &impl Pm, version: u32) -> Result<()> {
     for offset in COPIES {
         let mut bytes = [0u8; LEN];

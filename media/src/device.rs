@@ -1,4 +1,4 @@
-//! What media are made of: a plain file, a file on an fsdax mount, a block device or a devdax character device, opened
+//! Devices below media: a plain file, a file on an fsdax mount, a block device or a devdax character device, opened
 //! and locked against a second owner.
 
 use std::fs::{self, File, OpenOptions};
@@ -15,7 +15,7 @@ use rustix::ioctl::{Getter, Opcode, ioctl, opcode};
 
 use crate::usage::user_of;
 
-/// What kind of thing a device is.
+/// The kind of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeviceKind {
     /// A regular file; whether it is on an fsdax mount shows when it is mapped.
@@ -54,7 +54,7 @@ const PAGE: u64 = 4096;
 const LOCK_PATIENCE: Duration = Duration::from_millis(40);
 
 impl Device {
-    /// Opens what is there. A writer owns it alone; readers share it.
+    /// Opens an existing device. A writer owns it alone; readers share it.
     pub(crate) fn open(path: &Path, read_only: bool) -> Result<Device> {
         let name = path.display().to_string();
         let metadata = fs::metadata(path).map_err(|e| open_error(&name, e))?;
@@ -99,7 +99,7 @@ impl Device {
             })
             .and_then(|()| Device::from_locked(file, DeviceKind::File, name));
         if made.is_err() {
-            // Nobody else can have come to need this file, so half of one need not stay behind.
+            // No other process can have come to need this file, so half of one need not stay behind.
             let _ = fs::remove_file(path);
         }
         made
@@ -154,7 +154,7 @@ impl Device {
         self.file.write_all_at(block, offset).and_then(|()| self.file.sync_data()).map_err(|_| FAILED)
     }
 
-    /// Allocates what is missing of a file's space, without changing its bytes.
+    /// Allocates the missing space of a file, without changing its bytes.
     pub(crate) fn allocate(&self) -> Result<()> {
         if self.kind != DeviceKind::File {
             return Ok(());
@@ -171,7 +171,7 @@ impl Device {
     }
 }
 
-/// Opens what is there, with more flags, and locks it: to read with others, or alone.
+/// Opens an existing device, with more flags, and locks it: to read with others, or alone.
 fn open_locked(path: &Path, name: &str, read_only: bool, flags: i32) -> Result<File> {
     let file = OpenOptions::new()
         .read(true)
@@ -183,7 +183,7 @@ fn open_locked(path: &Path, name: &str, read_only: bool, flags: i32) -> Result<F
     Ok(file)
 }
 
-/// Gives a plain file another size, unless somebody owns it: [`Busy`](Kind::Busy).
+/// Gives a plain file another size, unless it has an owner: [`Busy`](Kind::Busy).
 pub fn resize_unowned(path: &Path, len: u64) -> Result<()> {
     let name = path.display().to_string();
     let file = open_locked(path, &name, false, 0)?;
@@ -201,7 +201,7 @@ pub(crate) fn open_error(name: &str, error: io::Error) -> Error {
     Error::new(kind).operation("open").object(name)
 }
 
-/// The error of a user who may not open a device or a file.
+/// The error of a user without the permission to open a device or a file.
 pub fn no_access(name: &str) -> Error {
     Error::new(Kind::AccessDenied)
         .operation("open")

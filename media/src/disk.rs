@@ -1,11 +1,13 @@
-//! Emulated disks: when an access to a disk that is not there would be done.
+//! Emulated disks: the times at which accesses to a disk that is not there would be done.
 //!
-//! A [`Disk`] says what is emulated, by name or by numbers. A [`Pace`] is one such disk at work: it is told of every read,
-//! write and flush, and says when each is done; [`wait_until`] waits for that. The data is somewhere else.
+//! A [`Disk`] is the specification, by name or by numbers. A [`Pace`] is one such disk at work: it takes every read,
+//! write and flush, and returns the time at which each is done; [`wait_until`] waits for that. The data is somewhere
+//! else.
 //!
-//! The model: an access takes its latency, and its bytes take their share of the disk's time, which reads and writes
-//! share; it is done when both are over, so that many small accesses at once overlap and large ones run at the
-//! bandwidth. A disk that seeks does one access at a time, and one that goes on where the last one ended has no latency.
+//! The model: an access takes its latency, and its bytes take their share of the disk's bandwidth, which reads and
+//! writes share. It is done when both are over. So many small accesses at once overlap, and large ones run at the
+//! bandwidth. A disk that seeks does one access at a time, and an access that continues at the end of the last one
+//! has no latency.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -26,7 +28,7 @@ pub struct Disk {
     pub read_latency_ns: u64,
     /// Of a small write, its transfer included.
     pub write_latency_ns: u64,
-    /// Of a flush of what was written before.
+    /// Of a flush of earlier writes.
     pub flush_ns: u64,
     /// Of reads, when nothing is written.
     pub read_bandwidth: u64,
@@ -165,7 +167,7 @@ impl fmt::Display for Disk {
     }
 }
 
-/// What is done to a disk; offsets and lengths in bytes.
+/// An access to a disk; offsets and lengths in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
     /// Reads so many bytes there.
@@ -182,7 +184,7 @@ pub enum Access {
         /// The number of bytes.
         len: u64,
     },
-    /// Makes durable what was written.
+    /// Makes earlier writes durable.
     Flush,
 }
 

@@ -1,11 +1,11 @@
 //! DRAM in huge pages, handed out in frames of a block.
 //!
-//! What the write buffer holds is met in any order. In pieces of the heap each of them has an entry of the TLB for itself, and
-//! walks of page tables cost a fifth of a write to DRAM. The kernel gives huge pages to who asks for them, and its own page
-//! cache is mapped by them throughout.
+//! Blocks of the write buffer are accessed in any order. In pieces of the heap each of them needs its own entry of
+//! the TLB, and walks of page tables cost a fifth of a write to DRAM. The kernel gives huge pages on request, and its
+//! own page cache is mapped by them throughout.
 //!
-//! A [`Frame`] counts who has it, as an `Arc` does. The counts lie together beside the frames, not before each of them, where
-//! every look at one would take a line of the cache more.
+//! A [`Frame`] counts its owners, as an `Arc` does. The counts lie together beside the frames, not before each of
+//! them, where every access to a count would take a line of the cache more.
 
 use std::alloc::{Layout, handle_alloc_error};
 use std::fmt;
@@ -18,28 +18,29 @@ use nacre_engine::BLOCK_SIZE;
 use crate::real::map::Mapping;
 
 const BLOCK: usize = BLOCK_SIZE as usize;
-/// As many as may have one frame: the counts of a huge page's frames are eight lines of the cache. Those who are making one
-/// more at the same time are fewer than what lies between this and a wrong count.
+/// The most owners of one frame: the counts of a huge page's frames are eight lines of the cache. Threads that add an
+/// owner at the same time are fewer than the counts between this and an overflow.
 const MOST: u8 = 100;
 
-/// Frames that were allocated together. Their memory goes with the last of them.
+/// Frames that were allocated together. Their DRAM is freed with the last of them.
 struct Region {
     mapping: Mapping,
-    /// How many have each frame; 0 when nobody will have it again.
+    /// The number of owners of each frame; 0 when it is not used again.
     counts: Box<[AtomicU8]>,
 }
 
-/// A block of DRAM: 4096 bytes at a multiple of that, which any number share, and which the only one to have it may change.
+/// A block of DRAM: 4096 bytes at a multiple of that, which any number share, and which the only one to have it may
+/// change.
 pub struct Frame {
     region: Arc<Region>,
     number: u32,
 }
 
 impl Frame {
-    /// So many frames of zeros, which lie together. They take memory when they are first written to; huge pages take it
+    /// So many frames of zeros, which lie together. They take DRAM when they are first written to; huge pages take it
     /// 2 MiB at once.
     ///
-    /// Where the kernel has no addresses for them, that is handled as when the heap has none.
+    /// If the kernel has no addresses for them, that is handled as an allocation error of the heap.
     pub fn allocate(count: u32) -> Vec<Frame> {
         let size = count as usize * BLOCK;
         let Ok(mapping) = Mapping::anonymous(size as u64) else {
@@ -50,9 +51,9 @@ impl Frame {
         (0..count).map(|number| Frame { region: Arc::clone(&region), number }).collect()
     }
 
-    /// The bytes, to be changed, when nobody else has the frame.
+    /// The bytes, to be changed, if the frame has no other owner.
     pub fn get_mut(&mut self) -> Option<&mut [u8; BLOCK]> {
-        // Whoever gave it up has read from it before.
+        // The owner that gave it up has read from it before.
         if self.count().load(Ordering::Acquire) != 1 {
             return None;
         }
@@ -61,7 +62,7 @@ impl Frame {
         Some(unsafe { &mut *self.bytes() })
     }
 
-    /// Nobody will have it again: its memory goes back to the kernel, if nobody else has it now.
+    /// Drops a frame that is not used again. Its DRAM goes back to the kernel, if it has no other owner.
     pub(crate) fn discard(mut self) {
         if self.get_mut().is_some() {
             // SAFETY: nobody else has the frame, and it ends here: there is no reference to its bytes.

@@ -1,6 +1,6 @@
-//! What kind of persistent memory is emulated: latencies and bandwidths, by name or by numbers.
+//! The persistent memory to emulate: latencies and bandwidths, by name or by numbers.
 //!
-//! The model is that of HiNFS (paper 000, section 5.1): memory is slower than DRAM by a delay for each line that is
+//! The model is that of HiNFS (paper 000, section 5.1): PM is slower than DRAM by a delay for each line that is
 //! flushed or stored past the cache, and all writers together have a bandwidth.
 
 use std::borrow::Cow;
@@ -11,7 +11,7 @@ use nacre_engine::{Error, Kind, LINE_SIZE};
 
 /// Latencies in nanoseconds, bandwidths in bytes per second over all threads; 0 is no delay and no cap.
 ///
-/// A latency is what an access takes in all: what the real memory took is deducted from it.
+/// A latency is the whole time of an access: the time that the underlying DRAM or PM took is deducted from it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Emulation {
     /// The name of the preset, or `custom`.
@@ -24,8 +24,8 @@ pub struct Emulation {
     pub read_latency_ns: u64,
     /// Cap on the sum of all readers.
     pub read_bandwidth: u64,
-    /// Bytes that cannot be accessed, as after an uncorrectable error of the hardware: offset and length. Their lines are good
-    /// again when their whole block of 4096 bytes is written.
+    /// Bytes that cannot be accessed, as after an uncorrectable error of the hardware: offset and length. Their lines
+    /// are good again when their whole block of 4096 bytes is written.
     pub poison: Vec<(u64, u64)>,
 }
 

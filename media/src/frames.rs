@@ -1,9 +1,8 @@
-//! Frames of DRAM that those who share them take and give back: blocks that wait to be written, and blocks that are only
-//! remembered.
+//! Frames of DRAM that several users share: for blocks that wait to be written, and for blocks that are only cached.
 //!
-//! The number of frames is bounded by what its users have said that they may have ([`Frames::grow`]). Of what one of them may
-//! have, he says how much he does not use now ([`Frames::set_idle`]); another may use that for what he can drop at once, when
-//! he is asked to. Who asks is told how by the contract between the two; here is only the number.
+//! The number of frames is bounded by the sum of the users' limits ([`Frames::grow`]). One user sets how much of its
+//! own limit is idle ([`Frames::set_idle`]). Another user may use that part for blocks that it can drop at once when
+//! it is asked to. The two users agree on how they ask; this module only keeps the number.
 
 use nacre_engine::BLOCK_SIZE;
 use nacre_engine::sync::Mutex;
@@ -23,7 +22,7 @@ const TRIES: usize = 64;
 #[derive(Debug, Default)]
 pub struct Frames {
     state: Mutex<State>,
-    /// Of what one user may have, blocks that he leaves to the others.
+    /// Blocks within the limit of one user that it leaves to the others.
     idle: AtomicU64,
 }
 
@@ -34,28 +33,28 @@ struct State {
     /// All that there are, and how many of them go as soon as they are given back.
     count: u64,
     excess: u64,
-    /// Those that nobody uses.
+    /// Those that are not in use.
     spare: Vec<Frame>,
-    /// Those that were given back while somebody still read from them.
+    /// Those that were given back while a reader still had them.
     lent: Vec<Frame>,
-    /// Those that nobody has used yet.
+    /// Those that were never used.
     fresh: Vec<Frame>,
 }
 
 impl Frames {
-    /// Somebody may have so many blocks more.
+    /// Raises the limit of a user by so many blocks.
     pub fn grow(&self, blocks: u64) {
         let mut state = self.state.lock();
         state.most += blocks;
         state.excess = state.excess.saturating_sub(blocks);
     }
 
-    /// Somebody may have so many blocks less, and has given back what he had of them. Their memory is the kernel's again.
+    /// Lowers the limit of a user by so many blocks, which it has given back. Their DRAM returns to the kernel.
     pub fn shrink(&self, blocks: u64) {
         let mut state = self.state.lock();
         state.most = state.most.saturating_sub(blocks);
         let State { most, count, fresh, .. } = &mut *state;
-        // They never took memory.
+        // They never took DRAM.
         let unused = fresh.len().min(count.saturating_sub(*most) as usize);
         fresh.truncate(fresh.len() - unused);
         *count -= unused as u64;
@@ -63,10 +62,10 @@ impl Frames {
         state.trim();
     }
 
-    /// So many blocks of his he leaves to the others from now on. More only after they were not used any more; who leaves
-    /// less asks the others for them before he uses them.
+    /// Sets how many blocks of one user are idle. The user raises the number only after it has stopped using the
+    /// blocks. After it lowers the number, it asks the others for the blocks before it uses them.
     pub fn set_idle(&self, blocks: u64) {
-        // Who makes room looks at this behind a lock that all take who use what is idle.
+        // A user that gives up frames reads this behind a lock that all users of idle frames take.
         self.idle.store(blocks, Ordering::Relaxed);
     }
 
@@ -75,9 +74,10 @@ impl Frames {
         self.idle.load(Ordering::Relaxed)
     }
 
-    /// A frame that nobody has; its bytes are anything. Those that were in use lie in the caches.
+    /// A frame that nobody has; its bytes are anything. A frame that was used before is preferred, because it is in
+    /// the CPU caches.
     ///
-    /// Who takes more than there may be gets more: as many as are still read from, or as others are giving back.
+    /// The limit is not strict: a caller beyond it gets as many more as are still read from, or are being given back.
     pub fn take(&self) -> Frame {
         self.state.lock().take()
     }
@@ -100,7 +100,7 @@ impl Frames {
         state.trim();
     }
 
-    /// Frames that were used once and that nobody uses now.
+    /// Frames that were used before and are not in use now.
     pub fn spare(&self) -> u64 {
         let state = self.state.lock();
         (state.spare.len() + state.lent.len()) as u64
@@ -131,7 +131,7 @@ impl State {
         frame
     }
 
-    /// Gives memory up that is too much.
+    /// Returns the DRAM of excess frames.
     fn trim(&mut self) {
         while self.excess > 0
             && let Some(frame) = self.spare.pop()

@@ -1,4 +1,4 @@
-//! The bytes of a memory as a value: cheap to copy, and to compare with a relative.
+//! The content of simulated memory as a value: cheap to copy, and to compare with a relative.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,11 +7,11 @@ use nacre_engine::{BLOCK_SIZE, LINE_SIZE};
 
 const BLOCK: usize = BLOCK_SIZE as usize;
 
-/// The content of a memory: a base that relatives share, and the blocks that differ from it.
+/// The content of simulated memory: a base that relatives share, and the blocks that differ from it.
 #[derive(Debug, Clone)]
 pub struct Image {
     base: Arc<Vec<u8>>,
-    /// Each of [`BLOCK_SIZE`] bytes, the last one of the memory perhaps less.
+    /// Each of [`BLOCK_SIZE`] bytes, the last one perhaps less.
     changed: Arc<BTreeMap<u64, Arc<Vec<u8>>>>,
 }
 

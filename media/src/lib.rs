@@ -1,10 +1,10 @@
 //! Persistent memory and the disks below it: real, emulated and simulated.
 //!
-//! [`Pm`] is the interface. The tokens [`Stored`], [`Flushed`] and [`Durable`] prove order by types.
-//! [`RealPm`] is a mapped device, slowed down where an [`Emulation`] says so; [`SimPm`] is simulated memory, whose
-//! recorded [`Trace`] the module [`crash`] turns into crash images. An [`Overlay`] keeps stores from what is below it.
-//! [`block`] are the disks below, and [`disk`] what they are slowed down to. A [`Frame`] is a block of DRAM above, and
-//! [`Frames`] are those of a file system.
+//! [`Pm`] is the interface. The tokens [`Stored`], [`Flushed`] and [`Durable`] prove order by types. [`RealPm`] is a
+//! mapped device, slowed down where an [`Emulation`] says so; [`SimPm`] is simulated memory, whose recorded [`Trace`]
+//! the module [`crash`] turns into crash images. An [`Overlay`] keeps stores from the medium below it. [`block`] are
+//! the disks below, and [`disk`] their emulation. A [`Frame`] is a block of DRAM above, and [`Frames`] are those of a
+//! file system.
 
 #[cfg(not(target_arch = "x86_64"))]
 compile_error!("the stores, flushes and fences of this crate are written for x86-64 only");

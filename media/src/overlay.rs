@@ -1,4 +1,4 @@
-//! Memory whose stores stay in DRAM: what a repair would do is done on it, and the media below keep what they have.
+//! Persistent memory whose stores stay in DRAM: a repair can run on it, and the media below stay unchanged.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,8 +11,9 @@ use crate::token::{Durable, Flushed, Stored};
 const BLOCK: usize = BLOCK_SIZE as usize;
 const LINE: usize = LINE_SIZE as usize;
 
-/// The memory `below` with changes that are forgotten when this is dropped. They take a block of DRAM for each block
-/// that is stored to. Media errors refuse here what they refuse there, so that what would be done can be done.
+/// The medium `below`, with changes that are forgotten when this is dropped. Each block that is stored to takes a
+/// block of DRAM. Media errors refuse the same accesses as below, so that a dry run shows only repairs that can be
+/// done.
 #[derive(Debug)]
 pub struct Overlay<'a, P> {
     below: &'a P,

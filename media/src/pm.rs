@@ -9,8 +9,8 @@ use crate::token::{Durable, Flushed, Stored};
 /// Persistent memory: bytes that are loaded and stored at offsets, with explicit flushes and fences.
 ///
 /// Offsets and lengths are in bytes. An access outside `0..len()` is an error
-/// ([`InvalidInput`](nacre_engine::Kind::InvalidInput)), a load or store where the hardware has lost what was there
-/// [`Media`](nacre_engine::Kind::Media). No reference into the memory is ever given out.
+/// ([`InvalidInput`](nacre_engine::Kind::InvalidInput)). A load or store of bytes that the hardware has lost is the
+/// error [`Media`](nacre_engine::Kind::Media). No reference to the bytes is ever given out.
 ///
 /// The crash model: an aligned 8-byte store is atomic. Ordinary stores to one line (64 bytes) reach media in order.
 /// Non-temporal stores reach it in any combination of their 8-byte words. A line that was not flushed, or flushed and
@@ -46,7 +46,8 @@ pub trait Pm: Send + Sync {
     /// Starts writing back the lines of a store.
     fn flush(&self, stored: Stored) -> Flushed;
 
-    /// Starts writing back the lines of several stores; a line that neighbours share, in the order of their addresses, once.
+    /// Starts writing back the lines of several stores; a line that neighbours share, in the order of their
+    /// addresses, once.
     #[track_caller]
     fn flush_all(&self, stored: impl IntoIterator<Item = Stored>) -> Option<Flushed> {
         let mut stored = stored.into_iter();
@@ -74,8 +75,8 @@ pub trait Pm: Send + Sync {
     /// start) are copied past the CPU cache; the entry counts only when all of it is there.
     fn publish_entry(&self, offset: u64, bytes: &[u8], after: Durable) -> Result<Flushed>;
 
-    /// Ranges that are known to be bad before anything accesses them: from the kernel's list of the device, and from what it told
-    /// this process. Where no list is kept there is nothing.
+    /// Ranges that are known to be bad before anything accesses them: from the kernel's list of the device, and from
+    /// its signals to this process. Empty where no list is kept.
     fn known_errors(&self) -> Vec<Range<u64>> {
         Vec::new()
     }

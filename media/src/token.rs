@@ -1,8 +1,8 @@
 //! Order on persistent memory as types.
 //!
-//! A store is *stored* until its lines are flushed, *flushed* until a fence, and *durable* after it. Each step consumes
-//! the token of the step before, so a forgotten flush or fence does not compile, or is at least an unused `#[must_use]`.
-//! Tokens are not `Send`: a fence orders the stores of its own core only.
+//! A store is *stored* until its lines are flushed, *flushed* until a fence, and *durable* after it. Each step
+//! consumes the token of the step before, so a forgotten flush or fence does not compile, or is at least an unused
+//! `#[must_use]`. Tokens are not `Send`: a fence orders the stores of its own core only.
 
 use std::marker::PhantomData;
 
@@ -74,8 +74,8 @@ impl Durable {
         Durable::new()
     }
 
-    /// The same proof for one commit of several that depend on the same stores: what is durable stays so. Of what was stored
-    /// after the proof was made it proves nothing.
+    /// The same proof for one commit of several that depend on the same stores: durable stores stay so. It proves
+    /// nothing of stores after the proof was made.
     pub fn again(&self) -> Durable {
         Durable::new()
     }

@@ -1,9 +1,9 @@
 //! The users of a device, under any name: of the device or file that the name stands for, of all that it is made of,
 //! and of all that is made of it.
 //!
-//! A lock is on one inode. A loop device over a file, a partition, a device of the device mapper, and another node of a block
-//! device all lead to the same bytes past that lock. So a device that is to be overwritten is looked at together with
-//! all below it, and with the loop devices above any of these.
+//! A lock is on one inode. A loop device over a file, a partition, a device of the device mapper, and another node of
+//! a block device all lead to the same bytes past that lock. So a device that is to be overwritten is looked at
+//! together with all below it, and with the loop devices above any of these.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -58,7 +58,8 @@ impl Place {
     }
 }
 
-/// Fails when somebody uses what a path leads to, under this or another name: [`Busy`](Kind::Busy). Nothing is changed.
+/// Fails if the device or file at a path is in use, under this or another name: [`Busy`](Kind::Busy). Nothing is
+/// changed.
 pub fn require_unused(path: &Path) -> Result<()> {
     let name = path.display().to_string();
     let target = Place::at(path.to_owned()).ok_or_else(|| {

@@ -1,10 +1,10 @@
-//! What reads of files on tiers have shown, and how much is read ahead for that.
+//! Read-ahead of files on tiers: the read history, and how much is read ahead because of it.
 //!
-//! It is known in DRAM, of so many files at the most: of one that was forgotten the window grows anew.
+//! The history is in DRAM, for a limited number of files. If a file's history was dropped, its window grows anew.
 //!
-//! What a read finds missing it fetches itself, with the rest of its window. What comes behind that is left to
-//! [threads](Ahead::take) that fetch it meanwhile, where there are any: who comes to a block that one of them is fetching
-//! waits for that.
+//! A read fetches its missing blocks itself, with the rest of its window. The blocks behind that are left to
+//! [threads](Ahead::take), if there are any, that fetch them meanwhile. A reader that reaches a block being fetched
+//! waits for it.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::BuildHasherDefault;
@@ -21,14 +21,14 @@ use crate::data::Reading;
 use crate::fs::MoverFs;
 
 const SHARDS: usize = if SMALL { 1 } else { 64 };
-/// Files that a shard knows at the most: 16,384 in all, about 4 MiB.
+/// Files that a shard knows, at most: 16,384 in all, about 4 MiB.
 const MAX_FILES: usize = 256;
-/// Ranges that wait to be fetched at the most: of more, who reads fetches them himself.
+/// Ranges that wait to be fetched, at most. Beyond that a reader fetches the blocks itself.
 const MAX_WAITING: usize = 64;
 
 type Files = HashMap<InodeId, ReadAhead, BuildHasherDefault<InodeHasher>>;
 
-/// What is known of all files.
+/// The read history of all files.
 pub(crate) struct Readers {
     shards: Box<[Mutex<Files>]>,
 }
@@ -38,30 +38,30 @@ impl Readers {
         Readers { shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
     }
 
-    /// A read of blocks of a file; gives how many are to be fetched at once, `most` at the most, or 0 for only those that are
-    /// read; and what is worth fetching meanwhile.
+    /// Notes a read of blocks of a file. Gives how many are to be fetched at once, at most `most`, or 0 for only those
+    /// that are read; and the range worth fetching meanwhile.
     pub(crate) fn read(&self, id: InodeId, start: u64, blocks: u64, most: u64) -> (u64, Range<u64>) {
         let mut files = self.shards[id.number as usize % SHARDS].lock();
         if files.len() >= MAX_FILES && !files.contains_key(&id) {
-            // Which of them is read on nobody knows: all begin anew.
+            // It is unknown which of them is read on: all begin anew.
             files.clear();
         }
         files.entry(id).or_default().read_on(start, blocks, most)
     }
 }
 
-/// Blocks of a file that somebody will read soon. It keeps nothing of a file that is removed meanwhile.
+/// Blocks of a file that will be read soon. It keeps nothing of a file that is removed meanwhile.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Fetch {
     id: InodeId,
     blocks: Range<u64>,
 }
 
-/// What is to be fetched by those who have nothing else to do.
+/// Ranges to be fetched by the read-ahead threads.
 pub struct Ahead {
     queue: Mutex<Queue>,
     comes: Condvar,
-    /// Somebody fetches.
+    /// Read-ahead threads are running.
     is_served: AtomicBool,
 }
 
@@ -79,7 +79,7 @@ impl Ahead {
         }
     }
 
-    /// From now on threads [take](Ahead::take) what is left.
+    /// Starts read-ahead: from now on threads [take](Ahead::take) ranges.
     pub fn begin(&self) {
         self.queue.lock().is_over = false;
         self.is_served.store(true, Ordering::Relaxed);
@@ -97,7 +97,7 @@ impl Ahead {
         None
     }
 
-    /// Nobody fetches any more.
+    /// Ends read-ahead.
     pub fn end(&self) {
         self.is_served.store(false, Ordering::Relaxed);
         let mut queue = self.queue.lock();
@@ -106,7 +106,7 @@ impl Ahead {
         self.comes.notify_all();
     }
 
-    /// Leaves blocks to be fetched, if somebody does that and is not far behind.
+    /// Leaves blocks to be fetched, if there are read-ahead threads that are not far behind.
     pub(crate) fn leave(&self, id: InodeId, blocks: Range<u64>) {
         if blocks.is_empty() || !self.is_served.load(Ordering::Relaxed) {
             return;
@@ -120,7 +120,7 @@ impl Ahead {
 }
 
 impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
-    /// Fetches into DRAM what of these blocks is on tiers. What cannot be read is told to who reads it.
+    /// Fetches into DRAM those of these blocks that are on tiers. The error for an unreadable block goes to its reader.
     pub fn fetch(&self, fetch: &Fetch) -> Result<()> {
         let Range { start, end } = fetch.blocks;
         let node = self.layout.node(fetch.id)?;

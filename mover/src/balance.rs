@@ -1,9 +1,9 @@
-//! When blocks move for the sake of reads: persistent memory and DRAM are to have their parts of them.
+//! Moves for the sake of reads: PM and DRAM are to serve their shares of the reads.
 //!
-//! Where most reads of the last four seconds came from persistent memory, what is read most of it moves to disk, and into
-//! DRAM, from where it is read from then on. Where most came from tiers, what is read most of these moves up, while
-//! persistent memory has room below its threshold (TPFS, equation 2, 5.2 and 5.4). Under the same condition what DRAM
-//! [does not have](crate::missed) moves up, whether reads are in balance or not.
+//! If most reads of the last four seconds came from PM, its most-read data moves to disk, and into DRAM, which serves
+//! it from then on. If most came from tiers, their most-read data is promoted, while PM has room below its threshold
+//! (TPFS, equation 2, 5.2 and 5.4). Under the same condition blocks that DRAM [does not have](crate::missed) are
+//! promoted, whether reads are in balance or not.
 
 use std::ops::ControlFlow;
 
@@ -19,23 +19,23 @@ use crate::keeper::{Current, Keeper, Why};
 use crate::status::{Doing, Way};
 use crate::watch::{Chosen, millis};
 
-/// This share of the DRAM for blocks of tiers takes in what was on persistent memory in a second; then it is looked at
-/// what came of it.
+/// Divisor of the DRAM for blocks of tiers: this share of it takes in data of PM in a second, before the effect is
+/// looked at.
 const DRAM_SHARE: u64 = 4;
-/// Bytes that move up in a second at the most.
+/// Bytes that are promoted in a second, at most.
 const UP_IN_A_SECOND: u64 = 256 << 20;
-/// Bytes that move at once: somebody who needs space may be waiting for the mover.
+/// Bytes that move at once, because an operation that needs space may be waiting for the mover.
 const AT_ONCE: u64 = 16 << 20;
 /// Usage stays this many percent below the threshold above which blocks move down again.
 const ROOM: f64 = 2.0;
 const SECOND_MS: u64 = 1000;
 
-/// What is known of reads.
+/// The statistics of reads.
 #[derive(Debug, Default)]
 pub(crate) struct Balance {
     dataflow: Dataflow,
     disk_reads: DiskReads,
-    /// What the last four seconds ask for.
+    /// The direction that the last four seconds ask for.
     flow: Option<Flow>,
     /// Blocks that may move for that until the second is over.
     left: u64,
@@ -79,7 +79,7 @@ impl Balance {
         };
     }
 
-    /// Where reads want what they read most.
+    /// The direction in which reads want their most-read data to move.
     pub(crate) fn flow(&self) -> Option<Flow> {
         self.flow
     }
@@ -113,7 +113,7 @@ impl Keeper {
         self.allowance = self.allowance.saturating_sub_unsigned(blocks * BLOCK_SIZE);
     }
 
-    /// A file does not move for the sake of reads; gives what is to be told of that.
+    /// Notes that a file does not move for the sake of reads; gives the error to report, if there is one.
     pub(crate) fn passed_by(&mut self, id: InodeId, error: Error) -> Option<Error> {
         match error.kind() {
             // It was removed.
@@ -167,9 +167,9 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         Ok(raised? + moved)
     }
 
-    /// Moves what was read last of persistent memory to the fastest tier that has room, and into DRAM, as one batch of one
-    /// file after another; `hot` is the one of which the rest comes next. `None` when nothing more was read, or DRAM is full:
-    /// what it has no room for would be read from disk, or others would.
+    /// Moves the data of PM that was read last to the fastest tier that has room, and into DRAM, as one batch of one
+    /// file after another. `hot` is the file whose rest comes next. `None` when nothing more was read, or DRAM is full:
+    /// data without room there would be read from disk, or would displace other data.
     fn lower_hottest(
         &self,
         keeper: &mut Keeper,
@@ -208,7 +208,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         failure.map_or(Ok(Some(moved)), Err)
     }
 
-    /// Brings up what was read last of tiers. `None` when nothing more was read.
+    /// Promotes the data of tiers that was read last. `None` when nothing more was read.
     fn raise_hottest(&self, keeper: &mut Keeper) -> Result<Option<u64>> {
         let Some(hot) = keeper.below.hottest(None) else { return Ok(None) };
         let (moved, failure) = self.raise(keeper, &hot);
@@ -226,8 +226,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         }
     }
 
-    /// Brings up what of a file is hot, group by group, while there is room; gives the number of blocks that moved, and what
-    /// went wrong.
+    /// Promotes the hot blocks of a file, group by group, while there is room; gives the number of blocks that moved,
+    /// and the error.
     fn raise(&self, keeper: &mut Keeper, hot: &Chosen) -> (u64, Option<Error>) {
         let mut moved = 0;
         let done = self.layout.node(hot.id).and_then(|node| {

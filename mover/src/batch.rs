@@ -2,12 +2,12 @@
 //! device, and behind that a commit for each file (paper 002, section 5.5). With small files the flushes of a device would
 //! take longer than everything else.
 //!
-//! [`Batch`] is gathered by who knows what is to move, without a lock: each block has the version that it was found with.
-//! A file of which blocks were written meanwhile gives these up, one that fails does so alone; their space is free again, and
-//! the others are no worse for it.
+//! A [`Batch`] is gathered without a lock: each block has the version that it was found with. If blocks of a file were
+//! written meanwhile, the file gives these up. If a file fails, it does so alone. The space of both is free again, and
+//! the other files are not affected.
 //!
-//! Blocks that are on tiers must not be another's before they were read: who gathers such holds a
-//! [`Reading`](crate::data::Reading) until the batch has moved. Those on persistent memory are read through their file and need none.
+//! Blocks on tiers must not be reused before they were read, so the gatherer of such holds a
+//! [`Reading`](crate::data::Reading) until the batch has moved. Blocks in PM are read through their file and need none.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -23,14 +23,14 @@ use crate::keeper::Why;
 use crate::migrate::{Moved, Taken};
 use crate::pieces;
 
-/// Files of a batch at the most: they are held while it moves.
+/// Files of a batch, at most: they are held while it moves.
 const MAX_FILES: usize = 4096;
 
 /// Blocks that are in DRAM at once on their way, so that a larger group takes no more of it, and none that has to be faulted
 /// in.
 pub(crate) const AT_ONCE: u64 = MOST_LENT as u64 / BLOCK_SIZE;
 
-/// What moves as one; at most a group.
+/// Blocks that move as one; at most a group.
 pub(crate) struct Batch<N> {
     parts: Vec<Part<N>>,
     /// The files that they are of.
@@ -38,8 +38,8 @@ pub(crate) struct Batch<N> {
     blocks: u64,
 }
 
-/// What of a file moves. A file has one part of a batch, or its first commit would make another one of the versions that the
-/// second was found with.
+/// The blocks of a file that move. A file has one part of a batch; otherwise its first commit would change the versions
+/// that the second part was found with.
 pub(crate) struct Part<N> {
     id: InodeId,
     node: N,
@@ -64,7 +64,7 @@ impl<N> Batch<N> {
         self.blocks
     }
 
-    /// What moves of each file, in the order in which it was gathered.
+    /// The part of each file, in the order in which it was gathered.
     pub(crate) fn parts(&self) -> &[Part<N>] {
         &self.parts
     }
@@ -85,8 +85,8 @@ impl<N> Part<N> {
         self.blocks
     }
 
-    /// Its first blocks, so many at the most; `None` where that is none. Where it would be all, half of them: not all that counts
-    /// as free can be had while somebody reads what it was.
+    /// Its first blocks, at most `most`; `None` if that is none. If that were all, half of them: blocks still being
+    /// read count as free but cannot be taken.
     fn first(&self, most: u64) -> Option<Part<N>>
     where
         N: Clone,
@@ -117,7 +117,7 @@ pub(crate) struct To {
     pub(crate) tier: u8,
     /// They stay in DRAM, too.
     pub(crate) keep: bool,
-    /// It makes room for what was accepted before, and may take what is set aside for that.
+    /// It makes room for reserved data, and may take reserved space for that.
     pub(crate) promised: bool,
     /// Where there is no room for all of a file's blocks, some may move.
     pub(crate) partly: bool,
@@ -128,7 +128,7 @@ struct Intake<'p, N> {
     parts: &'p [Part<N>],
     /// Whether each that it got to could be read.
     came: Vec<Result<()>>,
-    /// What comes next of the last of these, and how many blocks of that were read.
+    /// The next piece of the last of these, and how many blocks of it were read.
     piece: usize,
     done: u64,
 }
@@ -138,8 +138,8 @@ impl<'p, N> Intake<'p, N> {
         Intake { parts, came: Vec::new(), piece: 0, done: 0 }
     }
 
-    /// What comes next of a part, so many blocks at the most. Nothing behind the last one, and where `may_go_on` says no
-    /// before one that is not the first: then it ends there.
+    /// The next pieces of a part, at most `blocks` blocks. `None` behind the last part. Before each part except the
+    /// first, `may_go_on` may say no; then it ends there.
     fn next(&mut self, blocks: u64, may_go_on: &mut dyn FnMut() -> bool) -> Option<(usize, Vec<Movable>)> {
         if blocks == 0 {
             return None;
@@ -205,9 +205,9 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         Ok(true)
     }
 
-    /// Moves parts to a tier; gives what came of each. Where there is no room for all of them, as many move as there is
-    /// room for, and as much of one as there is room for where that will do. When `may_go_on` says no between two of them,
-    /// those behind are left where they are, and the answer ends before them: to read them is what may take long.
+    /// Moves parts to a tier; gives the result of each. If there is no room for all of them, as many move as fit, and a
+    /// part of one if that is allowed. `may_go_on` is asked between parts, because reading them may take long. If it
+    /// says no, the rest stays, and the answer ends there.
     pub(crate) fn move_parts(
         &self,
         parts: &[Part<L::Node>],
@@ -246,8 +246,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         least.is_some_and(|least| least <= self.room_on(to.tier, to.promised))
     }
 
-    /// Moves parts to blocks of a tier; gives what came of each that it got to. What fails for all of them has changed
-    /// nothing.
+    /// Moves parts to blocks of a tier; gives the result of each part that it reached. An error for all of them means
+    /// that nothing has changed.
     fn move_into(
         &self,
         mut taken: Taken<'_, L, D>,
@@ -274,7 +274,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
                 Some(published) => self.settle(copied, published),
                 None => unreachable!("there is an answer for each file"),
             },
-            // What could not be read was not published.
+            // Blocks that could not be read were not published.
             Err(error) => self.settle(copied, Ok(copied.clone())).and(Err(error)),
         };
         Ok(read.into_iter().zip(&copied).map(settle).collect())
@@ -300,20 +300,20 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
                 return Ok(intake.came);
             }
             let pieces = pieces::split(take(&mut runs, read), &buffer[..(read * BLOCK_SIZE) as usize]);
-            // Who waits for room waits for what moves.
+            // An operation that waits for room waits for these moves.
             if self.is_awaited() {
                 self.tiers.write_at_once(&pieces)?
             } else {
                 self.tiers.write(&pieces)?
             }
             if keep {
-                // Nobody else can have the blocks, and write them, before they are a file's.
+                // No other file can have the blocks, and write them, before they are published.
                 pieces.iter().for_each(|(run, bytes)| self.tiers.pages().fill(run.tier, run.start, bytes));
             }
         }
     }
 
-    /// Reads what comes next of parts, as much as there is room for; gives how many blocks there were.
+    /// Reads the next pieces of parts, as much as there is room for; gives how many blocks there were.
     fn read_on(
         &self,
         intake: &mut Intake<'_, L::Node>,
@@ -337,7 +337,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         read
     }
 
-    /// Gives back what was refused of a file's copies.
+    /// Gives back the space of refused copies of a file.
     pub(crate) fn settle(&self, copied: &[Copied], published: Result<Vec<Copied>>) -> Result<Moved> {
         let run = |copy: &Copied| TierRun { tier: copy.tier, start: copy.block, len: copy.from.extent.len };
         let refused = match published {
@@ -358,8 +358,9 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
 }
 
 impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
-    /// Moves a batch to the fastest tiers that have room for it; gives what came of each file.
-    /// [`NoSpace`](Kind::NoSpace) for what none takes. When `may_go_on` says no, files may be left that have no answer.
+    /// Moves a batch to the fastest tiers that have room for it; gives the result of each file.
+    /// [`NoSpace`](Kind::NoSpace) for files that no tier takes. When `may_go_on` says no, files may be left that have
+    /// no answer.
     pub(crate) fn place_batch(
         &self,
         batch: Batch<L::Node>,
@@ -368,7 +369,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     ) -> Vec<(InodeId, Result<Moved>)> {
         let mut tiers = self.takers(None);
         if why == Why::Drain {
-            // What goes down again from there at once is better placed elsewhere.
+            // Blocks that would be rebalanced at once are better placed on another tier.
             tiers.sort_by_key(|tier| self.is_nearly_full(tier.number));
         }
         self.place_on(&tiers, batch, why, may_go_on)
@@ -417,7 +418,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     }
 }
 
-/// Which part of what was found of a file is where on the tier; takes the blocks from the runs.
+/// The copies that place the found blocks of a file on the tier; takes the blocks from the runs.
 pub(crate) fn copies(found: &[Movable], runs: &mut VecDeque<TierRun>) -> Vec<Copied> {
     let mut copied = Vec::new();
     for from in found {
@@ -463,7 +464,7 @@ fn take(runs: &mut VecDeque<TierRun>, blocks: u64) -> Vec<TierRun> {
     taken
 }
 
-/// What failed for all fails for each.
+/// The same error again, for each part of a batch that failed as a whole.
 fn alike(error: &Error) -> Error {
     Error::new(error.kind()).object(error.to_string())
 }

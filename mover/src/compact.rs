@@ -1,14 +1,14 @@
 //! Compacting the logs of files, where persistent memory is nearly full (paper 002, section 5.6).
 //!
-//! Moving data makes more room, and sooner: logs come after it, above a threshold of their own that is higher than any of
-//! those above which blocks move. Then all files are looked at that were not written for a while, and the layout makes the
-//! log of each as small as it can be, a portion at a time; whoever works with a file goes first. Who finds no space for a
-//! write, and nothing more to move, has the logs of all files compacted, as many of them as it takes.
+//! Moving data makes more room, and sooner. Logs are therefore compacted only above a threshold of their own, which is
+//! higher than any of those above which blocks move. Then all files are looked at that were not written for a while,
+//! and the layout compacts the log of each, a portion at a time. Operations on the file go first. If a write finds no
+//! space, and nothing more can move, the logs of all files are compacted, as many of them as it takes.
 //!
-//! What a log says of where its file's blocks are goes to a tier then, where all of them are on that one.
+//! The extent map in a log is then offloaded to a tier, if all blocks of the file are on that one.
 //!
-//! What of a file is cold does not matter here as it does where blocks move, since nothing becomes slower: it is only that
-//! a log which grows on would have to be compacted again.
+//! The log of a file is compacted even where parts of the file are warm, since nothing becomes slower: a log that grows
+//! on would only have to be compacted again.
 
 use std::collections::VecDeque;
 
@@ -25,7 +25,7 @@ use crate::status::{Doing, Way};
 use crate::walk::{AT_ONCE, PAUSE_MS, STEP, Trail};
 use crate::watch::millis;
 
-/// Names that are looked at for who waits for room, at the most; who comes next goes on from there.
+/// Names that are looked at for one operation that waits for room, at most; the next one goes on from there.
 const FOR_ROOM: usize = 4 * STEP;
 
 /// Files whose logs go to tiers together: a flush for all of them.
@@ -59,7 +59,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         self.log_threshold.load(Ordering::Relaxed) as u8
     }
 
-    /// Whether logs are to be compacted of which nobody needs the space at once.
+    /// Whether logs are to be compacted whose space is not needed at once.
     fn compacts(&self) -> bool {
         self.layout.has_logs()
             && self.sink.is_on()
@@ -115,12 +115,12 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         Some(Went { freed: 0, looked_at: step.names + 1 })
     }
 
-    /// Compacts the logs of files whose times of modification are meant, and has them go to their tiers; gives the number of
-    /// blocks that are free now.
+    /// Compacts the logs of files whose modification time `is_meant` accepts, and offloads them to their tiers; gives
+    /// the number of blocks that are free now.
     fn compact_some(&self, ids: Vec<InodeId>, is_meant: &dyn Fn(u64) -> bool) -> u64 {
         let (mut freed, mut nodes) = (0, Vec::new());
         for id in ids {
-            // One that is gone, or cannot be read, has nothing for us; who uses it is told.
+            // A removed or unreadable file has nothing to compact; its user gets the error.
             if let Ok(node) = self.layout.node(id)
                 && self.layout.getattr(&node).is_ok_and(|attr| is_meant(millis(attr.mtime)))
             {
@@ -128,7 +128,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
                 nodes.push(node);
             }
         }
-        // What cannot be written to its tier stays where it is.
+        // A log that cannot be written to its tier stays where it is.
         let moved: Vec<u64> =
             self.move_logs(&nodes).into_iter().flatten().filter(|freed| *freed > 0).collect();
         self.logs_moved.fetch_add(moved.len() as u64, Ordering::Relaxed);
@@ -157,8 +157,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         freed
     }
 
-    /// Moves what a file's log says of its blocks to the tier that all of them are on, where there is one; gives the number
-    /// of blocks of persistent memory that are free now.
+    /// Offloads the extent map in a file's log to the tier that all of its blocks are on, if there is one; gives the
+    /// number of blocks of PM that are free now.
     pub fn move_log(&self, node: &L::Node) -> Result<u64> {
         self.move_logs(std::slice::from_ref(node)).pop().unwrap_or(Ok(0))
     }
@@ -234,7 +234,7 @@ struct Imaged<'f, L: Tiered<Proof = Durable>, D: BlockDevice + 'static> {
     taken: Taken<'f, L, D>,
 }
 
-/// What came of a step.
+/// The result of a step.
 struct Went {
     freed: u64,
     looked_at: usize,

@@ -38,8 +38,8 @@ impl<L: Tiered> Drop for Reading<'_, L> {
     }
 }
 
-/// Blocks at the edges of an operation: room is made for it elsewhere, as long as this lives. Or else, where memory is small,
-/// what was just brought up would go down again, and so on.
+/// Blocks at the edges of an operation: as long as this lives, direct reclaim demotes others. Otherwise, if PM is
+/// small, blocks just promoted would be demoted again, and so on.
 pub(crate) struct Held<'f> {
     held: &'f Mutex<Vec<(InodeId, u64)>>,
     id: InodeId,
@@ -102,7 +102,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             }
             done += count;
         }
-        // A truncation may have come first: what was behind its end is nobody's.
+        // A truncation may have come first: the bytes behind its end are not the file's.
         let size = self.layout.getattr(node)?.size;
         done = done.min(size.saturating_sub(offset) as usize);
         if let Some(now) = now {
@@ -114,8 +114,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         Ok(done)
     }
 
-    /// Blocks that are worth fetching at once for a read of these bytes, as far as they lie together; 0 for only what is read.
-    /// What is worth fetching behind them is left to others.
+    /// Blocks that are worth fetching at once for a read of these bytes, as far as they lie together; 0 for only the
+    /// blocks that are read. Blocks behind them are left to the read-ahead threads.
     fn read_ahead(&self, node: &L::Node, offset: u64, len: u64, size: u64) -> u64 {
         // Nothing is remembered, or nothing is behind it: a file that is read at once takes no room from others.
         if self.tiers.pages().capacity() == 0 || offset == 0 && len == size {
@@ -143,7 +143,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             WriteAt::Offset(offset) => offset,
             // To the layout it is none that appends.
             WriteAt::End if flags & Attr::APPEND_ONLY != 0 => return Ok(None),
-            // Who appends beside this one changes its first block.
+            // A concurrent append changes its first block.
             WriteAt::End => size,
         };
         let (first, end) = (offset / BLOCK_SIZE, (offset + len).div_ceil(BLOCK_SIZE));
@@ -160,14 +160,14 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         if blocks != end - first {
             return Ok(None);
         }
-        // What is not written of them reads as zeros.
+        // Unwritten bytes of them read as zeros.
         let content = pieces::gather(blocks, (offset % BLOCK_SIZE) as usize, data);
         self.tiers.write(&pieces::split(written.iter().map(|part| part.run), &content))?;
         let flush = || self.tiers.flush(written.iter().map(|part| part.run.tier));
         let publish =
             |proof| self.layout.publish_first_write(node, &written, offset + len, now, proof, false);
         let is_done = match publish(flush()?) {
-            // What is behind the end of its last block would show: where that is on a tier, it is brought up.
+            // The bytes behind the end of its last block would show: if that is on a tier, it is promoted.
             Err(error) if error.kind() == Kind::Elsewhere => {
                 let _moved = self.bring_up(node, FileBlock(size / BLOCK_SIZE), 1)?;
                 publish(flush()?)?
@@ -178,7 +178,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         Ok(is_done.then_some(offset))
     }
 
-    /// Writes to persistent memory.
+    /// Writes to PM.
     pub(crate) fn write_to_memory(
         &self,
         node: &L::Node,
@@ -241,8 +241,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         });
     }
 
-    /// Reads what lies together from `at` on where all of it is in the page cache. Nobody is told of the read: that takes a
-    /// lock that all reads of tiers share, twice.
+    /// Reads the bytes that lie together from `at` on if all of them are in the page cache. The read is not recorded as
+    /// a sample: that takes a lock that all reads of tiers share, twice.
     fn read_remembered(
         &self,
         node: &L::Node,
@@ -268,7 +268,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         Ok(Some(count))
     }
 
-    /// Reads what lies together from `at` on, and some blocks `ahead`; 0 at the end of the file.
+    /// Reads the bytes that lie together from `at` on, and some blocks `ahead`; 0 at the end of the file.
     fn read_piece(&self, node: &L::Node, at: u64, buffer: &mut [u8], ahead: u64) -> Result<usize> {
         let block = at / BLOCK_SIZE;
         let blocks = (at + buffer.len() as u64).div_ceil(BLOCK_SIZE) - block;
@@ -277,7 +277,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         }
         loop {
             let reading = Reading::begin(&self.layout);
-            // What lies behind on the tier may be read ahead.
+            // The blocks behind it on the tier may be read ahead.
             let found = self.layout.resolve(node, FileBlock(block), blocks + ahead)?;
             let Some(PlacedExtent { start, len, place }) = found.first().copied() else { return Ok(0) };
             let here = start.0 + len - block;
@@ -291,7 +291,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
                         error.operation("read").object(format!("inode {} at byte {at}", id.number))
                     })?;
                 self.sink.count(Access::ReadBelow, count as u64);
-                // Who reads on in order waits seldom, wherever it is.
+                // A sequential reader waits seldom, on any tier.
                 if missed > 0 && ahead == 0 && self.sink.is_on() {
                     self.missed.note(id, Span::of(at, count as u64), missed);
                 }
@@ -310,9 +310,9 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         }
     }
 
-    /// Does something that fails where a part of a block is kept that is on a tier; then the blocks at its edges, which
-    /// `edges` gives for the size of the file, and the last block of the file, are brought up, and it is done again. Where it
-    /// finds no space for the `blocks` that it needs, others move down first.
+    /// Runs `act`, which fails if it keeps a part of a block that is on a tier. Then the blocks at its edges, which
+    /// `edges` gives for the size of the file, and the last block of the file are promoted, and it is run again. If it
+    /// finds no space for the `blocks` that it needs, others are demoted first.
     pub(crate) fn with_edges<T>(
         &self,
         node: &L::Node,
@@ -430,7 +430,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Data for MoverFs<L, D
                 return Ok(());
             }
         }
-        // What has no place in memory has one on tiers: only what is at the edges wants some.
+        // Blocks without a place in PM have one on tiers: only those at the edges need PM.
         self.with_edges(node, 2, Durability::Now, edges, act)?;
         self.note_allocated(node, mode, offset, len, now);
         Ok(())

@@ -1,11 +1,11 @@
-//! Cold files on a tier that is nearly full go down to a slower one: or else what came first would fill the faster tiers for
-//! ever, and what moves down from memory later, which is warmer, would go past them.
+//! Rebalancing of cold files from a tier that is nearly full to a slower one. Otherwise the oldest data would fill the
+//! faster tiers for ever, and data demoted from PM later, which is warmer, would go past them.
 //!
-//! Of the tiers of each rank those go first of which more than a threshold is in use, while slower ones are below theirs. All
-//! files are looked at for what is there, some names at a time, and the one that was used longest ago goes first: written, or
-//! read, as far as the mover heard of it. It ends at the first that was used lately. What moves goes as
-//! [batches](crate::batch), as what moves down from memory. A look of the mover does some of that: nobody needs the room at
-//! once.
+//! Of the tiers of each rank those go first of which more than a threshold is in use, while slower ones are below
+//! theirs. All files are searched for blocks there, some names at a time. The file that was used longest ago goes
+//! first: written, or read, as far as that was sampled. It ends at the first file that was used lately. Blocks move as
+//! [batches](crate::batch), like those demoted from PM. A background pass does some of that, because the room is not
+//! needed at once.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -26,12 +26,12 @@ use crate::watch::millis;
 
 /// Names that are looked at in a look of the mover.
 const NAMES: usize = 4096;
-/// Blocks that move in one, a batch more at the most.
+/// Blocks that move in one, at most, and a batch more.
 const BLOCKS: u64 = (64 << 20) / BLOCK_SIZE;
 /// Where nothing that was found could move, the next way begins after twice the time, up to this.
 const LONGEST_PAUSE_MS: u64 = 64 * PAUSE_MS;
 
-/// What is known of files on tiers that are nearly full.
+/// The known files on tiers that are nearly full.
 #[derive(Debug, Default)]
 pub(crate) struct Descent {
     /// The way through all files.
@@ -133,7 +133,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
 
     /// From where cold files go down to slower tiers now, if from anywhere.
     pub(crate) fn slope(&self) -> Option<Slope> {
-        // What cannot be read well is not read for this, nor written.
+        // A tier with failing reads is not read for this, nor written.
         let mut tiers = self.usable();
         tiers.retain(|tier| !self.tiers.is_doubtful(tier.number));
         let known = |tier: Tier| Some((tier, self.excess_on(tier.number)?));
@@ -199,7 +199,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         let found = self.advance(&mut keeper.descent.trail, AT_ONCE);
         let is_there = |place: &Place| alike.iter().any(|tier| is_on(place, *tier));
         for id in found.iter().flat_map(|found| found.files.iter().copied()) {
-            // One that is gone is nobody's, and who uses one that cannot be read is told.
+            // A removed file is skipped, and the user of an unreadable one gets the error.
             if let Ok(node) = self.layout.node(id)
                 && !self.is_pinned(&node)
                 && self.has_blocks(&node, |tier| alike.contains(&tier), is_there)
@@ -214,15 +214,16 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         found.map_or(0, |found| found.names) + 1
     }
 
-    /// When a file was used, as far as is known: written or changed in another way, whatever it says of that, or read.
+    /// When a file was used, as far as is known: written or changed in another way, independent of its modification
+    /// time, or read.
     fn used_ms(&self, keeper: &Keeper, id: InodeId, node: &L::Node, now_ms: u64) -> Result<u64> {
         let changed_ms = millis(self.layout.getattr(node)?.ctime);
         let heard_ms = keeper.heats.last_used_ms(id).max(keeper.below.last_used_ms(id));
         Ok(changed_ms.max(heard_ms).min(now_ms))
     }
 
-    /// Moves what is coldest as one batch; gives the number of blocks. A file that fails, or stays, is not tried again before
-    /// all files were looked at anew.
+    /// Rebalances the coldest files as one batch; gives the number of blocks. A file that fails, or stays, is not tried
+    /// again before all files were looked at anew.
     fn descend_batch(
         &self,
         keeper: &mut Keeper,
@@ -232,7 +233,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     ) -> Result<u64> {
         let allowed = keeper.allowance.unsigned_abs().div_ceil(BLOCK_SIZE);
         let wanted = slope.excess.clamp(1, allowed);
-        // What is on the tiers is nobody else's to write before it was read.
+        // Blocks of the tiers must not be reused before they were read.
         let _reading = Reading::begin(&self.layout);
         let mut batch = Batch::default();
         // When those in it were used, and where the rest begins of one that goes on behind it.
@@ -275,7 +276,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             match placed {
                 Ok(placed) => {
                     moved += placed.moved;
-                    // What was written meanwhile is not cold.
+                    // A file that was written meanwhile is not cold.
                     if let Some((used_ms, Some(at))) = rest.filter(|_| placed.changed == 0) {
                         keeper.descent.files.insert((used_ms, id));
                         keeper.descent.part = Some((id, at));
@@ -284,7 +285,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
                 Err(error) => match error.kind() {
                     // A program has it mapped, or it was removed.
                     Kind::Busy | Kind::Stale => {}
-                    // On the tiers, or in memory for the entry that would say it.
+                    // On the tiers, or in PM for the entry that would locate it.
                     Kind::NoSpace => is_full = true,
                     _ => failure = failure.or(Some(error)),
                 },
@@ -301,7 +302,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         failure.map_or(Ok(moved), Err)
     }
 
-    /// Whether the log of a file is in memory, as it must be where its blocks move: brought back there if there is room.
+    /// Whether the log of a file is in PM, as it must be for its blocks to move; an offloaded one is brought back if
+    /// there is room.
     fn has_log_at_hand(&self, node: &L::Node) -> bool {
         self.layout.log_image_at(node).is_none()
             || self.usage() <= f64::from(self.log_threshold()) && self.layout.take_log_back(node).is_ok()

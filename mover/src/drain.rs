@@ -1,8 +1,9 @@
 //! Taking everything from a tier, before it goes.
 //!
-//! It goes by steps: one file is looked at after another, until what is on the tier of them is a group, which moves to other
-//! tiers as one [`batch`](crate::batch). What these have no room for, or was written meanwhile, is brought up file by file. Who
-//! drains may end it at any file: the step is cut there, and what was not done of it waits as before.
+//! A drain goes by steps. One file is looked at after another, until their blocks on the tier are a group, which moves
+//! to other tiers as one [`batch`](crate::batch). Blocks for which these have no room, or that were written meanwhile,
+//! are promoted file by file. The caller may end a drain at any file: the step is cut there, and the rest of it waits
+//! as before.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -28,8 +29,8 @@ pub struct Drained {
     pub moved: u64,
     /// Bytes that are on the tier still.
     pub left: u64,
-    /// All files were looked at. What is left then belongs to files without a name that are open, or was written while the
-    /// drain went on.
+    /// All files were looked at. Blocks that are left then belong to open files without a name, or were written while
+    /// the drain went on.
     pub is_done: bool,
 }
 
@@ -41,7 +42,7 @@ const FILES_AT_ONCE: usize = 4096;
 /// The rest of the files to look at.
 pub(crate) struct Drain {
     waiting: Vec<Waiting>,
-    /// What failed, and comes again when nothing else waits any more.
+    /// Files that failed; they are tried again when nothing else waits.
     failed: Vec<Waiting>,
     /// Why the first of it did.
     failure: Option<Error>,
@@ -56,10 +57,10 @@ struct Waiting {
     from: u64,
 }
 
-/// What is done at once.
+/// The files that are drained at once.
 struct Step<N> {
     files: Vec<Taking<N>>,
-    /// What of them is on the tier.
+    /// Their blocks on the tier.
     batch: Batch<N>,
 }
 
@@ -81,7 +82,7 @@ impl<N> Taking<N> {
     }
 }
 
-/// That what is on a tier, in blocks, has no room elsewhere.
+/// The error that the blocks of a tier, `left` of them, have no room elsewhere.
 fn no_room(tier: u8, left: u64, room: u64) -> Error {
     let [left_bytes, room_bytes] = [left, room].map(|blocks| size::print(blocks * BLOCK_SIZE));
     let lacking = match left.saturating_sub(room) {
@@ -94,14 +95,14 @@ fn no_room(tier: u8, left: u64, room: u64) -> Error {
 }
 
 impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
-    /// Moves everything that is on a tier to others or, where these have no room, up to persistent memory. Nothing new is
-    /// placed on it from then on. Now and then `goes_on` says whether it goes on; what was moved stays moved, and the next
-    /// call goes on from there. A file that fails keeps no other: the error comes when all others were looked at.
+    /// Moves everything that is on a tier to others or, if these have no room, promotes it to PM. Nothing new is placed
+    /// on the tier from then on. Now and then `goes_on` says whether it goes on; moved blocks stay moved, and the next
+    /// call goes on from there. A file that fails does not stop the others: its error comes after all of them.
     ///
     /// [`Busy`](Kind::Busy) while another call does it; [`NoSpace`](Kind::NoSpace) when nothing else has room.
     pub fn drain(&self, tier: u8, goes_on: &mut dyn FnMut(&Drained) -> bool) -> Result<Drained> {
         self.set_state(tier, TierState::Draining)?;
-        // What is taken of it by then is nobody's; the next piece sees the state.
+        // Blocks taken of it by then are no file's yet; the next piece sees the state.
         let space = self.layout.tier_space(tier)?;
         let now = Drained { left: (space.blocks - space.free) * BLOCK_SIZE, ..Drained::default() };
         if !self.outlast_trim(tier, &mut || goes_on(&now)) {
@@ -128,8 +129,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         result
     }
 
-    /// Refuses what cannot end: the [drain](MoverFs::drain) of a tier with more on it than all other places have room for, or of
-    /// one that is missing and has something. Nothing is changed.
+    /// Refuses a [drain](MoverFs::drain) that cannot end: of a tier with more on it than all other places have room
+    /// for, or of a missing tier that holds data. Nothing is changed.
     pub fn would_drain(&self, tier: u8) -> Result<()> {
         let space = self.layout.tier_space(tier)?;
         let left = space.blocks - space.free;
@@ -196,8 +197,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         Ok(Drained { moved: drain.moved * BLOCK_SIZE, left, is_done })
     }
 
-    /// Looks at files and moves what of them is on the tier; false when it was told not to go on. A file that fails does so
-    /// alone; an error is that nothing of all can move.
+    /// Looks at files and moves their blocks on the tier; false when it was told not to go on. A file that fails does
+    /// so alone; an error means that no file can move.
     fn drain_step(
         &self,
         tier: u8,
@@ -209,7 +210,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         let _looking = self.begin(Doing { inode: 0, files: 0, way });
         let mut may_go_on = || goes_on(&now);
         let mut step = Step { files: Vec::new(), batch: Batch::default() };
-        // What is on the tier is nobody else's to write before it was read.
+        // Blocks of the tier must not be reused before they were read.
         let reading = Reading::begin(&self.layout);
         let gathered = self.gather_step(tier, drain, &mut step, &mut may_go_on);
         let parts = step.batch.parts();
@@ -246,7 +247,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
                 }
                 Err(error) => {
                     failed.push(file.waits_from(file.from));
-                    // What is behind in it may be readable.
+                    // The blocks behind in it may be readable.
                     left.extend(file.next.map(|next| file.waits_from(next)));
                     drain.failure.get_or_insert(error);
                 }
@@ -262,8 +263,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         error.kind() == Kind::NoSpace || self.tiers.attachment(tier).is_none_or(|at| at.device.is_err())
     }
 
-    /// Looks at what waits, until what of it is on the tier fills a batch, or there is enough to look at. `Break` is that it may
-    /// not go on; after an error what was gathered before moves all the same.
+    /// Looks at the waiting files, until their blocks on the tier fill a batch, or there is enough to look at. `Break`
+    /// is that it may not go on; after an error the blocks gathered before move all the same.
     fn gather_step(
         &self,
         tier: u8,
@@ -315,7 +316,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         })
     }
 
-    /// Adds a file, from where it waits, to what is done at once; false when that is not all of it.
+    /// Adds a file, from its waiting block on, to the files that are drained at once; false when that is not all of it.
     fn take(&self, tier: u8, file: &Waiting, step: &mut Step<L::Node>) -> Result<bool> {
         let node = match self.layout.node(file.id) {
             Err(error) if error.kind() == Kind::Stale => return Ok(true),
@@ -327,7 +328,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         }
         let from = file.from;
         let blocks = self.layout.getattr(&node)?.size.div_ceil(BLOCK_SIZE);
-        // What is allocated behind the end of the file belongs to the last part.
+        // Blocks allocated behind the end of the file belong to the last part.
         let end = Some(from + GROUPS_AT_ONCE * self.group()).filter(|end| *end < blocks);
         let range = (&node, FileBlock(from), end.map_or(u64::MAX - from, |end| end - from));
         let (before, mut at) = (step.batch.blocks(), from);
@@ -338,8 +339,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         Ok(next.is_none())
     }
 
-    /// Brings up what of a part of a file is on the tier after its batch: what was written meanwhile, and all when there is
-    /// no other tier. Gives the number of blocks.
+    /// Promotes those blocks of a part of a file that are on the tier after its batch: blocks written meanwhile, and
+    /// all when there is no other tier. Gives the number of blocks.
     fn take_rest(&self, tier: u8, file: &Taking<L::Node>, came: Result<Moved>) -> Result<u64> {
         if let Err(error) = came
             && error.kind() != Kind::NoSpace

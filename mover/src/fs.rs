@@ -32,9 +32,9 @@ use crate::wishes::Wishes;
 /// How it is set up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MoverOptions {
-    /// Bytes of DRAM for blocks of tiers; with somebody who shares it see [`MoverFs::with_frames`].
+    /// Bytes of DRAM for blocks of tiers; if this DRAM is shared, see [`MoverFs::with_frames`].
     pub page_cache: u64,
-    /// Blocks that are fetched at once at the most, of a file that is read in order.
+    /// Blocks that are fetched at once, at most, of a file that is read in order.
     pub read_ahead: u64,
     /// Blocks that are moved as one.
     pub group: u64,
@@ -44,22 +44,22 @@ pub struct MoverOptions {
     pub balance: bool,
     /// When blocks move by themselves.
     pub hours: Hours,
-    /// Bytes that are moved in a second at the most, but for who needs space now; see [`MoverFs::limit`].
+    /// Bytes that are moved in a second, at most; direct reclaim is exempt. See [`MoverFs::limit`].
     pub rate: Option<u64>,
     /// The usage of persistent memory above which the logs of files are compacted, in percent.
     pub log_threshold: u8,
     /// The usage of a tier above which cold files on it move to slower ones, in percent; they never do with 100.
     pub tier_threshold: u8,
-    /// Usage of persistent memory, in percent, above which large asynchronous writes go to disk at once: 0 for always. Where
-    /// nothing is said it is as [`MoverFs::with_large_writes`] has it.
+    /// Usage of PM, in percent, above which large asynchronous writes go to disk at once: 0 for always. The default is
+    /// that of [`MoverFs::with_large_writes`].
     pub disk_threshold: Option<u8>,
-    /// Files whose temperature is known at the most, of those on persistent memory and of those on tiers.
+    /// Files with a known temperature, at most, of those on PM and of those on tiers.
     pub known_files: usize,
 }
 
 impl Default for MoverOptions {
-    /// 16 MiB are moved at once (TPFS, 5.5). Logs are compacted when use of memory is "extremely high" (5.6): more than data
-    /// that is left to move down ever keeps there.
+    /// 16 MiB are moved at once (TPFS, 5.5). Logs are compacted when usage of PM is "extremely high" (5.6): higher than
+    /// data that is left to be demoted ever keeps it.
     fn default() -> MoverOptions {
         MoverOptions {
             page_cache: 64 << 20,
@@ -82,7 +82,7 @@ impl Default for MoverOptions {
 pub enum LargeWrites {
     /// Always, as TPFS steers them.
     ToDisk,
-    /// Where persistent memory is used so much that blocks move down: until then it has room for what would not move, and is
+    /// Where PM is used so much that blocks are demoted. Until then it has room for blocks that would not move, and is
     /// the faster place.
     WhereBlocksMove,
 }
@@ -101,11 +101,12 @@ impl LargeWrites {
     }
 }
 
-/// A layout whose files may have blocks on tiers, as one whose files are in one place; see the [crate](crate).
+/// A layout whose files may have blocks on tiers, presented as one whose files are in one place; see the
+/// [crate](crate).
 pub struct MoverFs<L: Tiered, D> {
     pub(crate) layout: L,
     pub(crate) tiers: Arc<TierSet<D>>,
-    /// How it was set up; what of that can be changed is beside it.
+    /// The options at setup; those that can be changed are separate fields.
     pub(crate) options: MoverOptions,
     group: AtomicU64,
     balances: AtomicBool,
@@ -117,13 +118,13 @@ pub struct MoverFs<L: Tiered, D> {
     pub(crate) missed: Missed,
     pub(crate) predictors: Predictors,
     pub(crate) readers: Readers,
-    /// What comes behind reads.
+    /// Read-ahead behind reads.
     pub(crate) ahead: Arc<Ahead>,
     pub(crate) keeper: Mutex<Keeper>,
     pub(crate) promises: Promises,
     /// Blocks that stay up while room is made.
     pub(crate) held: Mutex<Vec<(InodeId, u64)>>,
-    /// Held by who writes blocks of a tier that a file has already.
+    /// Held while blocks of a tier are written that a file has already.
     pub(crate) filling: Mutex<()>,
     /// Drains that were begun and are not done; none while one goes on.
     pub(crate) drains: Mutex<BTreeMap<u8, Option<Drain>>>,
@@ -137,9 +138,9 @@ pub struct MoverFs<L: Tiered, D> {
     pub(crate) raised: AtomicU64,
     /// Blocks that moved from a tier that is nearly full to a slower one.
     pub(crate) descended: AtomicU64,
-    /// Blocks are moved only for who needs space now.
+    /// Blocks are moved only for direct reclaim.
     pub(crate) paused: AtomicBool,
-    /// Bytes that are moved in a second at the most, but for who needs space now.
+    /// Bytes that are moved in a second, at most; direct reclaim is exempt.
     pub(crate) rate: AtomicU64,
     /// Percent.
     pub(crate) log_threshold: AtomicU64,
@@ -155,9 +156,9 @@ pub struct MoverFs<L: Tiered, D> {
     pub(crate) log_blocks_freed: AtomicU64,
     /// Logs that went to a tier.
     pub(crate) logs_moved: AtomicU64,
-    /// The files whose blocks are moving, for who asks.
+    /// The files whose blocks are moving, for status queries.
     pub(crate) doing: Mutex<AllDoing>,
-    /// What waited to be moved when blocks were last chosen, for who asks while they move.
+    /// The queue when blocks were last chosen, for status queries while they move.
     pub(crate) queue: Mutex<Queue>,
     /// Which of the tiers of one rank is next.
     turn: AtomicUsize,
@@ -179,7 +180,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         MoverFs::with_frames(layout, options, Arc::default())
     }
 
-    /// The same, whose page cache has its DRAM of these frames, and uses what somebody above does not use of his.
+    /// The same, with a page cache that takes its DRAM from these frames, and uses the part that the other owner leaves
+    /// unused.
     pub fn with_frames(layout: L, options: MoverOptions, frames: Arc<Frames>) -> MoverFs<L, D> {
         let tiers = Arc::new(TierSet::with_frames(options.page_cache, frames));
         layout.read_images_with(Arc::clone(&tiers) as _);
@@ -245,12 +247,12 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     fn steer(&self, disk_threshold: Option<u8>) {
         let above = disk_threshold.map_or(self.usual_large.threshold(), u64::from);
         self.large.store(above, Ordering::Relaxed);
-        // Until somebody has looked how much is used.
+        // Until the next look at the usage.
         self.large_to_disk.store(above == 0, Ordering::Relaxed);
     }
 
-    /// Who shares its [frames](MoverFs::with_frames) may have half of the page cache's DRAM, too, as long as he leaves idle what
-    /// he does not use; gives the bytes.
+    /// Lends half of the page cache's DRAM to the other user of its [frames](MoverFs::with_frames), as long as that one
+    /// leaves its own unused DRAM idle. Gives the bytes.
     pub fn lend_dram(&self) -> u64 {
         self.tiers.pages().lend()
     }
@@ -261,9 +263,9 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         MoverFs { ahead_s, ..self }
     }
 
-    /// From now on it is as these options say: the page cache, what is moved as one, the rules of the predictors, whether
-    /// blocks move for the sake of reads, in which hours they move, how many bytes in a second, and above which usage logs
-    /// are compacted, tiers give files to slower ones and large writes go to disk. The others are as it was set up.
+    /// Applies these options from now on. They are the page cache, the group of blocks, the rules of the predictors,
+    /// moves for the sake of reads, the hours and the limit of the mover, and three thresholds. These are the usage for
+    /// compacting logs, for rebalancing tiers and for large writes to disk. The other options stay as they were set up.
     pub fn change(&self, options: &MoverOptions) {
         self.tiers.pages().resize(options.page_cache);
         self.group.store(options.group, Ordering::Relaxed);
@@ -288,7 +290,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         self.balances.load(Ordering::Relaxed)
     }
 
-    /// What is to be read before it is asked for, for threads that [fetch](MoverFs::fetch) it.
+    /// The ranges to be read ahead, for threads that [fetch](MoverFs::fetch) them.
     pub fn ahead(&self) -> &Arc<Ahead> {
         &self.ahead
     }
@@ -298,7 +300,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         &self.layout
     }
 
-    /// The layout below, for who unmounts it.
+    /// The layout below, to unmount it.
     pub fn into_layout(self) -> L {
         self.layout
     }
@@ -312,8 +314,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     /// without one nothing is written to it, or to the file system, and it may only be read.
     ///
     /// A device that was last used by another mount than the file system says is an older copy of the tier, or the file
-    /// system is an older copy: [`Corrupt`](Kind::Corrupt). [`InvalidInput`](Kind::InvalidInput) for a device that is no tier
-    /// of this file system; [`Busy`](Kind::Busy) while the tier has a device, of which this one may be a copy;
+    /// system is an older copy: [`Corrupt`](Kind::Corrupt). [`InvalidInput`](Kind::InvalidInput) for a device that is
+    /// no tier of this file system. [`Busy`](Kind::Busy) while the tier has a device, of which this one may be a copy.
     /// [`DeviceLost`](Kind::DeviceLost) for one that was cut short, also when it was made longer again.
     pub fn attach(&self, device: D, volume: Uuid, token: Option<u64>) -> Result<u8> {
         let _changing = self.changing.lock();
@@ -398,8 +400,9 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         Ok((label, tier))
     }
 
-    /// Takes a tier's device away: what is on it fails until it is attached again. `token` is as for [`MoverFs::attach`]: what
-    /// was copied of the device until now is an older copy from then on, unless the device, or the file system, cannot take it.
+    /// Takes a tier's device away: accesses to data on it fail until it is attached again. `token` is as for
+    /// [`MoverFs::attach`]: copies of the device made until now are older copies from then on, unless the device, or
+    /// the file system, cannot take it.
     pub fn detach(&self, number: u8, token: Option<u64>, why: &str) -> Result<()> {
         let changing = self.changing.lock();
         let known = self.layout.tiers();
@@ -414,7 +417,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         let token = token.filter(|_| is_there).filter(noted);
         let device = self.tiers.let_go(number, why);
         drop(changing);
-        // A device that hangs keeps nobody else: it is nobody's by now. The file system knows both numbers until this is done.
+        // A device that hangs blocks no other operation: it is detached by now. The file system knows both numbers
+        // until this is done.
         if let (Some(token), Some(device)) = (token, device)
             && device.write_token(token).is_ok()
         {
@@ -436,13 +440,13 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         self.layout.change_tier(TierChange::Set(Tier { token, pending: 0, ..*tier }))
     }
 
-    /// Makes a device a tier of the file system; what it held is lost. Gives its number. `token` is as for
+    /// Makes a device a tier of the file system; the data on it is lost. Gives its number. `token` is as for
     /// [`MoverFs::attach`].
     pub fn add(&self, device: D, volume: Uuid, rank: u8, token: u64, now: Timestamp) -> Result<u8> {
         self.add_as(None, device, volume, rank, token, now)
     }
 
-    /// The same with a UUID that nobody else has: for who must do the same each time.
+    /// The same with a given, unique UUID: for callers that must do the same each time.
     pub fn add_as(
         &self,
         uuid: Option<Uuid>,
@@ -478,7 +482,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         let device = self.tiers.forget(number);
         drop(changing);
         if let Some(device) = device {
-            // It is free for others, who look for that; that it is not known as free loses nothing.
+            // It is free for other uses, which look at the device; an error here loses nothing.
             let _ = device.erase();
         }
         Ok(())
@@ -518,7 +522,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         tiers
     }
 
-    /// Does what the layout gives blocks for that nobody writes yet, on tiers that take some.
+    /// Runs `act`, for which the layout allocates blocks that are not written yet, on tiers that take some.
     pub(crate) fn on_usable<T>(&self, act: impl FnOnce() -> T) -> T {
         let usable = self.usable();
         let is_left_out = |number: &u8| usable.iter().all(|tier| tier.number != *number);
@@ -549,7 +553,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Extents for MoverFs<L
     }
 
     fn pin(&self, node: &L::Node, start: FileBlock, len: u64) -> Result<Vec<PlacedExtent>> {
-        // Who maps a file wants memory. Until it is pinned, others may move it down again.
+        // A mapping wants PM. Until it is pinned, others may demote it again.
         for _ in 0..ATTEMPTS {
             let _moved = self.with_room(|| self.bring_up(node, start, len))?;
             let extents = self.layout.pin(node, start, len)?;
@@ -566,7 +570,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Extents for MoverFs<L
 
     fn unpin(&self, node: &L::Node) {
         self.layout.unpin(node);
-        // While it was mapped it stayed, and whoever came by has forgotten it.
+        // While it was mapped it stayed, and every walk has passed it by.
         self.look_again.store(true, Ordering::Relaxed);
     }
 
@@ -587,7 +591,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Extents for MoverFs<L
         let usable = self.usable();
         let is_full = self.sink.is_on() && self.is_full_for_good(stat.available);
         for tier in self.layout.tiers() {
-            // What is on a tier is in use, wherever it is; only what new blocks may be placed on has room.
+            // Blocks of every tier count; only tiers that take new blocks have room.
             if let Ok(space) = self.layout.tier_space(tier.number) {
                 let is_usable = usable.iter().any(|one| one.number == tier.number);
                 let free = if is_usable { space.free } else { 0 };
@@ -600,7 +604,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Extents for MoverFs<L
         stat.free = stat.free.saturating_sub(promised);
         stat.available = stat.available.saturating_sub(promised);
         if is_full {
-            // Room on tiers is of no use to who makes a file, and what is said to be available must be.
+            // Room on tiers does not help to make a file, and space reported as available must be.
             (stat.available, stat.inodes_free) = (0, 0);
         }
         stat

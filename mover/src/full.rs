@@ -98,12 +98,12 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         self.is_stuck.store(!is_made, Ordering::Relaxed);
     }
 
-    /// Whether PM is full of blocks that cannot move, so that no name can be made, whatever room the tiers have.
+    /// Whether PM is full of blocks that cannot move, so that no name can be made, however much room the tiers have.
     pub(crate) fn is_full_for_good(&self, available: u64) -> bool {
         available < LEAST && self.is_stuck.load(Ordering::Relaxed) && !self.look_again.load(Ordering::Relaxed)
     }
 
-    /// Writes what the file has already, where no room can be made; `None` when it has not all of that.
+    /// Writes over blocks that the file has already, if no room can be made; `None` when it lacks some of them.
     pub(crate) fn write_on_full(
         &self,
         node: &L::Node,
@@ -230,8 +230,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         })
     }
 
-    /// Brings a block of a tier up with what the layout keeps for overwriting; and has others go down to where it was. False
-    /// where that is not possible.
+    /// Promotes a block of a tier into the space that the layout keeps for overwriting, and has others demoted for it.
+    /// False if that is not possible.
     fn borrow_up(&self, node: &L::Node, block: u64) -> Result<bool> {
         let modified = self.layout.getattr(node)?.mtime;
         {

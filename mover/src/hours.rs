@@ -1,5 +1,5 @@
-//! In which hours of the day blocks move by themselves. Outside them it is as when the mover is paused: who needs space, and
-//! who told a file to move, does not wait for them.
+//! The hours of the day in which blocks move by themselves. Outside them the mover is as if paused: direct reclaim and
+//! requested placements do not wait for them.
 
 use nacre_engine::Tiered;
 use nacre_media::Durable;
@@ -18,8 +18,8 @@ pub struct NextWindow {
 }
 
 impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
-    /// Whether blocks may move by themselves at the time that it was told last. Before the first time nothing moves anyway, and
-    /// whoever asks is not told of a year in which nobody was there.
+    /// Whether blocks may move by themselves at the time of the last tick. Before the first tick nothing moves anyway,
+    /// and status queries must not report the hours of 1970.
     pub(crate) fn is_in_hours(&self) -> bool {
         let (hours, now_ms) = (self.hours(), self.sink.time_ms());
         now_ms == 0 || hours.is_always() || hours.is_open(Minute::of(now_ms, (self.ahead_s)(now_ms)))

@@ -1,9 +1,9 @@
-//! When blocks move: persistent memory is kept from being full. What moves for the sake of reads is in
+//! The background pass: when blocks move, so that PM does not become full. Moves for the sake of reads are in
 //! [`balance`](crate::balance).
 //!
-//! Above the utilisation threshold (TPFS, equation 1) what was not written for longest moves to the fastest tier that has
-//! room, until usage is below it. Whoever finds no space for a write does the same at once, for as much as the write needs:
-//! then the file system is full only when all of its devices are.
+//! Above the utilisation threshold (TPFS, equation 1), data that was not written for longest moves to the fastest tier
+//! that has room, until usage is below it. A write that finds no space does the same at once, for as much as it needs
+//! (direct reclaim). The file system is therefore full only when all of its devices are.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -28,7 +28,7 @@ use crate::status::{Doing, Way};
 use crate::walk::{Left, Walk};
 use crate::watch::{Access, Chosen, Heats};
 
-/// What the mover knows. Held by whoever moves blocks because space is short: one at a time.
+/// The state of the mover. The thread that moves blocks because space is short holds it: one at a time.
 pub(crate) struct Keeper {
     /// Of files on persistent memory.
     pub(crate) heats: Heats,
@@ -77,7 +77,7 @@ impl Keeper {
         }
     }
 
-    /// What may be moved at this time, at so many bytes in a second.
+    /// Adds the allowance for the time that has passed, at `rate` bytes in a second.
     fn allow(&mut self, rate: u64, now_ms: u64) {
         let passed = now_ms.saturating_sub(self.looked_ms).min(ALLOWANCE_MS);
         self.looked_ms = now_ms;
@@ -94,11 +94,11 @@ pub(crate) struct Current<N> {
     at: u64,
 }
 
-/// What came of a batch.
+/// The result of a batch.
 struct Went {
     /// Blocks that are on a tier now.
     moved: u64,
-    /// What went wrong with some of it.
+    /// The error of a part of it, if there is one.
     failure: Option<Error>,
     /// There was nothing to move.
     is_over: bool,
@@ -109,7 +109,7 @@ struct Went {
 pub(crate) enum Why {
     /// Space is short.
     Space,
-    /// It is short for what was accepted before.
+    /// It is short for reserved data.
     Promise,
     /// They are read, and are to be read from DRAM.
     Reads,
@@ -129,14 +129,14 @@ impl Why {
     }
 }
 
-/// What was not moved in this time cannot be made up for.
+/// The most time for which unused allowance is granted, in milliseconds.
 const ALLOWANCE_MS: u64 = 1000;
 
 /// Of a write that finds no space, as many blocks more are made free: the next ones need some, too.
 const AT_LEAST: u64 = 2048;
 
-/// Large asynchronous writes go to disk when usage is so many percent below the threshold: what is written between two looks
-/// is not to move.
+/// Large asynchronous writes go to disk when usage is this many percent below the threshold, so that data written
+/// between two ticks does not have to move.
 const SOONER: f64 = 5.0;
 
 /// An operation that waits for room, as long as this lives.
@@ -156,17 +156,17 @@ impl Drop for Waiting<'_> {
 }
 
 impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
-    /// Moves blocks only for who needs space now, or as usual again.
+    /// Moves blocks only for direct reclaim, or as usual again.
     pub fn pause(&self, paused: bool) {
         self.paused.store(paused, Ordering::Relaxed);
     }
 
-    /// Whether somebody waits for room, and so for the mover.
+    /// Whether an operation waits for room, and so for the mover.
     pub(crate) fn is_awaited(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) > 0
     }
 
-    /// Bytes that are moved in a second at the most, but for who needs space now. A block at least is.
+    /// Sets the bytes that are moved in a second, at most; direct reclaim is exempt. The limit is at least a block.
     pub fn limit(&self, rate: Option<u64>) {
         self.rate.store(rate.map_or(u64::MAX, |rate| rate.max(BLOCK_SIZE)), Ordering::Relaxed);
     }
@@ -195,17 +195,16 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         self.large_to_disk.store(is_above, Ordering::Relaxed);
     }
 
-    /// Looks at what was accessed, and moves files that were told to move, cold blocks down while usage is above the
-    /// threshold, blocks that are read to where reads want them, and cold files from tiers that are nearly full to slower
-    /// ones; gives the number of blocks. Logs are compacted while
-    /// usage is above theirs. For a thread that does it again and again, a few times in a second, at a time in milliseconds
-    /// since 1970.
+    /// One background pass: takes in access samples, and moves blocks. These are files with a requested placement, cold
+    /// blocks while usage is above the threshold, blocks that reads want elsewhere, and cold files on tiers that are
+    /// nearly full. Gives the number of blocks. Logs are compacted while usage is above their threshold. A thread calls
+    /// it a few times in a second, with the time in milliseconds since 1970.
     ///
-    /// It may take as long as there is something to move. Whether it is in its hours is known of the time that it was given:
-    /// where there are any, `goes_on` says no after a while.
+    /// It may take as long as there is something to move. The hours are checked against the given time: if hours are
+    /// set, `goes_on` says no after a while.
     ///
-    /// Who needs room goes first: this ends after a group when somebody waits for some. What there is to move is less by
-    /// then, and as it is not here again at once, the lock is theirs.
+    /// Operations that wait for room go first: this ends after a group when there is one. Less is left to move by then,
+    /// and the lock is theirs because this does not return at once.
     pub fn keep(&self, now_ms: u64, goes_on: &dyn Fn() -> bool) -> Result<u64> {
         let mut keeper = self.keeper.lock();
         self.sink.set_time(now_ms);
@@ -216,7 +215,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         let granted = self.grant(&mut keeper, &|| goes_on() && !self.is_awaited());
         let mut cold = None;
         let free = || goes_on() && !self.is_awaited();
-        // Some of them: what moves down from memory behind that, for as long as it takes, would leave no time for it.
+        // Some of them: the demotion from PM behind that, for as long as it takes, would leave no time for it.
         let descended = self.descend(&mut keeper, now_ms, &free);
         let lowered = self.lower_coldest(&mut keeper, &mut cold, now_ms, goes_on);
         keeper.put_back(cold);
@@ -225,7 +224,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         Ok(granted + lowered? + balanced? + descended?)
     }
 
-    /// Moves what is coldest down while usage is above the threshold, and as much as is allowed; gives the number of blocks.
+    /// Demotes the coldest data while usage is above the threshold, and as much as is allowed; gives the number of
+    /// blocks.
     fn lower_coldest(
         &self,
         keeper: &mut Keeper,
@@ -270,7 +270,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         self.sink.is_on() && self.usage() > self.threshold() && self.may_move()
     }
 
-    /// Whether blocks may move of which nobody needs the space at once.
+    /// Whether blocks may move whose space is not needed at once.
     pub(crate) fn may_move(&self) -> bool {
         !self.paused.load(Ordering::Relaxed) && self.is_in_hours() && !self.usable().is_empty()
     }
@@ -284,7 +284,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         has_room
     }
 
-    /// Says, once for each drain, that a tier has room that nothing is given: who finds the file system full looks for that.
+    /// Says, once for each drain, that the tier being drained has room that goes unused. A full file system raises that
+    /// question.
     fn tell_if_a_drain_keeps_room(&self) {
         let free = |tier: &Tier| self.layout.tier_space(tier.number).map_or(0, |space| space.free);
         let mut tiers = self.layout.tiers();
@@ -305,12 +306,12 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         if self.usable().is_empty() && !self.layout.has_logs() {
             return Ok(false);
         }
-        // As it is before this one waits: what those before it in the queue have moved is room for it, too. Or else, of many, the
-        // last ones would want more than memory has.
+        // The room before this one waits: blocks moved by those before it in the queue are room for it, too. Otherwise,
+        // of many, the last ones would want more than PM has.
         let before = self.room_here(why);
         let wanted = before + blocks.max(AT_LEAST);
         let _waiting = Waiting::begin(&self.waiting);
-        // It is full, whoever looks.
+        // It is full for every operation.
         self.large_to_disk.store(true, Ordering::Relaxed);
         let mut keeper = self.keeper.lock();
         self.take_in(&mut keeper);
@@ -325,13 +326,13 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             Ok(_) => self.compact_until(&mut keeper, wanted, why),
             Err(_) => 0,
         };
-        // Somebody else may have made room while this one waited.
+        // Another operation may have made room while this one waited.
         let is_made = moved? + compacted > 0 || self.room_here(why) > before;
         self.note_room(is_made);
         Ok(is_made)
     }
 
-    /// The blocks of memory that can be used for this.
+    /// The blocks of PM that can be used for this.
     pub(crate) fn room_here(&self, why: Why) -> u64 {
         match why {
             Why::Promise => self.layout.memory_left(),
@@ -339,8 +340,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         }
     }
 
-    /// Moves what is coldest down until so many blocks of persistent memory are available, or nothing more can be moved;
-    /// gives the number of blocks.
+    /// Demotes the coldest data until this many blocks of PM are available, or nothing more can be moved; gives the
+    /// number of blocks.
     fn lower_until(
         &self,
         keeper: &mut Keeper,
@@ -398,8 +399,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
                 if sample.access == Access::ReadBelow { &mut keeper.below } else { &mut keeper.heats };
             heats.take_in(sample);
         }
-        // Which files those were that it did not hear of, or has no room for, only a look at all of them tells. What it did
-        // hear of it knows.
+        // Only a look at all files tells which ones were not sampled, or had no room in the lists. The sampled ones are
+        // known.
         let is_lost = std::mem::replace(&mut keeper.unheard, unheard) != unheard;
         if self.look_again.swap(false, Ordering::Relaxed) || is_lost || keeper.heats.has_dropped() {
             keeper.walk.leave(Left::Movable);
@@ -407,8 +408,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         self.note_queue(keeper);
     }
 
-    /// Moves what is coldest as one batch: until it is `wanted` blocks, a group, or all that there is. It may be less where
-    /// `may_go_on` says no.
+    /// Demotes the coldest data as one batch: until it is `wanted` blocks, a group, or all that there is. It may be
+    /// less if `may_go_on` says no.
     fn lower_batch(
         &self,
         keeper: &mut Keeper,
@@ -474,13 +475,13 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             }
         }
         self.moved.fetch_add(went.moved - unwritten, Ordering::Relaxed);
-        // What did move made room.
+        // The blocks that did move made room.
         went.failure.take_if(|error| error.kind() == Kind::NoSpace && went.moved > 0);
         went
     }
 
-    /// Gathers what moves next, of one file after another, which come from `next`: until it is `enough` blocks, and never
-    /// more than `most`. `Break` is that there is nothing more, or that it may not go on looking.
+    /// Gathers the next blocks to move, of one file after another, which come from `next`: until it is `enough` blocks,
+    /// and never more than `most`. `Break` is that there is nothing more, or that it may not go on looking.
     pub(crate) fn gather(
         &self,
         keeper: &mut Keeper,
@@ -529,7 +530,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         }
     }
 
-    /// What moves next of what was chosen, of the blocks from `at` on: where there is data.
+    /// The next group of the chosen blocks that has data, from `at` on.
     pub(crate) fn next_group(&self, node: &L::Node, chosen: &Chosen, mut at: u64) -> Result<Option<Span>> {
         for span in &chosen.spans {
             if span.end() <= at {

@@ -1,26 +1,26 @@
 //! Files over persistent memory and the disks below it: where each write goes, and what moves.
 //!
-//! [`MoverFs`] is a layout over which files may have blocks on tiers, and is one itself: whoever is above it sees files, and
-//! not where they are.
+//! [`MoverFs`] is a layout over which files may have blocks on tiers, and is one itself: the code above it sees files,
+//! and not their places.
 //!
-//! | file | what is there |
+//! | file | content |
 //! | --- | --- |
 //! | `fs` | setting it up; the tiers of a file system, added, removed and listed |
-//! | `names`, `data` | the contract: what meets blocks on tiers is read there, or brings them up first |
+//! | `names`, `data` | the contract: an operation on blocks of tiers reads them there, or promotes them first |
 //! | `ahead` | how much of a file on a tier is read ahead |
-//! | `predict`, `place` | what files' writes and syncs have shown; writes that go straight to disk |
-//! | `promises` | space for what a buffer above has accepted |
+//! | `predict`, `place` | the history of files' writes and syncs; writes that go straight to disk |
+//! | `promises` | reservations of space for data that a buffer above has accepted |
 //! | `migrate`, `batch`, `pieces` | moving blocks: resolve, copy, publish; many files with one write and one flush |
 //! | `drain` | taking everything from a tier before it goes |
-//! | `trim` | telling devices which blocks nobody uses |
-//! | `full` | a full file system: writing what is there, blocks that were never written |
+//! | `trim` | telling devices which blocks are free |
+//! | `full` | a full file system: overwriting existing data, blocks that were never written |
 //! | `pin`, `wishes` | files that stay where they are; files that were told where to be |
-//! | `watch`, `keeper` | what is accessed, and how hot it is; keeping persistent memory from being full |
-//! | `balance`, `missed` | moving for the sake of reads: by where they come from, and what a disk is waited for |
+//! | `watch`, `keeper` | samples of accesses, and temperatures; keeping PM from being full |
+//! | `balance`, `missed` | moving for the sake of reads: by their source, and by the waits for a disk |
 //! | `descent` | cold files on a tier that is nearly full go to slower ones |
 //! | `compact` | making the logs of files as small as they can be, where persistent memory is nearly full |
 //! | `hours` | in which hours of the day anything moves by itself |
-//! | `status`, `queue` | what it does, what waits and why, and how hot files are, for who asks |
+//! | `status`, `queue` | status queries: the mover's phase, the queue and its causes, and the temperature of files |
 //! | `walk` | looking for files of which nothing is known |
 //!
 //! **Reading.** The layout is asked first, so that files on persistent memory cost nothing more. When it says that blocks

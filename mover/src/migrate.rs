@@ -16,7 +16,7 @@ use crate::fs::MoverFs;
 /// Times that blocks are tried to be brought up, each time half as many, where something near them is written meanwhile.
 const REFUSALS: usize = 200;
 
-/// What came of a migration, in blocks.
+/// The result of a migration, in blocks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Moved {
     /// They are in the new place.
@@ -40,9 +40,9 @@ pub struct MovedFiles {
 
 /// How far ranges of files have moved.
 struct Course {
-    /// What came of each, as far as it was moved.
+    /// The result of each, as far as it was moved.
     total: Vec<Result<Moved>>,
-    /// Blocks that moved, also of what failed later.
+    /// Blocks that moved, also those of files that failed later.
     moved: u64,
     /// The range that comes next, and the block of its file.
     next: usize,
@@ -64,11 +64,11 @@ impl Course {
 }
 
 impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
-    /// Moves blocks of a file, of those in the range that are not there, to a tier: in groups, each with one write, one
-    /// flush and one commit. With `keep`, what was moved stays in DRAM.
+    /// Demotes blocks of a file, of those in the range that are not there, to a tier: in groups, each with one write,
+    /// one flush and one commit. With `keep`, moved blocks stay in DRAM.
     ///
-    /// [`NoSpace`](Kind::NoSpace) when the tier is full; what was moved before is moved. [`Busy`](Kind::Busy) while a program
-    /// has the file mapped.
+    /// [`NoSpace`](Kind::NoSpace) when the tier is full; groups moved before stay moved. [`Busy`](Kind::Busy) while a
+    /// program has the file mapped.
     pub fn move_down(
         &self,
         node: &L::Node,
@@ -82,15 +82,16 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             .unwrap_or_else(|| unreachable!("there is an answer for each file"))
     }
 
-    /// Moves all blocks of files to a tier, as [`MoverFs::move_down`] does; files share groups, each with one write and one
-    /// flush, and a commit for each file. Gives what came of each.
+    /// Moves all blocks of files to a tier, as [`MoverFs::move_down`] does; files share groups, each with one write and
+    /// one flush, and a commit for each file. Gives the result of each.
     pub fn move_files_down(&self, nodes: &[L::Node], tier: u8, keep: bool) -> Vec<Result<Moved>> {
         let ranges: Vec<_> = nodes.iter().map(|node| (node, FileBlock(0), u64::MAX)).collect();
         self.move_ranges(&ranges, tier, keep, |place| !is_on(place, tier))
     }
 
-    /// The same as far as `goes_on` says, which is asked between files and between batches: something is done in any case, and
-    /// who calls it again begins where it ended, with the files behind and a block of the first of them. Nothing stays in DRAM.
+    /// The same as far as `goes_on` says, which is asked between files and between batches. Something is done in any
+    /// case. The next call begins where this ended, with the files behind and a block of the first of them. Nothing
+    /// stays in DRAM.
     pub fn move_some_down(
         &self,
         nodes: &[L::Node],
@@ -108,7 +109,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         }
         course.goes_on();
         let Course { total, moved, next, at } = course;
-        // What failed behind that is tried again, and said then.
+        // Files that failed behind that are tried again, and reported then.
         let came = total.into_iter().take(next).enumerate();
         let failed = came.filter_map(|(file, came)| Some((file, came.err()?))).collect();
         MovedFiles { moved, next, from: at, failed }
@@ -139,7 +140,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         course: &mut Course,
         may_go_on: &mut dyn FnMut() -> bool,
     ) {
-        // What is on other tiers is nobody else's to write before it was read.
+        // Blocks of other tiers must not be reused before they were read.
         let _reading = Reading::begin(&self.layout);
         let mut batch = Batch::default();
         // Of which range each part is.
@@ -169,8 +170,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         }
     }
 
-    /// Adds what of a range is where `which` says, from the block `at` on; false when the batch had no room for all, and
-    /// what is before `at` then is done.
+    /// Adds those blocks of a range that are where `which` says, from the block `at` on. False when the batch had no
+    /// room for all; the blocks before `at` are done then.
     pub(crate) fn add_range(
         &self,
         batch: &mut Batch<L::Node>,
@@ -194,7 +195,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         Ok(true)
     }
 
-    /// The first block at `block` or behind it that has data: files may be far larger than what is in them.
+    /// The first block at `block` or behind it that has data: files may be far larger than their data.
     pub(crate) fn next_data(&self, node: &L::Node, block: u64) -> Result<Option<u64>> {
         match self.layout.seek(node, block.saturating_mul(BLOCK_SIZE), SeekTo::Data) {
             Ok(offset) => Ok(Some((offset / BLOCK_SIZE).max(block))),
@@ -259,8 +260,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         Ok(total)
     }
 
-    /// Brings up what comes first and lies together; gives where the rest begins. What is written all the time meanwhile is
-    /// passed over in the end: who brings it up may hold what others wait for.
+    /// Promotes the first blocks that lie together; gives where the rest begins. Blocks that are written all the time
+    /// meanwhile are passed over in the end, because the caller may hold a lock that others wait for.
     fn bring_next_up(&self, rise: &Rise<'_, L::Node>, which: &impl Fn(u8) -> bool) -> Result<(u64, Moved)> {
         let Rise { node, mut at, end, durability, modified } = *rise;
         // As long as it reads, what it has read stays where it was.
@@ -295,7 +296,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             };
             at = from.extent.start.0;
             if self.layout.bring_up(node, &from, &content[..bytes], durability, modified)? {
-                // Nobody looks for them there any more, and others may want the room.
+                // They are not looked up there any more, and others may want the room.
                 self.tiers.pages().drop_range(tier, block, len);
                 return Ok((at + len, Moved { moved: len, changed: 0 }));
             }
@@ -306,8 +307,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         Ok((at + piece, Moved { moved: 0, changed: piece }))
     }
 
-    /// Brings files up, of the first one what is from a block on, as far as `goes_on` says, as [`MoverFs::move_some_down`] moves
-    /// them down. There is no flush of a device that they could share: they come one by one.
+    /// Promotes files, the first one from a block on, as far as `goes_on` says, as [`MoverFs::move_some_down`] demotes
+    /// them. There is no flush of a device that they could share: they are promoted one by one.
     pub fn bring_some_up(
         &self,
         nodes: &[L::Node],
@@ -342,7 +343,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     }
 }
 
-/// What is brought up.
+/// The blocks to be promoted.
 struct Rise<'a, N> {
     node: &'a N,
     at: u64,
@@ -381,13 +382,13 @@ impl<'f, L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Taken<'f, L, D> {
         self.runs.retain(|run| run.len > 0);
     }
 
-    /// They are a file's now, or whoever calls this sees to them.
+    /// They are a file's now, or the caller frees them.
     pub(crate) fn keep(mut self) -> VecDeque<TierRun> {
         std::mem::take(&mut self.runs).into()
     }
 
-    /// After a publication that failed: they are given back, unless its entry may be durable all the same. Then they may be
-    /// nobody else's before a recovery has found out.
+    /// After a publication that failed: they are given back, unless its entry may be durable all the same. Then no
+    /// other may use them before a recovery has found out.
     pub(crate) fn keep_unless_unpublished(self, error: Error) -> Error {
         if error.kind() == Kind::Media {
             drop(self.keep());
@@ -402,7 +403,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Drop for Taken<'_, L,
     }
 }
 
-/// What came of another part of the same file; what fails is what is told.
+/// Adds the result of another part of the same file; an error replaces the total.
 fn add(total: &mut Result<Moved>, more: Result<Moved>) {
     if let Ok(before) = total {
         match more {

@@ -1,5 +1,5 @@
-//! Blocks that readers waited for a disk for, because DRAM did not have them: they get a place in persistent memory while it
-//! has room below its threshold, when that happens to them, or to what is beside them, a second time.
+//! Blocks for which readers waited for a disk, because DRAM did not have them. While PM has room below its threshold,
+//! they are promoted when that happens a second time to them or their neighbours.
 //!
 //! They are known by windows of a file, in DRAM, from one look of the mover to the next.
 
@@ -28,7 +28,7 @@ const MAX_ONCE: usize = 1 << 15;
 /// By file and window, a bit for each block that was waited for.
 type Windows = BTreeMap<(InodeId, u64), u16>;
 
-/// What was waited for.
+/// The blocks that readers waited for.
 #[derive(Default)]
 pub(crate) struct Missed {
     noted: Mutex<Noted>,
@@ -38,7 +38,7 @@ pub(crate) struct Missed {
 #[derive(Default)]
 struct Noted {
     windows: HashMap<(InodeId, u64), u16>,
-    /// Windows of which a block was missed, and none before: what is read once is not worth a place.
+    /// Windows of which a block was missed, and none before: blocks read once are not worth a place.
     once: HashSet<(InodeId, u64)>,
     /// Those that were so before these.
     once_before: HashSet<(InodeId, u64)>,
@@ -84,8 +84,8 @@ impl Missed {
 }
 
 impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
-    /// Brings up what was waited for, where that is worth it and there is room; gives the number of blocks. What fails keeps
-    /// no other, and is told behind them.
+    /// Promotes the blocks that readers waited for, if that is worth it and there is room; gives the number of blocks.
+    /// A window that fails does not stop the others, and its error comes behind them.
     pub(crate) fn raise_missed(
         &self,
         keeper: &mut Keeper,
@@ -111,8 +111,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         failure.map_or(Ok(total), Err)
     }
 
-    /// Brings up what of a window was waited for, or would be; where that fails, only what was. Gives the number of blocks,
-    /// and what went wrong.
+    /// Promotes the blocks of a window that readers waited for, or would; if that fails, only the former. Gives the
+    /// number of blocks, and the error.
     fn raise_window(&self, id: InodeId, start: u64, missed: u16) -> (u64, Option<Error>) {
         let mut moved = 0;
         let raised = self.layout.node(id).and_then(|node| {
@@ -135,7 +135,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         (moved, raised.err())
     }
 
-    /// What of a window is on tiers and was missed or, with its neighbours, is not in DRAM.
+    /// Blocks of a window that are on tiers and were missed or, with its neighbours, are not in DRAM.
     fn worth_raising(
         &self,
         node: &L::Node,

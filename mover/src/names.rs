@@ -1,4 +1,4 @@
-//! The contract's names: the layout's, but for a change of size, which may need a block that is on a tier.
+//! The contract's names: the layout's, except for a change of size, which may need a block that is on a tier.
 
 use std::ops::ControlFlow;
 

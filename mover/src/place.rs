@@ -1,4 +1,4 @@
-//! Writes that a write buffer accepted before: to persistent memory, or straight to disk.
+//! Writes of reserved data from a write buffer: to PM, or straight to disk.
 
 use std::io::IoSlice;
 use std::ops::Range;
@@ -27,8 +27,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             && !self.is_pinned(node)
     }
 
-    /// Whether a write is of those that may go to disk: what was accepted before. In tests of that way, any that is one
-    /// operation there, too.
+    /// Whether a write may go to disk: it is of reserved data. In tests of that way, also any write that is one
+    /// operation there.
     pub(crate) fn may_go_to_disk(&self, offset: u64, data: &[IoSlice<'_>], durability: Durability) -> bool {
         let len = pieces::length(data);
         let is_whole = || offset.is_multiple_of(BLOCK_SIZE) && len.is_multiple_of(BLOCK_SIZE);
@@ -38,8 +38,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
                 || self.options.placement == Placement::Disk && is_whole())
     }
 
-    /// Writes what may go to disk. Where it belongs there its whole blocks go there, with one flush and one commit; what it
-    /// half covers goes to memory, in order: its size never shows what was not written.
+    /// Writes data that may go to disk. Its whole blocks that belong there go there, with one flush and one commit. The
+    /// partly covered ones go to PM, in order: the size of the file never covers unwritten data.
     pub(crate) fn write_where_it_belongs(
         &self,
         node: &L::Node,
@@ -69,8 +69,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         to_memory(at..end)
     }
 
-    /// Writes what was accepted, and for which no room can be made in memory, to disk: all of that is mapped, pinned, or of
-    /// logs. Blocks of which it is a part go there whole. `None` when no tier takes it.
+    /// Writes reserved data to disk for which no room can be made in PM, because all of that is mapped, pinned, or of
+    /// logs. Partly covered blocks go there whole. `None` when no tier takes it.
     pub(crate) fn write_below(
         &self,
         node: &L::Node,
@@ -84,7 +84,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             return Ok(None);
         }
         let (size, end) = (self.layout.getattr(node)?.size, offset + pieces::length(data));
-        // What is behind the end of the file in its last block is not the file's.
+        // The bytes behind the end of the file in its last block are not the file's.
         let start = offset / BLOCK_SIZE * BLOCK_SIZE;
         let whole = start..end.max(end.next_multiple_of(BLOCK_SIZE).min(size));
         let (mut before, mut behind) =
@@ -144,7 +144,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         let len = pieces::length(data);
         let size = self.layout.getattr(node)?.size;
         if offset > size && !size.is_multiple_of(BLOCK_SIZE) {
-            // What is behind the end in its block will show, as zeros.
+            // The bytes behind the end in its block will show, as zeros.
             match self.bring_up_from(node, FileBlock(size / BLOCK_SIZE), 1, durability, |_| true) {
                 Err(error) if matches!(error.kind(), Kind::NoSpace | Kind::Busy) => return Ok(false),
                 other => other?,
@@ -169,11 +169,11 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             // A device that fails is out of use for a while, and the data has another place.
             let stored = self.tiers.write_at_once(&pieces).and_then(|()| self.tiers.flush([number]));
             let Ok(proof) = stored else { continue };
-            // Until the copy is in DRAM: what the file gives up meanwhile is nobody else's to write.
+            // Until the copy is in DRAM: blocks that the file gives up meanwhile must not be reused.
             let reading = Reading::begin(&self.layout);
             match self.layout.publish_write(node, &written, offset + len, durability, now, proof) {
-                // It has no space for the entry, or a block is in use by who has mapped it, or the end of the file was moved
-                // down meanwhile: memory knows what to do.
+                // There is no space for the entry, or a block is mapped, or the end of the file was demoted meanwhile:
+                // the write to PM handles these.
                 Err(error) if matches!(error.kind(), Kind::NoSpace | Kind::Busy | Kind::Elsewhere) => {
                     return Ok(false);
                 }
@@ -219,7 +219,7 @@ fn whole_blocks(offset: u64, end: u64, size: u64) -> Range<u64> {
     start..last.max(start)
 }
 
-/// These bytes of what lies in slices one behind the other.
+/// The bytes in `range` of the data in slices one behind the other.
 pub(crate) fn cut<'a>(data: &'a [IoSlice<'a>], range: Range<u64>) -> Vec<IoSlice<'a>> {
     let mut at = 0;
     let mut part = Vec::new();

@@ -1,7 +1,7 @@
-//! What the writes and syncs of files have shown, and where the next write belongs for that (TPFS, section 4).
+//! The history of the writes and syncs of files, and where the next write belongs because of it (TPFS, section 4).
 //!
-//! It is known in DRAM, of files that were written since the mount and as long as there is room: a file of which nothing
-//! is known is asynchronous, and its next write is the first of its size. Both send it to persistent memory.
+//! The history is in DRAM, of files that were written since the mount and as long as there is room. An unknown file is
+//! asynchronous, and its next write is the first of its size. Both send it to PM.
 
 use std::collections::hash_map::HashMap;
 use std::hash::BuildHasherDefault;
@@ -15,16 +15,16 @@ use nacre_policy::{FileAccess, Rules};
 use smallvec::SmallVec;
 
 const SHARDS: usize = if SMALL { 1 } else { 64 };
-/// Files that a shard knows at the most: 65,536 in all.
+/// Files that a shard knows, at most: 65,536 in all.
 const MAX_FILES: usize = 1024;
-/// Entries of a file that are known at the most; with more, some of those at its begin are forgotten.
+/// Entries of a file that are known, at most; with more, some of those at its begin are forgotten.
 const MAX_ENTRIES: usize = 1024;
 /// So many at once.
 const FORGOTTEN: usize = 64;
-/// So many a file that takes the place of another one may have without memory of its own.
+/// Entries that a file keeps room for when it takes the place of another one.
 const FEW: usize = 8;
-/// After so many durable writes of a file in a row its entries are forgotten: nobody asks about such writes, and to keep entries
-/// for them would cost each of them time.
+/// After this many durable writes of a file in a row its entries are forgotten: they are not needed for such writes,
+/// and would cost each of them time.
 const DURABLE_IN_A_ROW: u8 = 64;
 
 /// Where writes go that a write buffer has accepted.
@@ -32,7 +32,7 @@ const DURABLE_IN_A_ROW: u8 = 64;
 pub enum Placement {
     /// Where the predictors say, by these rules.
     Predicted(Rules),
-    /// To disk, whatever they say: for tests of that way.
+    /// To disk, independent of the history: for tests of that way.
     Disk,
 }
 
@@ -70,9 +70,9 @@ impl Span {
     }
 }
 
-/// What is known of all files.
+/// The history of all files.
 pub(crate) struct Predictors {
-    /// As it was set up; what of the rules can be changed is beside it.
+    /// The placement at setup; the rules that can be changed are separate fields.
     placement: Placement,
     sync_blocks: AtomicU64,
     large_writes: AtomicU64,
@@ -91,14 +91,14 @@ struct Shard {
     wrong: AtomicU64,
 }
 
-/// By inode, whatever its generation: a file that is new has the place of the one that had its number before, which is gone.
+/// By inode, without its generation: a new file has the place of the removed one that had its number before.
 type Files = HashMap<InodeId, Seen, BuildHasherDefault<InodeHasher>>;
 
 fn place(id: InodeId) -> InodeId {
     InodeId { generation: 0, ..id }
 }
 
-/// What is known of one.
+/// The history of one file.
 #[derive(Default)]
 struct Seen {
     generation: u32,
@@ -131,8 +131,8 @@ impl Predictors {
         }
     }
 
-    /// From now on a file is synchronous or read-dominated, and a write large and stable, as these rules say; what was seen stays
-    /// known.
+    /// From now on a file is synchronous or read-dominated, and a write large and stable, as these rules say; the
+    /// history stays.
     pub(crate) fn change(&self, rules: Rules) {
         self.sync_blocks.store(rules.sync_blocks, Ordering::Relaxed);
         self.large_writes.store(rules.large_writes.into(), Ordering::Relaxed);
@@ -164,7 +164,7 @@ impl Predictors {
         }
         let mut files = shard.files.lock();
         if files.len() >= MAX_FILES && !files.contains_key(&place(id)) {
-            // Which of them is written again nobody knows: all begin anew.
+            // It is unknown which of them is written again: all begin anew.
             files.clear();
             shard.settled.store(0, Ordering::Relaxed);
         }
@@ -208,7 +208,7 @@ impl Predictors {
             && is_large(span.len, write_counter(span.len, &seen.replaced_by(span)), &rules)
     }
 
-    /// What of a span was written before by writes that were for disk, in the order of the file.
+    /// The parts of a span that were written before by writes that were for disk, in the order of the file.
     pub(crate) fn parts_for_disk(&self, id: InodeId, span: Span) -> Vec<Span> {
         let Some(rules) = self.rules() else { return vec![span] };
         let files = self.shard(id).files.lock();
@@ -280,7 +280,7 @@ impl Seen {
         &self.entries[self.indexes_in(span)]
     }
 
-    /// What a write of a span replaces, and what it goes on from.
+    /// The entries that a write of a span replaces, and the one that it goes on from.
     fn replaced_by(&self, span: Span) -> SmallVec<[OldEntry; FEW]> {
         let at = self.indexes_in(span);
         let old = |known: &Known| {
@@ -293,7 +293,7 @@ impl Seen {
         self.entries[at].iter().map(old).chain(before).collect()
     }
 
-    /// A write of a span: what it replaces of the others goes, and its counter comes from them.
+    /// A write of a span: the entries that it covers go, and its counter comes from them.
     fn replace(&mut self, span: Span) {
         let counter = write_counter(span.len, &self.replaced_by(span));
         let at = self.indexes_in(span);
@@ -305,7 +305,7 @@ impl Seen {
             return;
         }
         let old = &self.entries[at.clone()];
-        // What is left of the first and of the last one; both may be one.
+        // The rest of the first and of the last one; both may be one.
         let before = old.first().filter(|known| known.span.start < span.start);
         let before = before
             .map(|known| Known { span: Span { len: span.start - known.span.start, ..known.span }, ..*known });

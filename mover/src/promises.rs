@@ -1,13 +1,13 @@
-//! Space for what a buffer above has accepted.
+//! Reservations of space for the data that a write buffer above has accepted.
 //!
-//! It is written later, to persistent memory or to a tier, and is to find space then: what it may take is set aside. Were that
-//! all of memory, a buffer could hold no more than a small memory has free, whatever room the tiers have. So most of it is set
-//! aside on the tiers. What finds memory full has other blocks moved down there, and as many as moved are set aside in memory
-//! from then on instead; or it goes there itself, where nothing can move. For the entries that say where it is, and the pages
-//! of logs that these take, a part is set aside in memory from the beginning.
+//! Reserved data is written later, to PM or to a tier, and must find space then. With all reservations in PM, a buffer
+//! could hold no more than a small PM has free, however much room the tiers have. Most reservations are therefore on
+//! the tiers. If reserved data finds PM full, other blocks are demoted, and the same number of reservations moves from
+//! the tiers to PM. If nothing can be demoted, the data itself goes to a tier. A part is reserved in PM from the
+//! beginning, for the log entries that locate the data and the log pages of these.
 //!
-//! Nobody else may take what is set aside: in memory the layout sees to that, on tiers [`MoverFs::take_on`] and
-//! [`MoverFs::beside_promises`].
+//! No other operation may take reserved space. The layout ensures this in PM, [`MoverFs::take_on`] and
+//! [`MoverFs::beside_promises`] on tiers.
 
 use nacre_engine::sync::Mutex;
 use nacre_engine::sync::atomic::{AtomicBool, Ordering};
@@ -18,43 +18,43 @@ use nacre_media::block::BlockDevice;
 use crate::fs::MoverFs;
 use crate::keeper::Why;
 
-/// Of so many blocks that are set aside one is of persistent memory. It takes 63 entries of a log, each of which is for one
-/// block at least, for which two are asked; and the first entries of a small file are in its inode.
+/// One of this many reserved blocks is a PM block. It holds 63 log entries. Each entry covers at least one block, for
+/// which two are reserved. The first entries of a small file are in its inode.
 const SHARE: u64 = 32;
-/// Blocks of tiers that are looked for at once: who sets aside does so for every write.
+/// Blocks of tiers for which room is checked at once, because every buffered write makes a reservation.
 const AT_ONCE: u64 = 512;
 
 const ADVICE: &str = "what is left is for data that was accepted and waits in DRAM: sync, and try again";
 
-/// What is set aside since there are tiers, in blocks.
+/// The reservations since the file system has tiers, in blocks.
 #[derive(Debug, Default)]
 pub(crate) struct Promises {
     shares: Mutex<Shares>,
-    /// Whether there are any: where there are no tiers nobody is to need the lock.
+    /// Whether there are any reservations. Without tiers no operation takes the lock.
     some: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct Shares {
-    /// In memory; the layout knows of it.
+    /// Reserved in PM; the layout knows of these.
     here: u64,
     /// On tiers.
     below: u64,
     /// So many more may be set aside on tiers without another look.
     credit: u64,
-    /// Blocks that went to tiers for what was accepted, of which nothing was given back yet.
+    /// Blocks placed on tiers for reserved data whose reservation was not given back yet.
     placed: u64,
 }
 
 impl Shares {
-    /// How much of so many blocks more is to be set aside in memory.
+    /// How much of a reservation of this many more blocks must be in PM.
     fn split(&self, blocks: u64) -> u64 {
         ((self.here + self.below + blocks) / SHARE).saturating_sub(self.here).min(blocks)
     }
 
-    /// Gives back so many. Those of tiers first for what went there, or else what is set aside on tiers would become more than
-    /// they have; then those of memory, as far as they are more than a part: what else is written for them was in memory, most
-    /// likely. Gives how many of them are not on tiers.
+    /// Gives back a reservation of this many blocks. Reservations on tiers go first, for data that was placed there;
+    /// otherwise they would exceed the room of the tiers. Those in PM follow, as far as they exceed their share,
+    /// because the other data was most likely written to PM. Gives the number of blocks that are not on tiers.
     fn give_back(&mut self, blocks: u64) -> u64 {
         let went = self.placed.min(blocks);
         self.placed -= went;
@@ -97,7 +97,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
 
     /// Gives blocks back that were set aside.
     pub(crate) fn end_promise(&self, blocks: u64) {
-        // What was set aside on tiers after this look is not what comes back here.
+        // Reservations made on tiers after this look are not those that come back here.
         let here = match self.promises.some.load(Ordering::Acquire) {
             false => blocks,
             true => {
@@ -112,22 +112,22 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         }
     }
 
-    /// Whether anything is set aside, in memory or on tiers, since there are tiers.
+    /// Whether anything is reserved, in PM or on tiers, since there are tiers.
     pub(crate) fn has_promised(&self) -> bool {
         self.promises.some.load(Ordering::Acquire)
     }
 
-    /// Whether memory has room for so many blocks of data that was accepted, when what can move down has. A layout gives such
-    /// data its last block, since all that it takes was set aside there. Of this data it was not, and without a block for the
-    /// entries that say so nothing could move any more.
+    /// Whether PM has room for this many blocks of reserved data, after demotion if it must. A layout gives reserved
+    /// data its last block, because it assumes a full reservation in PM. This data has none there, and without a block
+    /// for the entries that locate it nothing could move any more.
     pub(crate) fn has_room_for_promised(&self, blocks: u64) -> bool {
         let needed = self.layout.promise_cost().block * blocks;
         let has_room = || self.layout.memory_left() >= needed;
         has_room() || self.make_room(needed, Why::Promise).unwrap_or(false) && has_room()
     }
 
-    /// So many blocks moved from memory to tiers for what was accepted: it is nobody else's room that this made, and what is left
-    /// of tiers is not all set aside any more.
+    /// This many blocks moved from PM to tiers to make room for reserved data. The same number of reservations moves to
+    /// PM: no other operation may take the room, and the tiers have less.
     pub(crate) fn moved_for_promised(&self, blocks: u64) {
         let mut shares = self.promises.shares.lock();
         let blocks = blocks.min(shares.below);
@@ -135,14 +135,14 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         let _ = self.set_aside_in_memory(&mut shares, blocks);
     }
 
-    /// So many blocks of what was accepted went to tiers, and what was set aside for them comes back later.
+    /// This many blocks of reserved data were placed on tiers; their reservation is given back later.
     pub(crate) fn placed_promised(&self, blocks: u64) {
         if self.has_promised() {
             self.promises.shares.lock().placed += blocks;
         }
     }
 
-    /// So many of the blocks that are set aside on tiers are set aside in memory instead.
+    /// Moves reservations of this many blocks from the tiers to PM.
     fn set_aside_in_memory(&self, shares: &mut Shares, blocks: u64) -> Result<()> {
         self.layout.reserve(blocks)?;
         shares.here += blocks;
@@ -150,8 +150,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         Ok(())
     }
 
-    /// Does without a tier: what is set aside has room on the others, or in memory. Under the lock, so that nothing is set aside
-    /// on it until `act` has said that nothing is placed there any more.
+    /// Runs `act`, which ends placement on a tier, after its reservations have found room on other tiers or in PM. The
+    /// lock is held meanwhile, so that no new reservation counts on the tier.
     pub(crate) fn without<T>(&self, tier: u8, act: impl FnOnce() -> Result<T>) -> Result<T> {
         let mut shares = self.promises.shares.lock();
         shares.credit = 0;
@@ -166,8 +166,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         act()
     }
 
-    /// Does what may take blocks of memory, or of tiers past [`MoverFs::take_on`]: so many at the most, unless there are not so
-    /// many beside what is set aside.
+    /// Runs `act`, which takes at most `blocks` blocks of PM, or of tiers without [`MoverFs::take_on`].
+    /// [`NoSpace`](Kind::NoSpace) when neither PM nor, beside the reservations, the tiers have that many.
     pub(crate) fn beside_promises<T>(&self, blocks: u64, act: impl FnOnce() -> Result<T>) -> Result<T> {
         if !self.sink.is_on() {
             return act();
@@ -186,7 +186,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         self.promises.shares.lock().below
     }
 
-    /// Whether so many blocks more may be set aside on tiers: half of their room at the most, so that others find some.
+    /// Whether this many blocks more may be reserved on tiers: at most half of their room, so that others find some.
     fn has_credit(&self, shares: &mut Shares, blocks: u64) -> bool {
         if shares.credit < blocks {
             let most = (self.room_below() / 2).saturating_sub(shares.below);
@@ -210,8 +210,9 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         }
     }
 
-    /// Takes blocks of a tier. [`NoSpace`](Kind::NoSpace), too, while it is being drained, and where tiers would have less room
-    /// behind that than is set aside there, unless it is `promised`: for what was accepted before, or to make room for that.
+    /// Takes blocks of a tier. [`NoSpace`](Kind::NoSpace) also while the tier is being drained, and when tiers would
+    /// have less room left than is reserved there. The latter does not hold for `promised` blocks: those of reserved
+    /// data, or of demotions that make room for it.
     pub(crate) fn take_on(
         &self,
         tier: u8,
@@ -220,7 +221,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         promised: bool,
     ) -> Result<Vec<TierRun>> {
         let mut shares = self.promises.shares.lock();
-        // Under the lock: nobody sets aside what is taken here, and a drain begins before or behind it.
+        // Under the lock: no reservation counts on blocks taken here, and a drain begins before or behind it.
         shares.credit = 0;
         let is_draining = |one: &Tier| one.number == tier && one.state == TierState::Draining;
         if self.layout.tiers().iter().any(is_draining) {
@@ -234,7 +235,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         self.layout.allocate_on(tier, goal, blocks)
     }
 
-    /// Takes blocks of a tier that are put back soon, as [`Tiered::take_free_on`] does, but none of what is set aside.
+    /// Takes blocks of a tier that are put back soon, as [`Tiered::take_free_on`] does, but none of the reserved ones.
     pub(crate) fn take_for_trim(&self, tier: u8, from: Block, least: u64, most: u64) -> Result<FreeRun> {
         let mut shares = self.promises.shares.lock();
         shares.credit = 0;

@@ -1,7 +1,7 @@
-//! What waits to be moved: how much there is of it, and what comes first, each with the cause for which it waits.
+//! The queue of data to be moved: how much there is, and the next items, each with the cause for which it waits.
 //!
-//! It is finite. Files are in lists with room for so many, orders are refused when too many wait, and accesses of which the
-//! mover has not heard yet count as unheard when there are too many: it then looks at all files.
+//! The queue is bounded. Files are in lists of limited length, and orders are refused when too many wait. Accesses for
+//! which the sample buffer has no room count as unheard: the mover then looks at all files.
 
 use std::collections::BTreeSet;
 
@@ -19,7 +19,7 @@ use crate::status::{Phase, Way};
 /// Of each kind as many are named.
 const NAMED: usize = 8;
 
-/// What waits to be moved.
+/// The queue of data to be moved.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Queue {
     /// Files that move when it is their turn: the coldest first.
@@ -30,8 +30,8 @@ pub struct Queue {
     pub accesses: u64,
     /// It looks for files of which it knows nothing.
     pub is_looking: bool,
-    /// What comes first, of each kind a few: what was told to move, tiers that wait to be drained on, what is cold, what is
-    /// young, what reads ask for, and what goes from tiers that are nearly full to slower ones.
+    /// The next items, a few of each kind: requested placements, tiers that wait for their drain to go on, cold files,
+    /// young files, files that reads ask for, and files to be rebalanced to slower tiers.
     pub first: Vec<Queued>,
 }
 
@@ -48,18 +48,18 @@ pub struct Queued {
     pub cause: Cause,
 }
 
-/// What something waits for.
+/// The cause for which something waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cause {
     /// Those before it.
     Turn,
     /// Until its blocks are old enough: so many milliseconds more, if none is written.
     Young(u64),
-    /// Somebody who goes on with it: a drain was interrupted.
+    /// A caller that resumes an interrupted drain.
     Interrupted,
-    /// Memory with room below the threshold.
+    /// PM with room below the threshold.
     NoRoom,
-    /// What keeps the mover from all that it does by itself.
+    /// The reason why the mover moves nothing by itself.
     Mover(Phase),
 }
 
@@ -75,7 +75,7 @@ impl Cause {
         }
     }
 
-    /// What keeps from moving something that could, where the mover is at this.
+    /// The cause that keeps a movable item waiting while the mover is in this phase.
     fn of(phase: Phase) -> Cause {
         match phase {
             // It is about to, or it was about to when it looked last.
@@ -91,7 +91,7 @@ impl Cause {
 }
 
 impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
-    /// Keeps what waits now for who asks while blocks move.
+    /// Keeps a copy of the queue for status queries while blocks move.
     pub(crate) fn note_queue(&self, keeper: &Keeper) {
         let queue = self.queue(keeper);
         *self.queue.lock() = queue;
@@ -165,7 +165,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         first.extend(young);
     }
 
-    /// What the reads of the last seconds ask for.
+    /// Adds the files that the reads of the last seconds ask for.
     fn add_read(&self, keeper: &Keeper, first: &mut Vec<Queued>) {
         let Some(flow) = keeper.balance.flow().filter(|_| self.balances()) else { return };
         let (heats, way) = match flow {

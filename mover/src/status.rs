@@ -1,7 +1,7 @@
-//! What the mover says of itself: what it does and why it waits, and how hot the files are that it knows.
+//! The status of the mover: its phase, the reason for waiting, and the temperature of the files that it knows.
 //!
-//! Nobody waits for these answers: while blocks move, what only the one who moves them knows is left out, or is as it was when
-//! they were chosen.
+//! A status query never waits. While blocks move, information that only the moving thread has is left out, or dates
+//! from when the blocks were chosen.
 
 use std::collections::BTreeMap;
 
@@ -25,18 +25,19 @@ pub const AGES_S: [u64; 3] = [30, 300, 3600];
 /// Files of each kind that are named as the hottest.
 const HOTTEST: usize = 8;
 
-/// What the mover does: by itself, but for `doing`.
+/// The state of the mover's own work; `doing` includes drains.
 #[derive(Debug, Clone)]
 pub struct MoverStatus {
     /// It was told to pause.
     pub paused: bool,
     /// Nothing is to be moved now, or nothing can be.
     pub is_idle: bool,
-    /// What it is at, or why it does nothing.
+    /// The phase, or the reason for idling.
     pub phase: Phase,
-    /// The file whose blocks are moving, alone or with others: by itself or, while nothing is, because a tier is drained.
+    /// The file whose blocks are moving, alone or with others: moved by the mover itself or, while it moves none, by a
+    /// drain.
     pub doing: Option<Doing>,
-    /// What waits to be moved; while blocks move, as it was when the last of them were chosen.
+    /// The queue of data to be moved; while blocks move, as it was when the last of them were chosen.
     pub queue: Queue,
     /// Blocks of persistent memory that are in use, in percent.
     pub usage: f64,
@@ -52,7 +53,7 @@ pub struct MoverStatus {
     pub log_bytes_freed: u64,
     /// Bytes that moved because space was short, since the mount.
     pub moved: u64,
-    /// Bytes that it moves in a second at the most.
+    /// Bytes that it moves in a second, at most.
     pub rate: Option<u64>,
     /// When it moves blocks by itself.
     pub hours: Hours,
@@ -82,7 +83,7 @@ pub struct MoverStatus {
     pub cache_capacity: u64,
     /// Bytes of DRAM that transfers of tiers have beside it, those of all file systems of this process.
     pub transfer_buffers: u64,
-    /// How often reads of tiers found there what they wanted.
+    /// How often reads of tiers hit or missed the page cache.
     pub pages: PageCounters,
     /// Why it moved nothing when it last tried.
     pub failure: Option<String>,
@@ -92,7 +93,7 @@ pub struct MoverStatus {
     pub refused: Option<String>,
 }
 
-/// What the mover is at, or why it does nothing.
+/// The phase of the mover, or the reason for idling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
     /// Blocks move.
@@ -111,7 +112,7 @@ pub enum Phase {
     Limited,
     /// There is something to move, or to look for, and it begins soon.
     Beginning,
-    /// What could move is too young.
+    /// Every file that could move is too young.
     Young,
     /// Nothing that is in use can move.
     Nothing,
@@ -242,7 +243,7 @@ impl Ages {
     }
 }
 
-/// What moves now: of who keeps memory from being full there is one, and drains go on beside it, one of each tier.
+/// The moves in progress: at most one that keeps PM from being full, and one drain of each tier.
 #[derive(Debug, Default)]
 pub(crate) struct AllDoing {
     keeper: Option<Doing>,
@@ -314,7 +315,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
 }
 
 impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
-    /// What it does.
+    /// The status of the mover.
     pub fn status(&self) -> MoverStatus {
         let is_too_full = self.is_too_full();
         let (read, written) = self.sink.traffic();
@@ -364,9 +365,9 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         }
     }
 
-    /// Whether nothing that it knows, or could find, is to move, but for what is too young.
+    /// Whether no known or discoverable file is left to move, except files that are too young.
     fn is_nothing_left(&self, keeper: &Keeper) -> bool {
-        // What was left since it last looked may be a file that can move.
+        // Samples left since the last tick may be of a file that can move.
         let is_heard = self.sink.is_empty() && self.sink.unheard() == keeper.unheard;
         keeper.walk.is_done() && keeper.heats.is_empty() && is_heard
     }
@@ -386,7 +387,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         }
     }
 
-    /// What it is at, or why it does nothing, but for what it was told to move.
+    /// The phase, or the reason for idling, without regard to requested placements.
     pub(crate) fn phase_of_itself(&self, keeper: &Keeper) -> Phase {
         if self.paused.load(Ordering::Relaxed) {
             Phase::Paused

@@ -1,8 +1,9 @@
-//! Telling the devices of tiers which blocks nobody uses, as fstrim(8) asks of a file system.
+//! Telling the devices of tiers which blocks are free, as fstrim(8) asks of a file system.
 //!
-//! Blocks are taken before the device is told, and given back behind that: or else it might forget what somebody writes
-//! meanwhile. What is free may be forgotten at any time, after a crash, too: it could as well have been written for somebody
-//! else. It goes by pieces, so that others find room, and none is of what is [set aside](crate::promises).
+//! Blocks are taken before the device is told, and given back behind that; otherwise it might forget data that is
+//! written meanwhile. Free blocks may be forgotten at any time, after a crash, too, because a new owner could have
+//! overwritten them as well. A trim goes by pieces, so that others find room, and takes no [reserved](crate::promises)
+//! blocks.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -14,10 +15,11 @@ use nacre_media::block::BlockDevice;
 
 use crate::fs::MoverFs;
 
-/// Blocks of a piece at the most: who looks for room finds so much less for as long as the device takes. Pieces end at
-/// multiples of their length, because devices forget by granules.
+/// Blocks of a piece, at most: an allocation finds this much less room while the device works. Pieces end at multiples
+/// of their length, because devices forget by granules.
 const PIECE: u64 = (64 << 20) / BLOCK_SIZE;
-/// Of what is free on a tier a piece is this part at the most, or a block: one that is nearly full does not seem to be full.
+/// A piece is at most this part of the free blocks of a tier, or a block, so that a tier that is nearly full does not
+/// seem full.
 const SHARE: u64 = 16;
 
 /// From one look whether a device is done with a piece to the next.
@@ -28,7 +30,7 @@ const WAIT: Duration = Duration::from_millis(2);
 pub struct TrimFrom {
     /// The first block that was not looked at.
     pub block: Block,
-    /// It is of a run that is long enough, and of which what comes before was trimmed.
+    /// The block belongs to a run that is long enough, whose blocks before it were trimmed.
     pub is_within: bool,
 }
 
@@ -53,7 +55,7 @@ pub struct Trimmed {
 #[derive(Debug)]
 pub(crate) struct Trims {
     running: Mutex<BTreeSet<u8>>,
-    /// By number: held for a piece, by who has taken its blocks.
+    /// By number: held for a piece, while its blocks are taken.
     pieces: Box<[Mutex<()>]>,
 }
 
@@ -82,8 +84,8 @@ impl Drop for Running<'_> {
 }
 
 impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
-    /// Tells the device of a tier which blocks nobody uses, from one on, as far as `goes_on` says. Runs of fewer bytes than
-    /// `least` are left out. It ends where the tier is drained.
+    /// Tells the device of a tier which blocks are free, from one on, as far as `goes_on` says. Runs of fewer bytes
+    /// than `least` are left out. It ends where the tier is drained.
     ///
     /// [`Busy`](Kind::Busy) while another call does it; [`DeviceLost`](Kind::DeviceLost) where the device is missing,
     /// [`Media`](Kind::Media) where it fails; [`ReadOnly`](Kind::ReadOnly).
@@ -129,8 +131,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         Ok((next, if told? { Told::Bytes(run.len * BLOCK_SIZE) } else { Told::Useless }))
     }
 
-    /// Does what is not to meet a piece of a tier that is taken and will be free again at once; [`Busy`](Kind::Busy) while there
-    /// is one.
+    /// Runs `act`, which must not meet a piece of a tier that is taken and will be free again at once;
+    /// [`Busy`](Kind::Busy) while there is one.
     pub(crate) fn without_trim<T>(&self, tier: u8, act: impl FnOnce() -> Result<T>) -> Result<T> {
         match self.trims.piece(tier).try_lock() {
             Some(_piece) => act(),
@@ -152,7 +154,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     }
 }
 
-/// What a device was told of.
+/// The range that a device was told of.
 enum Told {
     Bytes(u64),
     Useless,

@@ -1,9 +1,9 @@
 //! Looking for files that have blocks to move and of which no list knows: all of them after a mount, and later those that
 //! were accessed unheard, or for which the lists had no room.
 //!
-//! A walk takes a step at a time and goes on from there, so that nobody who needs space waits for all of it, and what was
-//! looked at is not looked at again. It finds only files with something on persistent memory: those that are on tiers as a
-//! whole, however many they are, take no room in the lists from others.
+//! A walk takes a step at a time and goes on from there: an operation that needs space does not wait for all of it, and
+//! no file is looked at twice. It finds only files with some blocks on PM. Files that are on tiers as a whole, however
+//! many they are, take no room in the lists from others.
 
 use std::ops::ControlFlow;
 
@@ -21,11 +21,11 @@ pub(crate) const STEP: usize = 1024;
 pub(crate) const AT_ONCE: usize = 256;
 /// Blocks of a file that are resolved at once.
 const RESOLVED_AT_ONCE: u64 = 1 << 16;
-/// Who moves blocks that nobody needs the space of begins no walk before so much time has passed since the last one, in
-/// milliseconds: under load there is always something unheard.
+/// Milliseconds between two walks of the background pass. Under load some access is always unheard, and the space is
+/// not needed at once.
 pub(crate) const PAUSE_MS: u64 = 30_000;
 
-/// What may be found that was passed by.
+/// The files that a walk passed by and another one may find.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Left {
     #[default]
@@ -54,7 +54,7 @@ impl Trail {
     }
 }
 
-/// What was found in a part of a directory.
+/// The files found in a part of a directory.
 pub(crate) struct Found {
     /// How many names were looked at.
     pub(crate) names: usize,
@@ -66,7 +66,7 @@ pub(crate) struct Found {
 #[derive(Debug, Default)]
 pub(crate) struct Walk {
     trail: Trail,
-    /// What was passed by since it began.
+    /// The files passed by since it began.
     left: Left,
     /// When the last one ended, in milliseconds since 1970.
     ended_ms: Option<u64>,
@@ -87,7 +87,8 @@ impl Walk {
         !self.goes_on() && self.ended_ms.is_some() && self.left < Left::Movable
     }
 
-    /// Whether another one may find something, for who moves blocks at this time or, without one, needs space.
+    /// Whether another walk may find something, for the background pass at this time or, without a time, for direct
+    /// reclaim.
     fn is_worth_it(&self, now_ms: Option<u64>) -> bool {
         match (self.ended_ms, now_ms) {
             (None, _) => true,
@@ -98,10 +99,10 @@ impl Walk {
 }
 
 impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
-    /// Chooses what moves down next: the file that was not written for longest, and at a time, which is given by who moves
-    /// what nobody needs the space of, those parts of it that are cold by then. Who has a time sees all files first, or as
-    /// many as are known at the most; who needs space takes what a step has found. `Continue(None)` is a step of the way
-    /// there; `Break` is that there is nothing.
+    /// Chooses the next file to demote: the one that was not written for longest. The background pass gives a time: it
+    /// takes only those parts that are cold by then, after all files were seen, or as many as can be known. Direct
+    /// reclaim gives none, and takes the files that a step has found. `Continue(None)` is a step of the way there;
+    /// `Break` is that there is nothing.
     pub(crate) fn next_cold(
         &self,
         keeper: &mut Keeper,
@@ -147,7 +148,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         }
     }
 
-    /// Goes on by so many names at the most; nothing at the end of the way.
+    /// Goes on by this many names, at most; nothing at the end of the way.
     pub(crate) fn advance(&self, trail: &mut Trail, most: usize) -> Option<Found> {
         let (dir, after) = trail.waiting.pop()?;
         let mut names = Vec::new();
@@ -172,7 +173,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         Some(found)
     }
 
-    /// Notes a file that has something to move. What is pinned stays, and one that is gone is nobody's.
+    /// Notes a file that has something to move. A pinned file stays, and a removed one is skipped.
     fn look_at(&self, keeper: &mut Keeper, id: InodeId) {
         if let Ok(node) = self.layout.node(id)
             && let Ok(attr) = self.layout.getattr(&node)
@@ -184,8 +185,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         }
     }
 
-    /// Whether some blocks of a file are where this says; of one that is on one tier as a whole, and of which nobody has to read
-    /// where, `is_tier` says it.
+    /// Whether some blocks of a file are where `is_there` says. For a file that is on one tier as a whole, `is_tier`
+    /// decides without a look at its blocks.
     pub(crate) fn has_blocks(
         &self,
         node: &L::Node,

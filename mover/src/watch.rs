@@ -1,7 +1,7 @@
-//! What is accessed: samples that foreground operations leave, and what the mover makes of them.
+//! Access statistics: samples that foreground operations leave, and the temperatures that the mover derives from them.
 //!
-//! An operation leaves a sample where there is room for it and nobody is just looking; it never waits. Times are those that
-//! operations bring with them, in milliseconds since 1970.
+//! An operation leaves a sample if there is room for it and the buffer is not locked at that moment; it never waits.
+//! Times are those of the operations, in milliseconds since 1970.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -13,14 +13,14 @@ use nacre_policy::temperature::{EntryHeat, Span, WHOLE_FILE_MS, read_hot, spans,
 use nacre_policy::thresholds::Recent;
 use nacre_policy::{FileAccess, Heat, Rules, Temperatures};
 
-/// Samples that wait at the most.
+/// Samples that wait, at most.
 const MAX_SAMPLES: usize = 4096;
 /// Blocks that have a temperature of their own: 2 MiB.
 const PART: u64 = 512;
 /// Parts of a file that have one; of larger files, parts are larger.
 const MAX_PARTS: u64 = 4096;
 
-/// What can be done with blocks.
+/// The kind of an access to blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Access {
     /// They were written to persistent memory.
@@ -31,7 +31,7 @@ pub(crate) enum Access {
     ReadBelow,
 }
 
-/// What was done with blocks of a file.
+/// One access to blocks of a file.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sample {
     pub(crate) id: InodeId,
@@ -45,7 +45,7 @@ pub(crate) struct Sample {
     pub(crate) at_ms: u64,
 }
 
-/// What some threads did: on its own cache lines, so that those of others do not wait for them.
+/// The counters of some threads: on their own cache lines, so that other threads do not wait for them.
 #[derive(Default)]
 #[repr(align(128))]
 struct Counts {
@@ -64,7 +64,7 @@ pub(crate) struct Sink {
     samples: Mutex<Vec<Sample>>,
     /// There is no room for more.
     is_full: AtomicBool,
-    /// Without tiers nobody looks.
+    /// There are tiers: otherwise no samples are needed.
     is_on: AtomicBool,
     counts: [Counts; COUNTS],
     /// About now, in milliseconds since 1970, for operations that bring no time.
@@ -82,7 +82,7 @@ impl Sink {
         self.is_on.load(Ordering::Relaxed)
     }
 
-    /// Somebody knows what time it is.
+    /// Sets the current time.
     pub(crate) fn set_time(&self, now_ms: u64) {
         self.time_ms.store(now_ms, Ordering::Relaxed);
         self.recent.lock().look(now_ms, self.traffic());
@@ -93,7 +93,7 @@ impl Sink {
         self.recent.lock().bytes(self.traffic())
     }
 
-    /// When somebody last knew.
+    /// The last time that was set.
     pub(crate) fn time_ms(&self) -> u64 {
         self.time_ms.load(Ordering::Relaxed)
     }
@@ -141,7 +141,7 @@ impl Sink {
         std::mem::take(&mut *samples)
     }
 
-    /// Whether nobody has left anything since it was taken.
+    /// Whether no samples were left since they were taken.
     pub(crate) fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -178,15 +178,15 @@ pub(crate) fn millis(time: Timestamp) -> u64 {
 /// How hot files are, as far as they are on persistent memory, or on tiers.
 pub(crate) struct Heats {
     lists: Temperatures<InodeId>,
-    /// Those in the lists, and as many others at the most: what is known of a file that moved is known when it is back.
+    /// Those in the lists, and at most as many others: the history of a file that moved is still known when it is back.
     files: HashMap<InodeId, FileHeat>,
     /// Files that were taken out while some of their blocks were too young to move, by when these no longer are, in
     /// milliseconds. No more than are in the lists.
     resting: BTreeSet<(u64, InodeId)>,
-    /// The same by when they were modified: who needs space takes the coldest of all.
+    /// The same by modification time: direct reclaim takes the coldest of all.
     resting_by_modification: BTreeSet<(u64, InodeId)>,
     max_files: usize,
-    /// A file was dropped from the lists since somebody asked.
+    /// A file was dropped from the lists since this was last asked.
     has_dropped: bool,
 }
 
@@ -222,7 +222,7 @@ impl FileHeat {
     }
 }
 
-/// What of a file moves.
+/// The parts of a file that move.
 #[derive(Debug)]
 pub(crate) struct Chosen {
     pub(crate) id: InodeId,
@@ -347,7 +347,7 @@ impl Heats {
         !self.resting.is_empty()
     }
 
-    /// Lists files again whose rest is over at this time.
+    /// Lists files again whose back-off is over at this time.
     fn wake(&mut self, now_ms: u64) {
         while let Some(&(_, id)) = self.resting.first().filter(|(due_ms, _)| *due_ms <= now_ms) {
             self.end_rest(id);
@@ -355,8 +355,8 @@ impl Heats {
         }
     }
 
-    /// Takes the file out that was modified longest ago, with what of it moves down at this time. The rest of it comes when
-    /// it is old.
+    /// Takes out the file that was modified longest ago, with those parts that are demoted at this time. The rest of it
+    /// comes when it is old.
     pub(crate) fn coldest(&mut self, now_ms: u64) -> Option<Chosen> {
         self.wake(now_ms);
         let (id, heat) = self.lists.pop_write_cold()?;
@@ -370,7 +370,7 @@ impl Heats {
         Some(Chosen { id, spans })
     }
 
-    /// The same, whatever of it, and whether it rests or not: for who needs space now.
+    /// The same for direct reclaim: all parts of the file, and whether or not it backs off.
     pub(crate) fn coldest_whole(&mut self) -> Option<Chosen> {
         let resting = self.resting_by_modification.first().copied();
         let listed = self.lists.least_modified_ms();
@@ -386,7 +386,7 @@ impl Heats {
         Some(Chosen { id, spans: spans(&entries) })
     }
 
-    /// The file that was read last, with what of it was not read before the rest; with rules, only one that is
+    /// The file that was read last, with those parts that were not read before the rest; with rules, only one that is
     /// read-dominated. It stays in the lists, as one that was never read: others come next, until it is read again.
     pub(crate) fn hottest(&mut self, rules: Option<&Rules>) -> Option<Chosen> {
         loop {
@@ -423,7 +423,7 @@ impl Heats {
         self.lists.read_hot_first().take(most).map(|id| (id, self.size(id)))
     }
 
-    /// Those whose rest is over first, and when it is, in milliseconds.
+    /// The files whose back-off ends first, and when it ends, in milliseconds.
     pub(crate) fn young_ones(&self, most: usize) -> impl Iterator<Item = (InodeId, u64, u64)> {
         self.resting.iter().take(most).map(|&(due_ms, id)| (id, self.size(id), due_ms))
     }

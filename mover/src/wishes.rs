@@ -1,8 +1,8 @@
 //! Where the data of a file is, as an attribute that users read, and set to have it moved.
 //!
-//! Unlike a [pin](crate::PIN) nothing of it is stored or inherited: it is an order, which is done once. What the file has later
-//! goes where the mover says, as after `nacre promote` and `demote`. So it does not show in lists either: who copies a file with
-//! its attributes does not copy where it was.
+//! Unlike a [pin](crate::PIN) nothing of it is stored or inherited: it is an order, which is done once. Data written
+//! later goes where the mover says, as after `nacre promote` and `demote`. The attribute does not show in lists either,
+//! so that a copy of a file with its attributes does not copy its placement.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -20,14 +20,14 @@ use crate::keeper::Keeper;
 use crate::status::{Doing, Way};
 use crate::watch::millis;
 
-/// The extended attribute of a file. Its value is where its data is: `pm`, the number of a tier, or several of them with
-/// commas between, memory first; empty for a file without data. Whoever sets it to `pm`, or to the number or the UUID of a
-/// tier, has the file moved there by the mover, soon.
+/// The extended attribute of a file. Its value is the place of its data: `pm`, the number of a tier, or several of them
+/// with commas between, `pm` first; empty for a file without data. If it is set to `pm`, or to the number or the UUID
+/// of a tier, the mover soon moves the file there.
 pub const TIER: &[u8] = b"user.nacre.tier";
 
 /// The name of persistent memory in its value.
 const MEMORY: &str = "pm";
-/// Files that wait to be moved at the most.
+/// Files that wait to be moved, at most.
 const MAX_WISHES: usize = 4096;
 /// Blocks whose places are looked at in one go: 1 GiB.
 const WINDOW: u64 = 1 << 18;
@@ -79,7 +79,7 @@ impl Wishes {
         Ok(())
     }
 
-    /// Those that come first, so many at the most.
+    /// Those that come first, at most `most`.
     pub(crate) fn first_ones(&self, most: usize) -> Vec<InodeId> {
         self.waiting.lock().iter().take(most).map(|wish| wish.id).collect()
     }
@@ -107,13 +107,13 @@ impl Wishes {
         waiting.len() != before
     }
 
-    /// The front ends have no words for an error: whoever wonders asks the mover.
+    /// Keeps the error for the status of the mover, because the front ends cannot convey its text.
     fn refuse(&self, id: InodeId, error: &Error) {
         *self.refused.lock() = Some(format!("inode {}: {error}", id.number));
     }
 }
 
-/// What a value asks for: memory, or a tier.
+/// The place that a value requests: a tier, or `None` for PM.
 fn wanted(value: &[u8], known: &[Tier]) -> Result<Option<u8>> {
     let text = std::str::from_utf8(value).unwrap_or_default();
     if text == MEMORY {
@@ -164,9 +164,9 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         Ok(places.join(",").into_bytes())
     }
 
-    /// Has a file moved to where the value says, soon. [`InvalidInput`](Kind::InvalidInput) for another value, and for what has
-    /// no blocks that move; [`Unsupported`](Kind::Unsupported) without tiers; [`DeviceLost`](Kind::DeviceLost) for a tier that is
-    /// missing.
+    /// Has a file moved to where the value says, soon. [`InvalidInput`](Kind::InvalidInput) for another value, and for
+    /// an object without blocks that move; [`Unsupported`](Kind::Unsupported) without tiers;
+    /// [`DeviceLost`](Kind::DeviceLost) for a tier that is missing.
     pub(crate) fn wish(&self, node: &L::Node, value: &[u8], how: XattrMode) -> Result<()> {
         let id = self.layout.id(node);
         self.check_wish(node, value, how)
@@ -215,7 +215,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
                     next
                 }
                 Err(error) => {
-                    // Of a file that is gone nobody asks any more.
+                    // The error of a removed file is of no use.
                     if error.kind() != Kind::Stale {
                         self.wishes.refuse(wish.id, &error);
                     }

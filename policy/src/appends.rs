@@ -1,6 +1,6 @@
-//! Blocks that are new: a model of blocks knows nothing of them, and would have each pass through DRAM before its first
-//! synchronisation. Who asks for it ([`Model::inherits`](crate::Model)) has them take after those before them: what is appended
-//! after what was appended to the file before, and the first blocks of a new file after those of other new files.
+//! The predictor for new blocks. A model of blocks knows nothing of a new block, and would have each pass through
+//! DRAM before its first synchronisation. With [`Model::inherits`](crate::Model) set, an append follows the earlier
+//! appends to its file. The first blocks of a new file follow those of other new files.
 //!
 //! This is outside of the paper, where blocks begin lazy.
 
@@ -9,19 +9,19 @@ use std::ops::Range;
 use crate::benefit::Path;
 use crate::ghost::Judged;
 
-/// What was appended to one file.
+/// The appends to one file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Appends {
-    /// What the last synchronisations said of it; `None` before the first that had something to say.
+    /// The verdict of the last synchronisations on appends; `None` before the first that had one.
     path: Option<Path>,
     /// Blocks that were written past DRAM since the last synchronisation, each as often as it was.
     touched: u64,
-    /// Those blocks, and what lies between them.
+    /// The range that these blocks span.
     blocks: Range<u64>,
 }
 
 impl Appends {
-    /// The path of what is appended next, if anything is known.
+    /// The path of the next append, if anything is known.
     pub fn path(&self) -> Option<Path> {
         self.path
     }
@@ -51,12 +51,13 @@ impl Appends {
     }
 }
 
-/// What became of new files lately: whether each block of them was written once, and synchronised then.
+/// The new-file predictor: whether recent new files were synchronised with each of their blocks written once.
 ///
-/// A file that goes through DRAM costs [`COST`], and brings [`GAIN`] when it is synchronised so. One that never is brings
-/// nothing: so it is not needed to see a file end. More than seven of eight must be synchronised for the sum to grow. Above
-/// [`SURE`] the others go past DRAM; of them one of [`SAMPLES`] does not, by which it is seen when that changes: any one, for what
-/// programs do comes in turns.
+/// A file that goes through DRAM costs [`COST`], and brings [`GAIN`] when it is synchronised so. A file that is never
+/// synchronised brings nothing, so the predictor need not see a file end. More than seven of eight must be
+/// synchronised for the score to grow. At a score of [`SURE`] or more, new files bypass DRAM. One file in
+/// [`SAMPLES`], chosen at random, still goes through DRAM, so that a change of the pattern is noticed. The choice is
+/// random because programs often alternate between kinds of files.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Newcomers {
     score: i32,
@@ -75,8 +76,8 @@ const LEAST: i32 = -1024;
 const SAMPLES: u64 = 16;
 
 impl Newcomers {
-    /// The path of a new file that is written to for the first time. What is for it is forgotten when none was synchronised for
-    /// longer than `forget_ms`, and all when none was written to for so long.
+    /// The path of a new file at its first write. A positive score is forgotten if no new file was synchronised for
+    /// longer than `forget_ms`. The whole score is forgotten if no new file was written to for that long.
     pub fn path(&mut self, now_ms: u64, forget_ms: u64) -> Path {
         if now_ms.saturating_sub(self.asked_ms) > forget_ms {
             self.score = 0;

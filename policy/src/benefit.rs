@@ -1,28 +1,29 @@
 //! The buffer benefit model of one block (paper 000, section 3.2).
 //!
-//! At each synchronisation, with `Ncw` the line writes since the last one and `Ncf` the lines that this one has to flush
-//! (not those that background writeback flushed before), buffering was better when
+//! At each synchronisation, with `Ncw` the line writes since the last one and `Ncf` the lines that this one has to
+//! flush (not those that background writeback flushed before), buffering was better when
 //!
 //! ```text
 //! Ncw * Ldram + Ncf * Lpm < Ncw * Lpm                                                      (1)
 //! ```
 //!
-//! Then the block is lazy until the next synchronisation, else eager. A block starts lazy, and an eager one becomes lazy
-//! again when, at the time of a write, its file was last synchronised more than 5 s ago.
+//! Then the block is lazy until the next synchronisation, else eager. A block starts lazy, and an eager one becomes
+//! lazy again when, at the time of a write, its file was last synchronised more than 5 s ago.
 //!
-//! Memory on which a line costs hardly more than in DRAM is outside of the paper (its slowest is 50 ns against some 15). There
-//! a write is worth a place in DRAM only where media would take more lines for it than it has: see [`Model::can_pay`].
+//! A block on a medium whose lines cost hardly more than those of DRAM is outside of the paper (its slowest is 50 ns
+//! against some 15). There, a write is worth a place in DRAM only if media would take more lines for it than it has:
+//! see [`Model::can_pay`].
 //!
-//! Where a layout copies on write, a line costs a block. The model then counts in lines that media would take: a direct
-//! write of any part of a block [`Model::unit_lines`] of them, a flush of any number of dirty lines as many. With a unit
-//! of one line this is (1) to the letter.
+//! Where a layout copies on write, a line costs a block. The model then counts in lines that media would take: a
+//! direct write of any part of a block [`Model::unit_lines`] of them, a flush of any number of dirty lines as many.
+//! With a unit of one line this is (1) to the letter.
 
 /// Lines in a block.
 pub const LINES: u32 = 64;
 /// Bytes in a line.
 const LINE: u64 = 64;
 
-/// What one line costs, in nanoseconds.
+/// The costs of one line, in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Latencies {
     /// A write of a line to DRAM.
@@ -53,7 +54,7 @@ pub enum Checker {
 /// The constants of the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Model {
-    /// What lines cost.
+    /// The costs of lines.
     pub latencies: Latencies,
     /// Whether eager blocks bypass.
     pub checker: Checker,
@@ -62,7 +63,8 @@ pub struct Model {
     /// Lines that media takes at the least for one write to a block: 1 where data is updated in place, 64 where it is
     /// copied on write. A power of two from 1 to 64.
     pub unit_lines: u32,
-    /// What is appended takes after what was before it, see [`crate::appends`]; else it begins lazy, as all blocks of the paper.
+    /// Whether appends follow earlier appends, see [`crate::appends`]; otherwise they begin lazy, as all blocks of
+    /// the paper.
     pub inherits: bool,
 }
 
@@ -87,7 +89,7 @@ pub enum Path {
     Eager,
 }
 
-/// What a synchronisation says about a block.
+/// The result of a synchronisation for a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Verdict {
     /// The path of the writes from now on.
@@ -96,7 +98,7 @@ pub struct Verdict {
     pub as_before: Option<bool>,
 }
 
-/// What the model knows about one block.
+/// The state of one block in the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Block {
     path: Path,
@@ -106,7 +108,8 @@ pub struct Block {
     line_writes: u32,
     /// Lines that media would have taken had each write gone there at once.
     direct_lines: u32,
-    /// Lines that the next synchronisation has to flush if every write goes to DRAM; one bit each. `Ncf` is their number.
+    /// Lines that the next synchronisation has to flush if every write goes to DRAM; one bit each. `Ncf` is their
+    /// number.
     pending: u64,
 }
 
@@ -153,8 +156,8 @@ impl Block {
         if model.checker == Checker::Off { Path::Lazy } else { self.path }
     }
 
-    /// A synchronisation, which has flushed what was to be flushed. `None` when the block was not written since the
-    /// last: it has then no part in this one.
+    /// Notes a synchronisation, which has flushed all pending lines. `None` when the block was not written since the
+    /// last one: it then has no part in this one.
     pub fn synced(&mut self, model: &Model) -> Option<Verdict> {
         if !self.was_written() {
             return None;
@@ -167,9 +170,9 @@ impl Block {
 }
 
 impl Model {
-    /// Whether a write of the bytes `from..to` of a file of `size` bytes may be worth a place in DRAM, even if it never reaches
-    /// media. A line there counts twice: it is written, and read again when it is written back. What is appended is not
-    /// copied, where blocks are: media takes the lines of it.
+    /// Whether a write of the bytes `from..to` of a file of `size` bytes may be worth a place in DRAM, even if it
+    /// never reaches media. In DRAM a line counts twice: it is written, and read again when it is written back.
+    /// Appended bytes are not copied even if blocks are copied on write: media takes only their lines.
     pub fn can_pay(&self, from: u64, to: u64, size: u64) -> bool {
         let (dram_ns, pm_ns) = (u64::from(self.latencies.dram_ns), u64::from(self.latencies.pm_ns));
         if from >= to || self.checker == Checker::Off || pm_ns > 2 * dram_ns {

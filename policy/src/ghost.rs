@@ -1,8 +1,8 @@
-//! The ghost buffer: what the model remembers about the blocks of a file that are not in DRAM.
+//! The ghost buffer: the state of the blocks of a file that are not in DRAM, for the model.
 //!
 //! It acts as if every write went to DRAM, and holds the state of a block without its bytes (paper 000, section 3.2):
-//! that is how `Ncf` of a block that bypasses DRAM is known. It is bounded: the sum over all files is held under 1 % of
-//! the pool by whoever passes [`FileHistory::put`] the right to grow, see [`ghosts_for`]. A block that is forgotten is
+//! that is how `Ncf` of a block that bypasses DRAM is known. The sum over all files is held under 1 % of the pool by
+//! the caller of [`FileHistory::put`], who passes the right to grow, see [`ghosts_for`]. A block that is forgotten is
 //! lazy again, as one that was never seen.
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -10,8 +10,8 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use crate::appends::Appends;
 use crate::benefit::{Block, Model, Path, Verdict};
 
-/// DRAM that one remembered block takes, in bytes: its number three times and its state, where it is the only one of its
-/// file. One of many takes half of that; one that others have left, up to twice that until the next leaves.
+/// DRAM that one remembered block takes, in bytes: its number three times and its state, where it is the only one of
+/// its file. One of many takes half of that; one that others have left, up to twice that until the next leaves.
 pub const GHOST_BYTES: u64 = 256;
 
 /// Blocks that may be remembered in all beside a pool of `pool_bytes`: less than 1 % of it.
@@ -19,16 +19,16 @@ pub const fn ghosts_for(pool_bytes: u64) -> u64 {
     pool_bytes / 100 / GHOST_BYTES
 }
 
-/// What a synchronisation said about the blocks of one file.
+/// The verdicts of a synchronisation on the blocks of one file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Judged {
     /// Blocks that are lazy now.
     pub lazy: u64,
     /// Blocks that are eager now.
     pub eager: u64,
-    /// Blocks whose verdict is that of the synchronisation before.
+    /// Blocks with the same verdict as in the synchronisation before.
     pub accurate: u64,
-    /// Blocks whose verdict is another.
+    /// Blocks with another verdict than in the synchronisation before.
     pub inaccurate: u64,
 }
 
@@ -47,7 +47,7 @@ impl Judged {
     }
 }
 
-/// What is remembered about one file: when it was synchronised, and its blocks that are not in DRAM.
+/// The history of one file: the time of its last synchronisation, and its blocks that are not in DRAM.
 #[derive(Debug, Default)]
 pub struct FileHistory {
     last_sync_ms: Option<u64>,
@@ -88,13 +88,13 @@ impl FileHistory {
         }
     }
 
-    /// The path of what is appended now, where the model has it take after what was appended before.
+    /// The path of an append now, if appends follow earlier appends.
     pub fn path_of_append(&self, now_ms: u64, model: &Model) -> Path {
         let is_known = self.is_synced_lately(now_ms, model) && !self.appends.is_repetitive();
         self.appends.path().filter(|_| is_known).unwrap_or(Path::Lazy)
     }
 
-    /// What was appended since the last synchronisation.
+    /// The appends since the last synchronisation.
     pub fn appends(&mut self) -> &mut Appends {
         &mut self.appends
     }
@@ -121,15 +121,15 @@ impl FileHistory {
         self.put(block, state, may_grow)
     }
 
-    /// Takes out what is remembered about a block that enters DRAM.
+    /// Takes out the state of a block that enters DRAM.
     pub fn take(&mut self, block: u64) -> Option<Block> {
         let taken = self.ghosts.remove(&block)?;
         self.shrink();
         Some(taken)
     }
 
-    /// Remembers a block that leaves DRAM, in the place of the oldest one when there is no right to grow. True when that
-    /// right was used.
+    /// Remembers a block that leaves DRAM, in the place of the oldest one when there is no right to grow. True when
+    /// that right was used.
     pub fn put(&mut self, block: u64, state: Block, may_grow: bool) -> bool {
         if state == Block::NEW {
             return false;
@@ -162,7 +162,7 @@ impl FileHistory {
         self.written.dedup();
     }
 
-    /// Gives memory back once half of what it was for is gone, so that what few blocks take stays little.
+    /// Shrinks the allocations once they are more than half empty, so that few blocks take little heap memory.
     fn shrink(&mut self) {
         let most = 2 * self.ghosts.len() + 2;
         if self.ghosts.capacity().max(self.order.capacity()).max(self.written.capacity()) > most {
@@ -182,7 +182,7 @@ impl FileHistory {
         false
     }
 
-    /// The file was synchronised now. Counts what that says about the blocks that are not in DRAM.
+    /// The file was synchronised now. Counts the verdicts on the blocks that are not in DRAM.
     pub fn synced(&mut self, now_ms: u64, model: &Model, judged: &mut Judged) {
         self.last_sync_ms = Some(now_ms);
         for block in self.written.drain(..) {

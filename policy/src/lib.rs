@@ -1,17 +1,18 @@
-//! Policies of nacre as pure state transitions: what happened goes in, a choice comes out.
+//! Policies of nacre as pure state transitions: events go in, a choice comes out.
 //!
 //! - [`benefit`]: HiNFS's buffer benefit model (paper 000, section 3.2): whether a block's writes are buffered in DRAM
 //!   (lazy) or go to persistent memory at once (eager).
-//! - [`appends`]: the same of blocks that are new, by what became of those before them.
-//! - [`ghost`]: what the model remembers about the blocks of a file that are not in DRAM, within a bound.
-//! - [`placement`]: TPFS's predictors (paper 002, section 4): whether a write goes to persistent memory or through DRAM to
-//!   disk, and how that meets the benefit model.
-//! - [`read_ahead`]: how much of a file on disk is read ahead, by what was read of it in order.
+//! - [`appends`]: the same for new blocks, by the blocks that came before them.
+//! - [`ghost`]: the state of the blocks of a file that are not in DRAM, within a bound.
+//! - [`placement`]: TPFS's predictors (paper 002, section 4): whether a write goes to persistent memory or through
+//!   DRAM to disk, and how that meets the benefit model.
+//! - [`read_ahead`]: how much of a file on disk is read ahead, by its earlier reads in order.
 //! - [`schedule`]: in which hours of the day data moves by itself.
-//! - [`thresholds`], [`temperature`]: when data moves between persistent memory and disk, and which (paper 002, section 5).
+//! - [`thresholds`], [`temperature`]: when data moves between persistent memory and disk, and which (paper 002,
+//!   section 5).
 //!
-//! Nothing here does I/O, reads a clock, starts a thread or locks: times are given in milliseconds since any start, and
-//! whoever shares a state between threads brings the lock.
+//! Nothing here does I/O, reads a clock, starts a thread or locks. Times are given in milliseconds since any start. A
+//! caller that shares a state between threads brings the lock.
 
 pub mod appends;
 pub mod benefit;

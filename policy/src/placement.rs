@@ -7,8 +7,8 @@
 //! | write size | a counter in each write entry: rewrites in a row that covered at least half of what they replaced | large and stable, when it is above [`Rules::large_writes`] |
 //! | read frequency | blocks read from the file since it was last written | read-dominated, when they are more than [`Rules::read_factor`] times the file's size |
 //!
-//! A synchronous or a small write belongs on persistent memory, a large and asynchronous one on disk, through DRAM. Where
-//! the buffer benefit model has a say, too, see [`Route`].
+//! A synchronous or a small write belongs on persistent memory, a large and asynchronous one on disk, through DRAM.
+//! Where the buffer benefit model has a say, too, see [`Route`].
 
 /// The constants of the predictors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,22 +30,22 @@ impl Default for Rules {
     }
 }
 
-/// What the accesses to one file have shown so far.
+/// The accesses to one file so far, as the predictors see them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FileAccess {
-    /// What was found between the last two syncs; `None` before anything was.
+    /// The finding of the last interval between two syncs; `None` before the first.
     synchronous: Option<bool>,
     /// Blocks written since the last sync.
     written: u64,
-    /// So many were written since the last sync that it is known already what this interval shows.
+    /// True once enough blocks were written since the last sync to decide this interval.
     decided: bool,
     /// Blocks read since the last write.
     read: u64,
 }
 
 impl FileAccess {
-    /// Blocks were written. Once they are too many to be followed by a sync soon, whether that was expected; `None` when
-    /// there is nothing to tell, or nothing was expected.
+    /// Blocks were written. Once they are too many to be followed by a sync soon, whether that was expected; `None`
+    /// when there is nothing to tell, or nothing was expected.
     pub fn wrote(&mut self, blocks: u64, rules: &Rules) -> Option<bool> {
         self.read = 0;
         self.written = self.written.saturating_add(blocks);
@@ -131,9 +131,9 @@ pub fn is_large(blocks: u64, counter: u16, rules: &Rules) -> bool {
 /// | no | no | eager, or no buffer | [`Route::Pm`] |
 /// | no | no | lazy | [`Route::BufferedPm`] |
 ///
-/// The predictors choose the medium, the benefit model whether DRAM stands before persistent memory: a block of a
-/// synchronous file that is overwritten many times before each sync is worth the buffer all the same, and what goes to disk
-/// goes through DRAM in any case. Without the buffer (TPFS alone) the lines with *lazy* do not occur.
+/// The predictors choose the medium; the benefit model chooses whether DRAM stands before persistent memory. A block
+/// of a synchronous file that is overwritten many times before each sync is worth the buffer all the same. Data for
+/// the disk goes through DRAM in any case. Without the buffer (TPFS alone) the lines with *lazy* do not occur.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Route {
     /// To persistent memory at once.
@@ -144,7 +144,7 @@ pub enum Route {
     Disk,
 }
 
-/// What is known when a write is routed.
+/// The facts that are known when a write is routed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Incoming {
     /// It must be durable when it returns.

@@ -1,11 +1,10 @@
-//! How much of a file on disk is read ahead: as much as was read of it in order, and nothing of one that is read here and
-//! there.
+//! How much of a file on disk is read ahead: a window that grows with reads in order, and nothing for random reads.
 //!
-//! What is not there when it is asked for, its reader fetches with the rest of the window. While he is busy with that, as much
-//! again can be fetched behind it, so that he finds it there when he comes.
+//! A reader that meets a missing block fetches the rest of the window with it. Meanwhile as much again can be fetched
+//! behind the window, so that the reader finds it there when it comes.
 //!
-//! A file is known by the few places in it at which somebody reads in order. A read that goes on at one of them makes its
-//! window larger; any other one begins a new place, with no window, and takes that of the one that was not used for longest.
+//! The state of a file is the few places at which it is read in order. A read that continues one of them makes its
+//! window larger. Any other read begins a new place without a window, and replaces the least recently used one.
 
 use std::ops::Range;
 
@@ -21,11 +20,11 @@ const DISORDER: u64 = 32;
 struct Stream {
     begin: u64,
     next: u64,
-    /// Blocks before this one were asked for, or fetched by who read.
+    /// Blocks before this one were asked for, or fetched by a reader.
     asked: u64,
 }
 
-/// What is known of the reads of a file.
+/// The state of the reads of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ReadAhead {
     /// The one that was used last is the first. One without blocks is none, or the begin of the file.
@@ -33,8 +32,8 @@ pub struct ReadAhead {
 }
 
 impl ReadAhead {
-    /// A read of blocks; gives how many are worth fetching at once from the first on that is missing, `most` at the most, or
-    /// 0 for only those that are read.
+    /// A read of blocks; gives how many are worth fetching at once from the first on that is missing, `most` at the
+    /// most, or 0 for only those that are read.
     pub fn read(&mut self, start: u64, blocks: u64, most: u64) -> u64 {
         let end = start.saturating_add(blocks);
         let found = self.streams.iter().position(|stream| stream.has_next(start));
@@ -54,13 +53,13 @@ impl ReadAhead {
 }
 
 impl ReadAhead {
-    /// The same, and the blocks that are worth fetching behind that meanwhile: a window behind what is read, but none as long
-    /// as less than half of it is new.
+    /// As [`ReadAhead::read`], and the blocks behind that window that are worth fetching meanwhile: one more window,
+    /// but nothing while less than half of it is new.
     pub fn read_on(&mut self, start: u64, blocks: u64, most: u64) -> (u64, Range<u64>) {
         let window = self.read(start, blocks, most);
         let stream = &mut self.streams[0];
         if window > 0 && stream.asked <= start {
-            // Nobody fetched it before: it comes with the read.
+            // It was not fetched before: it comes with the read.
             stream.asked = stream.next.max(start.saturating_add(window));
         }
         let end = stream.next.saturating_add(window);
@@ -74,8 +73,9 @@ impl ReadAhead {
 }
 
 impl Stream {
-    /// Whether a read from a block on goes on with it: it begins at its end or in its last block, or near them where as
-    /// much was read in order. Further back it was read already, and somebody else reads it again.
+    /// Whether a read continues this stream. It does if it begins at the end of the stream or in its last block, or
+    /// near these if as much was read in order. A read that begins further back comes from another reader,
+    /// which reads the blocks again.
     fn has_next(self, start: u64) -> bool {
         let near = (self.next - self.begin).min(DISORDER);
         (self.next.saturating_sub(near.max(1))..=self.next.saturating_add(near)).contains(&start)

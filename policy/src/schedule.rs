@@ -1,8 +1,8 @@
 //! When the mover moves blocks by itself: windows of the day, in local time.
 //!
-//! How far local time is ahead of UTC comes from whoever asks, and is asked anew for each moment: where clocks are set forward
-//! and back, it is another one in summer. A window that begins in the hour that is skipped opens when that is over, and one in
-//! the hour that comes twice is open twice.
+//! The caller gives how far local time is ahead of UTC, anew for each moment: with daylight saving time, it differs
+//! in summer. A window that begins in the skipped hour opens when that hour is over. A window in the repeated hour is
+//! open twice.
 
 use std::fmt;
 use std::str::FromStr;
@@ -95,8 +95,9 @@ impl Hours {
         self.is_always() || self.windows.iter().flatten().any(|window| window.contains(minute))
     }
 
-    /// When the next window begins, in milliseconds since 1970 as is the time now; `None` while one is open. `ahead_s` says
-    /// how many seconds local time is ahead of UTC at a time, and is asked for every minute until then.
+    /// When the next window begins, in milliseconds since 1970 as is the time now; `None` while one is open.
+    /// `ahead_s` says how many seconds local time is ahead of UTC at a time, and is asked for every minute until
+    /// then.
     pub fn opens_ms(&self, now_ms: u64, ahead_s: &dyn Fn(u64) -> i64) -> Option<u64> {
         let is_open = |at_ms: &u64| self.is_open(Minute::of(*at_ms, ahead_s(*at_ms)));
         if is_open(&now_ms) {

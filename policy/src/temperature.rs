@@ -1,9 +1,9 @@
 //! How hot files are, and what of them moves (paper 002, sections 5.2, 5.3 and 5.5).
 //!
-//! A file has a mean time of modification and one of reading over its blocks, a write entry has its own. [`Temperatures`]
-//! keeps the files of one medium in the order of both: whoever moves data down takes the write-coldest file, whoever
-//! moves it to where DRAM can hold it takes the read-hottest. [`write_cold`] and [`read_hot`] say which of its entries
-//! go, and [`spans`] and [`Span::group`] make few large pieces of them.
+//! A file has a mean time of modification and one of reading over its blocks, a write entry has its own.
+//! [`Temperatures`] keeps the files of one medium in the order of both: demotion takes the write-coldest file, and
+//! promotion for reads takes the read-hottest. [`write_cold`] and [`read_hot`] choose the entries of a file that
+//! move. [`spans`] and [`Span::group`] join these into few large pieces.
 //!
 //! Times are milliseconds since any start; 0 is "never".
 
@@ -65,8 +65,8 @@ impl<F: Copy + Ord + Hash> Temperatures<F> {
         }
     }
 
-    /// A file is as hot as this now. When the lists are full, the one whose turn to move down would come last is
-    /// forgotten, and given: it comes back with its next access, or when somebody looks for it.
+    /// Sets the heat of a file. If the lists are full, the file with the latest mean modification is forgotten, and
+    /// returned, because it would be demoted last. It comes back with its next access or with a scan.
     pub fn set(&mut self, file: F, heat: Heat) -> Option<F> {
         self.remove(file);
         self.known.insert(file, heat);
@@ -162,8 +162,8 @@ pub fn write_cold(
     entries.iter().filter(move |entry| whole || entry.modified_ms < file.modified_ms)
 }
 
-/// The entries of a file that move for the sake of reads: those that were read, and not before the file's mean. The paper has
-/// those after it; of a file that is read as a whole, as small ones are, that would be nothing.
+/// The entries of a file that move for the sake of reads: those that were read, and not before the file's mean. The
+/// paper has those after it; of a file that is read as a whole, as small ones are, that would be nothing.
 pub fn read_hot(entries: &[EntryHeat], file: Heat) -> impl Iterator<Item = &EntryHeat> {
     entries.iter().filter(move |entry| entry.read_ms > 0 && entry.read_ms >= file.read_ms)
 }
@@ -183,9 +183,9 @@ impl Span {
         self.start.saturating_add(self.len)
     }
 
-    /// What of it moves by one write of the disk, beginning with the block `at`: at most `granularity` blocks, up to a
-    /// multiple of that in the file. Data that moves piece by piece then falls into the same groups as data that moves at
-    /// once.
+    /// The part of the span that moves by one write of the disk, beginning with the block `at`. It has at most
+    /// `granularity` blocks, and ends at a multiple of that in the file. Data that moves piece by piece then falls
+    /// into the same groups as data that moves at once.
     pub fn group(self, at: u64, granularity: u64) -> Span {
         let granularity = granularity.max(1);
         let limit = (at / granularity + 1).saturating_mul(granularity).min(self.end());
@@ -193,8 +193,8 @@ impl Span {
     }
 }
 
-/// The spans that entries cover, which come in the order of the file: neighbours together. There are as many at the most
-/// as entries, however large these are.
+/// The spans that entries cover, which come in the order of the file: neighbours together. There are as many at the
+/// most as entries, however large these are.
 pub fn spans<'e>(entries: impl IntoIterator<Item = &'e EntryHeat>) -> Vec<Span> {
     let mut spans: Vec<Span> = Vec::new();
     for entry in entries {

@@ -16,15 +16,15 @@ pub fn utilisation_threshold(read: u64, written: u64) -> f64 {
     }
 }
 
-/// Bytes that were read and written lately: those of the minute that goes on, half of those of the one before, a quarter of
-/// those before that, and so on; minutes without any do not count. Or else, the longer a file system is mounted, the less
-/// would be seen of what it is used for now.
+/// Bytes that were read and written lately: those of this minute, half of those of the minute before, a quarter of
+/// those before that, and so on. Minutes without traffic do not count. Without the decay, recent use would show less
+/// and less, the longer a file system is mounted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Recent {
     began_ms: u64,
     /// Read and written in all when the minute began.
     total: (u64, u64),
-    /// What counts of the minutes before.
+    /// The weighted bytes of the minutes before.
     before: (u64, u64),
 }
 
@@ -64,7 +64,7 @@ const TO_DRAM: f64 = 2.0;
 /// Below this one they could use more of persistent memory.
 const TO_PM: f64 = 0.5;
 
-/// What the balance of reads asks for.
+/// The movement that the balance of reads asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flow {
     /// Read-hot data to disk, with a copy in DRAM.
@@ -77,7 +77,7 @@ pub enum Flow {
 /// seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Dataflow {
-    /// What the last seconds asked for, the newest first.
+    /// The requests of the last seconds, the newest first.
     seconds: [Option<Flow>; SECONDS],
 }
 
@@ -99,13 +99,13 @@ impl Dataflow {
     }
 }
 
-/// Above this share of all bytes that are read, those that a disk itself has to give are too many: one that takes fifty times as
-/// long as persistent memory costs a fifth more then.
+/// Above this share of all bytes read, the bytes that come from the disk itself are too many. If a disk takes fifty
+/// times as long as persistent memory, reads then cost a fifth more.
 const OF_DISK: f64 = 1.0 / 256.0;
 
-/// Reads that find their blocks neither in persistent memory nor in DRAM. To the [dataflow](Dataflow) both DRAM and disks
-/// count as what is below persistent memory: where few reads wait for a disk it sees a balance, and these few can take most
-/// of the time.
+/// Reads of blocks that are neither in persistent memory nor in DRAM. The [dataflow](Dataflow) counts both DRAM and
+/// disks as levels below persistent memory. If few reads wait for a disk, it sees a balance, although these few can
+/// take most of the time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DiskReads {
     /// Seconds, one behind the other, in which there were too many.
@@ -113,8 +113,8 @@ pub struct DiskReads {
 }
 
 impl DiskReads {
-    /// A second is over in which so many bytes were read, and so many of them from a disk; true when what is read from there
-    /// is to have a place in persistent memory.
+    /// Notes a second in which `read` bytes were read, `from_disk` of them from a disk. Returns true if blocks that
+    /// are read from the disk are to be placed on persistent memory.
     pub fn second(&mut self, read: u64, from_disk: u64) -> bool {
         let are_too_many = from_disk as f64 > read as f64 * OF_DISK;
         self.seconds = if are_too_many { (self.seconds + 1).min(SECONDS) } else { 0 };

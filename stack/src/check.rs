@@ -1,4 +1,4 @@
-//! Checking a file system that nobody has open, and repairing what the format can prove.
+//! Checking a file system that is not open anywhere, and repairing what the format can prove.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -18,29 +18,28 @@ use crate::tier_check;
 /// One thing that is not as it should be.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Problem {
-    /// Which object, and what about it, in words.
+    /// The object, and its problem, in words.
     pub what: String,
-    /// What a repair does about it; none when nothing can be proved.
+    /// The repair for it; none when nothing can be proved.
     pub repair: Option<&'static str>,
-    /// What can be done about it where no repair can, if that is known.
+    /// The advice where no repair helps, if there is any.
     pub advice: Option<&'static str>,
-    /// The repair gives up what cannot be saved.
+    /// The repair gives up data that cannot be saved.
     pub loses: bool,
     /// It was repaired.
     pub repaired: bool,
 }
 
-/// What [`check`] found.
+/// The result of [`check`].
 #[derive(Debug, Clone, Serialize)]
 pub struct CheckReport {
-    /// What the superblock says.
+    /// The content of the superblock.
     pub volume: VolumeInfo,
-    /// What is not as it should be. An operation that a crash interrupted is none: the next mount completes or erases
-    /// it.
+    /// The problems found. An operation that a crash interrupted is none: the next mount completes or erases it.
     pub problems: Vec<Problem>,
-    /// Errors of the media, when these were looked for: path and range, where one is in a file. What it held is lost.
+    /// Errors of the media, when these were looked for: path and range, where one is in a file. The data there is lost.
     pub unreadable: Vec<String>,
-    /// Those in files whose blocks are out of use already: they were told of before.
+    /// Those in files whose blocks are out of use already: they were reported before.
     pub told_before: Vec<String>,
     /// Blocks that are never allocated.
     pub bad_blocks: u64,
@@ -54,7 +53,7 @@ pub struct CheckReport {
     pub used: u64,
     /// Bytes that are free.
     pub free: u64,
-    /// Tiers of the file system that were not given, so that nobody looked at them.
+    /// Tiers of the file system that were not given, and so not checked.
     pub tiers_not_checked: Vec<UncheckedTier>,
     /// How long it took.
     pub duration: Duration,
@@ -70,7 +69,7 @@ pub struct UncheckedTier {
 }
 
 impl CheckReport {
-    /// What the check of a layout found.
+    /// Takes over the result of a layout's check.
     fn of(layout: LayoutKind, found: &report::CheckReport) -> CheckReport {
         let problem = |problem: &report::Problem| Problem {
             what: problem.what.clone(),
@@ -105,7 +104,7 @@ impl CheckReport {
         self.problems.iter().any(|problem| problem.repaired)
     }
 
-    /// Takes in what a search for media errors found, and recorded or not.
+    /// Takes over the result of a search for media errors, and whether they were recorded.
     fn add_media(&mut self, media: MediaReport, recorded: bool) {
         self.unreadable = media.errors;
         self.told_before = media.told;
@@ -125,19 +124,19 @@ impl CheckReport {
     }
 }
 
-/// What is checked.
+/// The scope of a check.
 #[derive(Debug, Clone, Default)]
 pub struct CheckOptions {
     /// Also read every block, for errors of the media.
     pub media: bool,
     /// Devices of its tiers. Each is to be one, as it was when the file system was used last.
     pub tiers: Vec<PathBuf>,
-    /// Slow the device down to what it emulates.
+    /// Slow the device down to the emulated latency and bandwidth.
     pub emulation: Option<Emulation>,
 }
 
-/// Checks every structure of the file system on a device. What `repair` allows is written: what can be proved right, and
-/// with [`Repair::All`] also what has to give up something.
+/// Checks every structure of the file system on a device. Only repairs that `repair` allows are written: provable ones,
+/// and with [`Repair::All`] also those that have to give up something.
 ///
 /// Errors:
 ///
@@ -205,7 +204,8 @@ fn check_inplace(pm: &RealPm, repair: Repair, checked: &CheckOptions) -> Result<
     Ok(report)
 }
 
-/// Whether bad blocks are noted: what is left to a repair that may lose something finds everything as it was.
+/// Whether bad blocks are noted. They are not while a repair with possible loss is left to do: it finds everything as
+/// it was.
 fn may_record(repair: Repair, problems: &[Problem]) -> bool {
     let is_left = |problem: &Problem| !problem.repaired && problem.repair.is_some();
     repair == Repair::All || repair == Repair::Safe && !problems.iter().any(is_left)

@@ -1,4 +1,4 @@
-//! What a line of 64 bytes costs on this memory and in DRAM: the constants of the benefit model, measured at mount.
+//! The cost of a line of 64 bytes on this PM and in DRAM: the constants of the benefit model, measured at mount.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -13,8 +13,9 @@ const ROUNDS: usize = 15;
 /// DRAM that the blocks are spread over, more than a core's own caches hold: those of a pool are cold when they are written.
 const SPREAD: usize = 4 << 20;
 
-/// What the model reckons with where nobody said it: Lpm is the emulated latency, where one is, and else measured; Ldram is
-/// measured in either case, for DRAM is never emulated. Where the memory cannot be written, the paper's number does.
+/// The latencies that the model uses unless they are set. Lpm is the emulated latency, if there is one, and measured
+/// otherwise. Ldram is always measured, because DRAM is never emulated. If the PM cannot be written, Lpm is the paper's
+/// number.
 pub(crate) fn latencies(pm: &RealPm, emulation: Option<&Emulation>) -> Latencies {
     reckon(emulation, measure_dram, || measure_pm(pm))
 }
@@ -32,8 +33,8 @@ fn reckon(
     Latencies { dram_ns: dram_ns(), pm_ns }
 }
 
-/// Writes a block of memory a few times, that of the superblock's copy, with what it holds: whenever this is interrupted,
-/// nothing has changed. Nobody else may write there meanwhile.
+/// Writes a block of PM a few times, that of the superblock's copy, with its own content: an interruption changes
+/// nothing. No other write may go there meanwhile.
 fn measure_pm(pm: &RealPm) -> Result<u32> {
     let mut block = vec![0; BLOCK_SIZE as usize];
     pm.read(SUPERBLOCK_COPY_OFFSET, &mut block)?;
@@ -57,7 +58,7 @@ fn measure_dram() -> u32 {
     measured.unwrap_or(Latencies::default().dram_ns)
 }
 
-/// Nanoseconds for each line of what writes a block, at least one; it is told the round.
+/// Nanoseconds for each line, at least one, of a `write_block` that writes a block; its argument is the round.
 fn line_of(mut write_block: impl FnMut(usize) -> Result<()>) -> Result<u32> {
     let mut times = [0; ROUNDS];
     for (round, time) in times.iter_mut().enumerate() {

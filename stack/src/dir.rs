@@ -26,7 +26,7 @@ pub struct DirEntry {
     number: u64,
 }
 
-/// What the entries of one listing have in common.
+/// The common state of the entries of one listing.
 #[derive(Debug)]
 struct Listed {
     fs: FileSystem,
@@ -44,23 +44,23 @@ impl DirEntry {
         self.listed.path.join(&self.name)
     }
 
-    /// The kind of what it refers to.
+    /// The kind of the object that it refers to.
     pub fn kind(&self) -> FileKind {
         self.kind
     }
 
-    /// The inode number of what it refers to.
+    /// The inode number of the object that it refers to.
     pub fn ino(&self) -> u64 {
         self.number
     }
 
-    /// The attributes of what is there by now; symbolic links are not followed.
+    /// The attributes of the object that has this name by now; symbolic links are not followed.
     pub fn metadata(&self) -> Result<Metadata> {
         self.listed.fs.symlink_metadata(self.path())
     }
 }
 
-/// The entries of a directory. What is made or removed meanwhile may or may not appear; everything else appears once.
+/// The entries of a directory. Entries made or removed meanwhile may or may not appear; every other entry appears once.
 pub struct ReadDir {
     listed: Arc<Listed>,
     node: AnyNode,

@@ -122,7 +122,7 @@ impl FileOptions {
 ///
 /// [`Read`], [`Write`] and [`Seek`] use an offset of their own, as on a [`std::fs::File`]; `read_at` and `write_at` run
 /// in parallel from any number of threads. A write of any size is one operation: after a crash all of it is there or
-/// nothing. (On the layout `inplace`, what is overwritten may be there in part.)
+/// nothing. (On the layout `inplace`, overwritten data may be there in part.)
 pub struct File {
     inner: Arc<Inner>,
     handle: Handle<AnyLayout>,
@@ -282,7 +282,7 @@ impl Drop for File {
     fn drop(&mut self) {
         let flags = self.handle.flags();
         if flags.write || flags.append {
-            // What cannot be written stays in the buffer, and the next sync tells.
+            // Data that cannot be written stays in the buffer, and the next sync gives the error.
             let _ = self.inner.vfs.closed(self.handle.node());
         }
     }

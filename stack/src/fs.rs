@@ -24,7 +24,7 @@ use crate::probe::probe;
 use crate::tier_settings::TierSettings;
 use crate::tiers::{self, TierDevice};
 
-/// Threads that write back to emulated memory at the most, when nobody says how many.
+/// Threads that write back to emulated PM, at most, when no number is set.
 const MAX_WRITERS: u64 = 16;
 
 /// Whether writes are buffered in DRAM.
@@ -35,16 +35,16 @@ pub enum WriteBuffer {
     Preset,
     /// They are not.
     Never,
-    /// They are. What the preset says about the buffer counts, too; and on emulated memory the usual number of threads stands
-    /// for as many as keep it busy.
+    /// Writes are buffered. The buffer settings of the preset apply, too. On emulated PM the default number of threads
+    /// stands for as many as keep it busy.
     With(CacheOptions),
 }
 
 /// How a file system is opened.
 #[derive(Debug, Clone)]
 pub struct OpenOptions {
-    /// Refuse every change, and let others read at the same time. Nothing is written to the device, but for the recovery of one
-    /// that was not closed in order and is devdax.
+    /// Refuse every change, and let others read at the same time. Nothing is written to the device, except for the
+    /// recovery of a devdax device that was not cleanly unmounted.
     pub read_only: bool,
     /// Never note that a file was read.
     pub no_atime: bool,
@@ -53,14 +53,15 @@ pub struct OpenOptions {
     /// Keep an index of names in DRAM, where the layout has that choice (`inplace`; another refuses to be told); by default
     /// as mkfs was told.
     pub name_index: Option<bool>,
-    /// What the device must promise; less is refused.
+    /// The persistence domain that the device must have; less is refused.
     pub require: Promise,
-    /// Slow the device down to what it emulates, and count what is stored.
+    /// Slow the device down to the emulated latency and bandwidth, and count stores.
     pub emulation: Option<Emulation>,
-    /// Inodes whose state is kept in DRAM at the most, beside those that are in use: at least 1024, by default 262,144, which
-    /// take some 200 MB. Beyond that the state of those goes that were not used lately, and is read again when it is asked for.
+    /// Inodes whose state is kept in DRAM at most, beside those that are in use. At least 1024, by default 262,144,
+    /// which take some 200 MB. Beyond that, the state that was not used lately is dropped, and read again when it is
+    /// asked for.
     pub inode_cache: Option<u64>,
-    /// Buffer writes in DRAM: what was not synchronised may be lost in a crash. By default as the preset does.
+    /// Buffer writes in DRAM: data that was not synchronised may be lost in a crash. By default as the preset does.
     pub buffer: WriteBuffer,
     /// Another preset than the one that the file system was made with, of the same layout.
     pub preset: Option<Preset>,
@@ -70,7 +71,7 @@ pub struct OpenOptions {
     pub require_tiers: bool,
     /// How data comes to tiers and from there. Only of the layout `log`; another refuses to be told.
     pub tier_settings: TierSettings,
-    /// In whose name.
+    /// The identity of the caller.
     pub identity: Identity,
 }
 
@@ -111,12 +112,12 @@ pub struct FileSystem {
     pub(crate) inner: Arc<Inner>,
 }
 
-/// What files and directories hold on to.
+/// The state that files and directories hold on to.
 pub(crate) struct Inner {
     pub(crate) vfs: Arc<Vfs<AnyLayout>>,
     pub(crate) identity: Identity,
     pm: Arc<RealPm>,
-    /// From the first tier on; shared by all in whose names it acts.
+    /// From the first tier on; shared by all identities.
     keeper: Arc<Mutex<Option<Keeper>>>,
 }
 
@@ -135,8 +136,8 @@ impl FileSystem {
         opened.map_err(|error| error.operation("open").object(path.display().to_string()))
     }
 
-    /// Says what device would be opened, with the errors that [`open`](FileSystem::open) gives before it reads more than the
-    /// superblock; nothing is changed.
+    /// The device that would be opened, with the errors that [`open`](FileSystem::open) gives before it reads more than
+    /// the superblock. Nothing is changed.
     pub fn would_open(path: impl AsRef<Path>, options: &OpenOptions) -> Result<DeviceInfo> {
         let path = path.as_ref();
         let look = || {
@@ -165,7 +166,7 @@ impl FileSystem {
         fs.add_tiers(&make.tiers).map(|()| fs)
     }
 
-    /// A file system in memory that is gone with the process: for tests and measurements.
+    /// A file system in heap memory that is gone with the process: for tests and measurements.
     pub fn in_memory(size: u64, options: &OpenOptions) -> Result<FileSystem> {
         let mut pm = RealPm::in_memory(size)?;
         if let Some(emulation) = &options.emulation {
@@ -225,7 +226,7 @@ impl FileSystem {
         vfs.into_layout().unmount()
     }
 
-    /// What recovery found and did when it was opened.
+    /// The report of the recovery when it was opened.
     pub fn recovery(&self) -> &RecoveryReport {
         self.inner.vfs.layout().recovery()
     }
@@ -235,7 +236,7 @@ impl FileSystem {
         &self.inner.vfs
     }
 
-    /// It was not closed in order, and what a crash had left unfinished is put right in DRAM: the device keeps what it has.
+    /// It was not cleanly unmounted, and was recovered in DRAM only: the device keeps its content.
     pub fn is_recovered_in_dram(&self) -> bool {
         self.inner.pm.is_private()
     }
@@ -245,7 +246,7 @@ impl FileSystem {
         !self.inner.pm.is_read_only() && !self.inner.pm.is_private()
     }
 
-    /// In whose name it acts.
+    /// The identity in whose name it acts.
     pub fn identity(&self) -> &Identity {
         &self.inner.identity
     }
@@ -256,14 +257,14 @@ impl FileSystem {
         self.inner.pm.prefault(0..nacre_media::Pm::len(&*self.inner.pm), stop).map(drop)
     }
 
-    /// Starts to read everything in the background, at most `rate` bytes in a second (by default 1 GiB): what cannot be
-    /// read or does not validate is told by [`FileSystem::scrub_status`], blocks with media errors are not allocated
-    /// again. [`Busy`](Kind::Busy) while that is under way.
+    /// Starts to read everything in the background, at most `rate` bytes in a second (by default 1 GiB).
+    /// [`FileSystem::scrub_status`] reports data that cannot be read or does not validate. Blocks with media errors are
+    /// not allocated again. [`Busy`](Kind::Busy) while that is under way.
     pub fn start_scrub(&self, rate: Option<u64>) -> Result<()> {
         self.inner.vfs.layout().start_scrub(rate.unwrap_or(DEFAULT_RATE))
     }
 
-    /// How far the last scrub is, and what it found.
+    /// The progress and the findings of the last scrub.
     pub fn scrub_status(&self) -> ScrubInfo {
         ScrubInfo::of(self.inner.vfs.layout().scrub_status())
     }
@@ -274,7 +275,7 @@ impl FileSystem {
         Some(CacheInfo::of(layout.cache_status()?, layout.cache_settings()?))
     }
 
-    /// What is set for the write buffer.
+    /// The settings of the write buffer.
     pub fn cache_settings(&self) -> Option<Settings> {
         self.inner.vfs.layout().cache_settings()
     }
@@ -292,8 +293,8 @@ impl FileSystem {
         self.inner.vfs.sync_all()
     }
 
-    /// Refuses every change from now on, after what waits was written, or takes changes again; and has reads leave a trace or
-    /// not. [`ReadOnly`](Kind::ReadOnly) where it was opened to read: its device cannot be written.
+    /// Writes back waiting data and refuses every change from now on, or takes changes again; and has reads leave a
+    /// trace or not. [`ReadOnly`](Kind::ReadOnly) if it was opened to read: its device cannot be written.
     pub fn remount(&self, read_only: bool, no_atime: bool) -> Result<()> {
         let vfs = &self.inner.vfs;
         if vfs.options().read_only && !read_only {
@@ -327,7 +328,7 @@ impl FileSystem {
     }
 }
 
-/// Mounts whatever layout is on a device.
+/// Mounts the layout that is on a device.
 fn mount(pm: Arc<RealPm>, options: &OpenOptions, tiers_come: bool) -> Result<AnyLayout> {
     let media_read_only = pm.is_read_only();
     let OpenOptions { read_only, lanes, .. } = *options;
@@ -344,13 +345,13 @@ fn mount(pm: Arc<RealPm>, options: &OpenOptions, tiers_come: bool) -> Result<Any
         LayoutKind::Log => {
             let mount =
                 MountOptions { read_only, lanes, media_read_only, inode_cache, ..MountOptions::default() };
-            // What waits to be written and what was read from tiers have their DRAM together.
+            // Data that waits to be written and data read from tiers share their DRAM.
             let frames = Arc::new(Frames::default());
             let layout = tiers::mount(LogFs::mount(pm, &mount)?, &summary, options, Arc::clone(&frames))?;
             match cache {
                 None => AnyLayout::Log(layout),
                 Some(mut cache) => {
-                    // Where there are none, nobody said that the DRAM for what is read from them is to be used.
+                    // Without tiers, the DRAM for data read from them was not asked for.
                     let has_tiers = tiers_come || !layout.layout().tiers().is_empty();
                     if has_tiers && !read_only && !media_read_only {
                         cache.size += layout.lend_dram();
@@ -426,7 +427,7 @@ fn cache_options(pm: &RealPm, summary: &Summary, options: &OpenOptions) -> Resul
         && cache.fits_threads
         && cache.settings.threads == Settings::default().threads
     {
-        // As many as the emulated memory keeps busy; they sleep its delays.
+        // As many as the emulated PM keeps busy; they sleep its delays.
         cache.settings.threads = cache.settings.threads.max(emulation.writers().min(MAX_WRITERS) as usize);
     }
     // Nothing is buffered where nothing may be written.
@@ -436,9 +437,9 @@ fn cache_options(pm: &RealPm, summary: &Summary, options: &OpenOptions) -> Resul
     Ok(Some(cache))
 }
 
-/// Opens a device for reading only. A file system that was not closed in order has to be recovered first: that is done on private
-/// copies of the pages that change, and the device keeps what it has. Only a devdax device has none, and is recovered itself;
-/// where it cannot be written, the layout says what is possible.
+/// Opens a device for reading only. A file system that was not cleanly unmounted has to be recovered first. That is
+/// done on private copies of the pages that change, and the device keeps its content. Only a devdax device has no
+/// private copies, and is recovered itself; if it cannot be written, the layout reports what is possible.
 fn open_to_read(path: &Path, options: &OpenOptions) -> Result<FileSystem> {
     let pm = RealPm::open(path, &options.media(true))?;
     if probe(&pm)?.1.clean {

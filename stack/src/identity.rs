@@ -1,8 +1,8 @@
-//! In whose name the library acts.
+//! The identity in whose name the library acts.
 
 use nacre_vfs::Caller;
 
-/// The user in whose name files are made and, when it is asked for, permissions are checked.
+/// The user that owns new files and, on request, is subject to permission checks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
     /// The user.
@@ -13,8 +13,8 @@ pub struct Identity {
     pub groups: Vec<u32>,
     /// Permission bits that new files do not get.
     pub umask: u32,
-    /// Whether permissions are checked. Without, everything is allowed: who can open the device can read all of it
-    /// anyway.
+    /// Whether permissions are checked. Otherwise everything is allowed, because a user that can open the device can
+    /// read all of it anyway.
     pub check: bool,
 }
 
@@ -33,7 +33,7 @@ impl Default for Identity {
 }
 
 impl Identity {
-    /// A user whose permissions are checked.
+    /// A user for whom permissions are checked.
     pub fn checked(uid: u32, gid: u32) -> Identity {
         Identity { uid, gid, groups: Vec::new(), umask: 0o022, check: true }
     }

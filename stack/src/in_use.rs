@@ -1,4 +1,4 @@
-//! Whether a device may be overwritten: nobody uses it, under whatever name, and it is no part of a file system that is mounted.
+//! Whether a device may be overwritten: it is not in use, under any name, and is no part of a mounted file system.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -14,7 +14,7 @@ use nacre_tiers::Label;
 const ADVICE: &str =
     "nothing that a mount uses is overwritten, nor with -f; if it is a copy, unmount that file system first";
 
-/// [`Busy`](Kind::Busy) for what is not to be overwritten.
+/// [`Busy`](Kind::Busy) for a device that must not be overwritten.
 pub(crate) fn require_free(path: &Path) -> Result<()> {
     usage::require_unused(path)?;
     // A device may have two names that nothing connects, as a disk that is reached by two ways. Its own superblock says
@@ -41,7 +41,7 @@ pub(crate) fn require_free(path: &Path) -> Result<()> {
 
 /// The content of our superblock on a device, if there is one. Other users of the device are not kept out.
 fn superblock_on(path: &Path) -> Option<Sighting> {
-    // Other devices do not answer, or have who opens them wait.
+    // Other devices do not answer, or block in open.
     let kind = std::fs::metadata(path).ok()?.file_type();
     let can_be_read = kind.is_file() || std::os::unix::fs::FileTypeExt::is_block_device(&kind);
     let file = can_be_read.then(|| File::open(path).ok())??;

@@ -1,4 +1,4 @@
-//! What is known about a device and the file system on it.
+//! Information about a device and the file system on it.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use crate::layout::AnyLayout;
 use crate::preset::LayoutKind;
 use crate::probe::probe;
 
-/// What the superblock of a file system says.
+/// The content of the superblock of a file system.
 #[derive(Debug, Clone, Serialize)]
 pub struct VolumeInfo {
     /// Its name for machines.
@@ -49,7 +49,7 @@ pub struct VolumeInfo {
 /// Feature bits of a format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Features {
-    /// May be unknown to whoever mounts it.
+    /// Features that a mount may not know.
     pub compatible: u64,
     /// Must be known to write.
     pub read_only_compatible: u64,
@@ -80,16 +80,16 @@ impl VolumeInfo {
     }
 }
 
-/// A device: what it is and what it promises.
+/// A device: its kind and its persistence domain.
 #[derive(Debug, Clone, Serialize)]
 pub struct DeviceInfo {
     /// The path that it was opened with.
     pub name: String,
-    /// `file`, `block device`, `devdax device`, or `memory`.
+    /// `file`, `block device`, `devdax device` or, on the heap, `memory`.
     pub kind: &'static str,
     /// Size in bytes.
     pub size: u64,
-    /// Against what it is safe: `power`, `process`, `emulated` or `none`.
+    /// Its persistence domain: `power`, `process`, `emulated` or `none`.
     pub promise: &'static str,
     /// The same in a sentence, with the reason where it is less than against power loss.
     pub promise_explanation: String,
@@ -97,11 +97,11 @@ pub struct DeviceInfo {
     pub instructions: &'static str,
     /// The emulation in effect, in words.
     pub emulation: Option<String>,
-    /// What was stored since the device was opened; known when it is emulated.
+    /// Counters of stores since the device was opened; known when it is emulated.
     pub counters: Option<CounterInfo>,
 }
 
-/// What was done to a device.
+/// The operations on a device.
 #[derive(Debug, Clone, Copy, Serialize, Default)]
 pub struct CounterInfo {
     /// Bytes stored.
@@ -212,9 +212,9 @@ pub struct CacheInfo {
     pub model_accurate: u64,
     /// Verdicts that were others.
     pub model_inaccurate: u64,
-    /// What the model reckons that a write of a line costs in DRAM, in nanoseconds: measured when it was opened, or as set.
+    /// The model's cost of writing a line in DRAM, in nanoseconds: measured when it was opened, or as set.
     pub line_dram_ns: u32,
-    /// The same on persistent memory: measured when it was opened, what is emulated, or as set.
+    /// The same on PM: measured when it was opened, emulated, or as set.
     pub line_pm_ns: u32,
 }
 
@@ -258,8 +258,8 @@ pub struct Info {
     pub cache: Option<CacheInfo>,
 }
 
-/// What a device holds, without opening its file system. [`Busy`](nacre_engine::Kind::Busy) when somebody else has it
-/// open for writing.
+/// Information about a device and its content, without opening its file system. [`Busy`](nacre_engine::Kind::Busy)
+/// while it is open for writing elsewhere.
 pub fn info(path: impl AsRef<Path>) -> Result<Info> {
     let name = path.as_ref().display().to_string();
     let options = PmOptions { read_only: true, ..PmOptions::default() };
@@ -294,7 +294,7 @@ fn first_that_fit(mut findings: Vec<String>, mut room: usize) -> ((Vec<String>, 
     ((findings, more as u64), room)
 }
 
-/// How far a scrub is and what it found.
+/// The progress and the findings of a scrub.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ScrubInfo {
     /// `never`, `running`, `finished` or `stopped`.
@@ -305,7 +305,8 @@ pub struct ScrubInfo {
     pub total: u64,
     /// Inodes whose metadata were read.
     pub inodes: u64,
-    /// What is damaged: path and range, where it is in a file. The first ones, as many as fit a message of the kernel.
+    /// Damaged places: path and range, if one is in a file. Only the first ones, as many as fit a message of the
+    /// kernel.
     pub findings: Vec<String>,
     /// How many more there are.
     pub more_findings: u64,
@@ -336,7 +337,7 @@ pub struct TierScrubInfo {
     pub unread: Option<String>,
 }
 
-/// The limit of every scrub: nothing on media says what files are to contain.
+/// The limit of every scrub: nothing on media records the intended contents of files.
 const NO_CHECKSUMS: &str =
     "contents of files have no checksums: what a device returns wrongly, without an error, is not found";
 /// The same of tiers.

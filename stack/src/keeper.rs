@@ -14,10 +14,11 @@ use crate::layout::AnyLayout;
 
 /// How often it looks.
 const PERIOD: Duration = Duration::from_millis(100);
-/// How long it goes on at the most before it looks at the clock again: its hours may be over.
+/// How long it goes on, at most, before it looks at the clock again: its hours may be over.
 const GOES_ON: Duration = Duration::from_secs(10);
 
-/// Threads that read ahead. A device does several transfers at once, and while one of them copies what came another waits.
+/// Threads that read ahead. A device does several transfers at once: one thread copies the blocks that have arrived
+/// while another waits.
 const READERS: usize = 2;
 
 /// Runs as long as this lives.
@@ -32,7 +33,7 @@ impl Keeper {
     pub(crate) fn start(vfs: &Arc<Vfs<AnyLayout>>) -> Result<Keeper> {
         let ends = Arc::new((Mutex::new(false), Condvar::new()));
         let ahead = vfs.layout().mover().map(|mover| Arc::clone(mover.ahead()));
-        // What was begun ends with it, also where the next thread cannot be.
+        // Threads that were begun end with it, also when the next one cannot be started.
         let mut keeper = Keeper { ends, ahead, threads: Vec::new() };
         let (weak, told) = (Arc::downgrade(vfs), Arc::clone(&keeper.ends));
         keeper.spawn("nacre-mover", move || keep(&weak, &told))?;
@@ -53,7 +54,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// Ends them, and waits for what they are doing.
+    /// Ends the threads, and waits for their work in progress.
     pub(crate) fn stop(&mut self) {
         *self.ends.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.ends.1.notify_all();
@@ -90,7 +91,7 @@ fn keep(vfs: &Weak<Vfs<AnyLayout>>, ends: &(Mutex<bool>, Condvar)) {
         if let Some(mover) = vfs.layout().mover() {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
             let begun = Instant::now();
-            // A device that fails, or a tier that is full, is told to who meets it; later it may be otherwise.
+            // The operation that meets a failing device or a full tier gets the error; later it may be otherwise.
             let _ = mover.keep(now.as_millis() as u64, &|| !is_over() && begun.elapsed() < GOES_ON);
         }
     }
@@ -100,7 +101,7 @@ fn read_ahead(vfs: &Weak<Vfs<AnyLayout>>, ahead: &Ahead) {
     while let Some(fetch) = ahead.take() {
         let Some(vfs) = vfs.upgrade() else { return };
         if let Some(mover) = vfs.layout().mover() {
-            // Who reads these blocks is told what fails.
+            // The reader of these blocks gets the error.
             let _ = mover.fetch(&fetch);
         }
     }

@@ -17,7 +17,7 @@ use nacre_media::RealPm;
 use nacre_media::block::RealDisk;
 use nacre_mover::MoverFs;
 
-/// The `log` layout, with whatever tiers it has.
+/// The `log` layout, with its tiers, if any.
 pub(crate) type TieredLog = MoverFs<LogFs<RealPm>, RealDisk>;
 
 /// Any layout that exists, on real media, with and without a write buffer. A branch on a closed enum stands where a
@@ -93,7 +93,7 @@ macro_rules! delegate_node {
 }
 
 impl AnyLayout {
-    /// The memory that it is on.
+    /// The PM that it is on.
     pub(crate) fn pm(&self) -> &Arc<RealPm> {
         match self {
             AnyLayout::Log(layout) => layout.layout().pm(),
@@ -121,7 +121,7 @@ impl AnyLayout {
         }
     }
 
-    /// What recovery found and did.
+    /// The report of the recovery.
     pub(crate) fn recovery(&self) -> &RecoveryReport {
         match self {
             AnyLayout::Log(layout) => layout.layout().recovery(),
@@ -160,7 +160,7 @@ impl AnyLayout {
         }
     }
 
-    /// What is set for it.
+    /// The settings of the write buffer.
     pub(crate) fn cache_settings(&self) -> Option<Settings> {
         match self {
             AnyLayout::Log(_) | AnyLayout::Inplace(_) => None,
@@ -178,7 +178,7 @@ impl AnyLayout {
         }
     }
 
-    /// Writes back what waits, and unmounts.
+    /// Writes back waiting data, and unmounts.
     pub(crate) fn unmount(self) -> Result<()> {
         match self {
             AnyLayout::Log(layout) => layout.into_layout().unmount(),
@@ -188,7 +188,7 @@ impl AnyLayout {
                 let layout = layout.into_layout();
                 match flushed {
                     Ok(()) => layout.unmount(),
-                    // Something that was accepted is lost: that it did not end in order is what whoever unmounts it sees.
+                    // Accepted data is lost: the unmount is not clean, and its caller gets the error.
                     Err(error) => {
                         layout.abandon();
                         Err(error)

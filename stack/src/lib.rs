@@ -4,10 +4,10 @@
 //! emulation, any plain file. This crate opens such a device and offers files and directories in the manner of
 //! [`std::fs`], in the process itself: no mount, no kernel module.
 //!
-//! Names and attributes are durable when the operation returns, against whatever the device
-//! [promises](DeviceInfo::promise). So are contents with the presets `nova` and `pmfs`, and with [`WriteBuffer::Never`]. With
-//! the other ones, the default among them, writes may wait in DRAM as they do in a file system of the kernel, for half a
-//! minute at the most: [`File::sync_all`], [`FileSystem::sync`] and [`FileSystem::close`] make them durable.
+//! Names and attributes are durable when the operation returns, within the [persistence domain](DeviceInfo::promise) of
+//! the device. So are contents with the presets `nova` and `pmfs`, and with [`WriteBuffer::Never`]. With the other
+//! ones, the default among them, writes may wait in DRAM for half a minute at most, as they do in a file system of the
+//! kernel: [`File::sync_all`], [`FileSystem::sync`] and [`FileSystem::close`] make them durable.
 //!
 //! ```
 //! use std::io::{Read, Write};
@@ -41,19 +41,19 @@
 //! # }
 //! ```
 //!
-//! Paths start at the root of the file system, with or without a slash. Errors are [`Error`], whose [`Kind`] says what
-//! went wrong; they convert to [`std::io::Error`].
+//! Paths start at the root of the file system, with or without a slash. Errors are [`Error`], with a [`Kind`] as the
+//! cause; they convert to [`std::io::Error`].
 //!
-//! Whoever can open the device can do anything with it; [`Identity`] says in whose name files are made, and whether
-//! permissions are checked nevertheless.
+//! A process that can open the device can do anything with it. [`Identity`] says in whose name files are made, and
+//! whether permissions are checked nevertheless.
 //!
-//! | where | what |
+//! | where | content |
 //! | --- | --- |
 //! | [`mkfs`](fn@mkfs), [`MkfsOptions`], [`Preset`] | making a file system |
 //! | [`FileSystem`], [`OpenOptions`] | opening one; names and attributes |
 //! | [`File`], [`FileOptions`], [`Mapping`] | contents; a part of a file read and written where it lies |
-//! | [`info`](fn@info), [`check`](fn@check) | what is on a device, and whether it is sound |
-//! | [`signature`] | what else may be on a device |
+//! | [`info`](fn@info), [`check`](fn@check) | the content of a device, and whether it is sound |
+//! | [`signature`] | marks of other formats on a device |
 
 mod check;
 mod cost;

@@ -10,13 +10,13 @@ use crate::file::File;
 
 /// Persistent memory that holds a part of a file, from [`File::map`].
 ///
-/// Reads and writes go straight to the blocks: no index is asked, no log is written, nothing is copied on write. What is
-/// written is durable when the call returns, like any other write. It is atomic only as an aligned piece of 8 bytes: after a
-/// crash in the middle of a longer write any of its words may be there.
+/// Reads and writes go straight to the blocks: no index is asked, no log is written, nothing is copied on write.
+/// Written data is durable when the call returns, like any other write. A write is atomic only for each aligned piece
+/// of 8 bytes: after a crash in the middle of a longer one, any of its words may be there.
 ///
-/// As long as it exists the blocks stay where they are: other writes over them, truncations, and holes fail with
-/// [`Busy`](Kind::Busy) where the layout would move or free them (`log` moves what is written over, `inplace` does not). Reads
-/// of the file see at once what is written here. The time of the last change is set when it is dropped.
+/// As long as it exists, the blocks stay where they are: other writes over them, truncations, and holes fail with
+/// [`Busy`](Kind::Busy) if the layout would move or free them (`log` moves overwritten blocks, `inplace` does not).
+/// Reads of the file see these writes at once. The time of the last change is set when it is dropped.
 ///
 /// ```
 /// # fn main() -> nacre::Result<()> {
@@ -98,7 +98,7 @@ impl Mapping<'_> {
 
     /// Reads `buf.len()` bytes at `offset` in the mapping.
     ///
-    /// [`InvalidInput`](Kind::InvalidInput) outside of it; [`Media`](Kind::Media) where the memory cannot be read.
+    /// [`InvalidInput`](Kind::InvalidInput) outside of it; [`Media`](Kind::Media) where PM cannot be read.
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         self.check(offset, buf.len() as u64)?;
         let (pm, mut done) = (self.pm(), 0);

@@ -22,7 +22,7 @@ use crate::tiers::NewTier;
 /// The most bytes of a label.
 const LABEL_SIZE: usize = 64;
 
-/// What [`mkfs`] makes.
+/// The options of [`mkfs`].
 #[derive(Debug, Clone)]
 pub struct MkfsOptions {
     /// Size in bytes of a file that is not there or empty, a multiple of 4096. For a device or a file that has a size,
@@ -34,22 +34,23 @@ pub struct MkfsOptions {
     pub uuid: Option<Uuid>,
     /// The layout and policies that mounts will use.
     pub preset: Preset,
-    /// The layout, where it is not the preset's. Only the default preset, whose policies are of no layout, can have another.
+    /// The layout, if it is not the preset's. Only the default preset, whose policies are of no layout, can have
+    /// another.
     pub layout: Option<LayoutKind>,
-    /// Overwrite whatever the device holds.
+    /// Overwrite the content of the device, if any.
     pub force: bool,
     /// Owner and group of the root directory.
     pub root_owner: (u32, u32),
-    /// What the device must promise; less is refused.
+    /// The persistence domain that the device must have; less is refused.
     pub require: Promise,
     /// Slow the device down while the file system is made.
     pub emulation: Option<Emulation>,
-    /// What becomes tiers of it; of the layout `log` only.
+    /// The devices that become its tiers; for the layout `log` only.
     pub tiers: Vec<NewTier>,
 }
 
 impl Default for MkfsOptions {
-    /// The default preset, with a root directory that belongs to whoever runs this.
+    /// The default preset, with a root directory that belongs to the effective user.
     fn default() -> MkfsOptions {
         let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         MkfsOptions {
@@ -68,7 +69,8 @@ impl Default for MkfsOptions {
 }
 
 impl MkfsOptions {
-    /// The layout that is made. [`InvalidInput`](Kind::InvalidInput) when the preset is of another one than what is given.
+    /// The layout that is made. [`InvalidInput`](Kind::InvalidInput) when the preset is of another one than the given
+    /// layout.
     pub fn layout(&self) -> Result<LayoutKind> {
         match self.layout {
             Some(layout) if layout != self.preset.layout() && self.preset != Preset::default() => {
@@ -174,7 +176,7 @@ pub(crate) fn make(path: &Path, options: &MkfsOptions) -> Result<(RealPm, Volume
     }
 }
 
-/// Whatever is refused is refused here, before anything is overwritten.
+/// Checks everything, before anything is overwritten.
 fn prepare_all(path: &Path, options: &MkfsOptions) -> Result<Prepared> {
     let layout = options.layout()?;
     if !options.tiers.is_empty() && layout != LayoutKind::Log {
@@ -217,7 +219,7 @@ fn require_size(
         Prepared::Present { .. } => {
             let file = File::open(path).map_err(|error| open_error(&name, error))?;
             let is_devdax = file.metadata().is_ok_and(|found| found.file_type().is_char_device());
-            // Its length is in sysfs; who opens it is told.
+            // Its length is in sysfs; open gives the error.
             if is_devdax {
                 return Ok(());
             }
@@ -232,7 +234,8 @@ fn require_size(
         .advice(advice))
 }
 
-/// Says what [`mkfs`] with these options would overwrite there, with the errors that it would give; nothing is changed.
+/// Gives the signatures that [`mkfs`] with these options would overwrite there, with the errors that it would give;
+/// nothing is changed.
 pub fn would_make(path: impl AsRef<Path>, options: &MkfsOptions) -> Result<Vec<Signature>> {
     let path = path.as_ref();
     let prepared = prepare_all(path, options).map_err(|error| error.operation("mkfs"))?;
@@ -246,7 +249,7 @@ pub fn would_make(path: impl AsRef<Path>, options: &MkfsOptions) -> Result<Vec<S
     })
 }
 
-/// The marks of whatever a device or a file holds; see [`signature`].
+/// The marks of the content of a device or a file; see [`signature`].
 pub fn signatures(path: impl AsRef<Path>) -> Result<Vec<Signature>> {
     let path = path.as_ref();
     let name = path.display().to_string();
@@ -260,20 +263,20 @@ pub fn signatures(path: impl AsRef<Path>) -> Result<Vec<Signature>> {
     signature::detect(&file, len, &name)
 }
 
-/// What is found where something is to be made.
+/// The state of a path where a file system or a tier is to be made.
 pub(crate) enum Prepared {
     /// Nothing; a file of this size is to be made.
     Absent(u64),
     /// Something that may be overwritten.
     Present {
-        /// The marks of what it holds.
+        /// The marks of its content.
         signatures: Vec<Signature>,
         /// The size that it is to have, where it is a file of another one.
         resize: Option<u64>,
     },
 }
 
-/// Finds out whether something can be made there: of this size, where one is given, and over what is there, when that is
+/// Finds out whether something can be made there: of this size, if one is given, and over existing content, if that is
 /// forced. Nothing is changed.
 pub(crate) fn prepare(path: &Path, size: Option<u64>, force: bool) -> Result<Prepared> {
     let name = path.display().to_string();
@@ -324,7 +327,7 @@ pub(crate) fn prepare(path: &Path, size: Option<u64>, force: bool) -> Result<Pre
     Ok(Prepared::Present { signatures, resize })
 }
 
-/// Refuses to overwrite what the device holds, by name.
+/// Refuses to overwrite the content of the device, which it names.
 fn refuse_content(path: &Path, name: &str, signatures: &[Signature], plain_file: bool) -> Result<()> {
     const ADVICE: &str = "-f (force) overwrites it";
     if !signatures.is_empty() {
@@ -344,7 +347,7 @@ fn refuse_content(path: &Path, name: &str, signatures: &[Signature], plain_file:
     Ok(())
 }
 
-/// The size that a file is to get: an empty one what is given, another one a new size when that is forced.
+/// The size that a file is to get: the given one for an empty file, and a new one for another file if that is forced.
 fn new_size(len: u64, name: &str, size: Option<u64>, force: bool) -> Result<Option<u64>> {
     let advice = match size {
         None if len == 0 => "the file is empty: give a size, as --size 1G",

@@ -1,4 +1,4 @@
-//! What moves blocks by itself: what it does, how hot it finds files, and what it is told.
+//! The mover, which moves blocks by itself: its status, its statistics of files, and its settings.
 
 use nacre_engine::Result;
 use nacre_mover::{Ages, Cause, Doing, HotFile, MoverStatus, Queue, Queued, Temperature};
@@ -7,19 +7,20 @@ use serde::Serialize;
 
 use crate::fs::FileSystem;
 
-/// What the mover does: by itself, but for `doing`.
+/// The state of the mover's own work; `doing` includes drains.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct MoverInfo {
-    /// It moves blocks only for who needs space now.
+    /// It moves blocks only for direct reclaim.
     pub paused: bool,
     /// Nothing is to be moved now, or nothing can be.
     pub idle: bool,
-    /// What it is at, or why it does nothing: `moving`, `paused`, `no_tier`, `outside_hours`, `failed`, `below_threshold`,
-    /// `limited`, `beginning`, `young` or `nothing`.
+    /// The phase, or the reason for idling: `moving`, `paused`, `no_tier`, `outside_hours`, `failed`,
+    /// `below_threshold`, `limited`, `beginning`, `young` or `nothing`.
     pub phase: &'static str,
-    /// The file whose blocks are moving, alone or with others: by itself or, while nothing is, because a tier is drained.
+    /// The file whose blocks are moving, alone or with others: moved by the mover itself or, while it moves none, by a
+    /// drain.
     pub doing: Option<DoingInfo>,
-    /// What waits to be moved; while blocks move, as it was when the last of them were chosen.
+    /// The queue of data to be moved; while blocks move, as it was when the last of them were chosen.
     pub queue: QueueInfo,
     /// Operations that wait for room.
     pub waiting: u64,
@@ -43,7 +44,7 @@ pub struct MoverInfo {
     pub raised: u64,
     /// Bytes that it moved from tiers that are nearly full to slower ones.
     pub descended: u64,
-    /// Bytes that it moves in a second at the most.
+    /// Bytes that it moves in a second, at most.
     pub rate: Option<u64>,
     /// The hours in which it moves blocks by itself, as `22:00-06:00`; none when it always does.
     pub hours: Option<String>,
@@ -67,8 +68,8 @@ pub struct MoverInfo {
     pub cached: u64,
     /// Bytes of DRAM that there may be of them.
     pub cache_size: u64,
-    /// Bytes of DRAM that are on the way between DRAM and tiers, or wait for what will be: those of all file systems that this
-    /// process has.
+    /// Bytes of DRAM for transfers between DRAM and tiers, in progress or kept for the next ones: those of all file
+    /// systems of this process.
     pub transfer_buffers: u64,
     /// Bytes of tiers that were read from DRAM.
     pub cache_hits: u64,
@@ -91,9 +92,9 @@ pub struct DoingInfo {
     pub inode: u64,
     /// Files that move together, this one the first of them; 0 where a drain looks for files.
     pub files: u64,
-    /// `space`: down, because space is short; `lowered`: into DRAM, because they are read; `raised`: up, for that;
-    /// `descended`: from a tier that is nearly full to a slower one; `told`: to where the file was told to be; `drained`: away from a tier that is drained; `compacted`: nowhere, its log
-    /// is compacted.
+    /// `space`: down, because space is short. `lowered`: into DRAM, because they are read. `raised`: up, because they
+    /// are read. `descended`: from a tier that is nearly full to a slower one. `told`: to the requested placement of
+    /// the file. `drained`: away from a tier that is drained. `compacted`: nowhere, its log is compacted.
     pub way: &'static str,
     /// The number of the tier that is drained, where one is.
     pub tier: Option<u8>,
@@ -101,7 +102,7 @@ pub struct DoingInfo {
     pub left: Option<u64>,
 }
 
-/// What waits to be moved.
+/// The queue of data to be moved.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct QueueInfo {
     /// Files that move when it is their turn, the coldest first.
@@ -112,7 +113,7 @@ pub struct QueueInfo {
     pub accesses: u64,
     /// It looks for files of which it knows nothing.
     pub looking: bool,
-    /// What comes first, of each kind up to eight, and why it waits.
+    /// The next items, up to eight of each kind, and why each waits.
     pub first: Vec<QueuedInfo>,
 }
 
@@ -127,9 +128,9 @@ pub struct QueuedInfo {
     pub way: &'static str,
     /// The number of the tier, of one.
     pub tier: Option<u8>,
-    /// What it waits for. `turn`: those before it; `young`: that its blocks are old enough; `interrupted`: that somebody goes on
-    /// with the drain; `no_room`: room in memory below the threshold; or what keeps the mover from moving anything by itself:
-    /// `paused`, `no_tier`, `outside_hours`, `failed`, `below_threshold` or `limited`.
+    /// The cause for waiting. `turn`: those before it. `young`: its blocks are not old enough. `interrupted`: the drain
+    /// must be resumed. `no_room`: PM has no room below the threshold. Otherwise the reason why the mover moves nothing
+    /// by itself: `paused`, `no_tier`, `outside_hours`, `failed`, `below_threshold` or `limited`.
     pub why: &'static str,
     /// How long its blocks are too young, in milliseconds.
     pub young_for_ms: Option<u64>,
@@ -279,7 +280,7 @@ impl TemperatureInfo {
 }
 
 impl FileSystem {
-    /// What the mover does by itself; none where there is no mover.
+    /// The status of the mover; none if there is no mover.
     pub fn mover_status(&self) -> Option<MoverInfo> {
         let mover = self.mover().ok()?;
         Some(MoverInfo::of(mover.status()))
@@ -291,12 +292,12 @@ impl FileSystem {
         self.mover().ok()?.temperature().map(TemperatureInfo::of)
     }
 
-    /// Has the mover move blocks only for who needs space now, or as usual again.
+    /// Has the mover move blocks only for direct reclaim, or as usual again.
     pub fn pause_mover(&self, paused: bool) -> Result<()> {
         self.mover().map(|mover| mover.pause(paused))
     }
 
-    /// Bytes that the mover moves in a second at the most, but for who needs space now.
+    /// Sets the bytes that the mover moves in a second, at most; direct reclaim is exempt.
     pub fn limit_mover(&self, rate: Option<u64>) -> Result<()> {
         self.mover().map(|mover| mover.limit(rate))
     }

@@ -52,13 +52,13 @@ impl FileSystem {
         FileOptions::new().write(true).create(true).truncate(true).open(self, path)
     }
 
-    /// The attributes of what a path names; symbolic links are followed.
+    /// The attributes of the object at a path; symbolic links are followed.
     #[inline]
     pub fn metadata(&self, path: impl AsRef<Path>) -> Result<Metadata> {
         self.inner.stat(path.as_ref(), true)
     }
 
-    /// The attributes of what a path names, be it a symbolic link.
+    /// The attributes of the object at a path, even if that is a symbolic link.
     #[inline]
     pub fn symlink_metadata(&self, path: impl AsRef<Path>) -> Result<Metadata> {
         self.inner.stat(path.as_ref(), false)
@@ -163,12 +163,12 @@ impl FileSystem {
         dir::remove_tree(&self.inner.vfs, &caller, place.dir.node(), place.name, node)
     }
 
-    /// Renames; what has the new name already is replaced atomically.
+    /// Renames; an object that has the new name already is replaced atomically.
     pub fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
         self.rename_with(from, to, RenameMode::Replace)
     }
 
-    /// Swaps what two names refer to, atomically.
+    /// Swaps the objects of two names, atomically.
     pub fn exchange(&self, a: impl AsRef<Path>, b: impl AsRef<Path>) -> Result<()> {
         self.rename_with(a, b, RenameMode::Exchange)
     }
@@ -279,7 +279,7 @@ impl FileSystem {
         self.inner.vfs.set_times(&self.inner.identity.caller(), &node, accessed, modified).map(drop)
     }
 
-    /// Whether the user may do all of what is wanted: 4 to read, 2 to write, 1 to execute, or a sum of them.
+    /// Whether the user may do everything in `want`: 4 to read, 2 to write, 1 to execute, or a sum of them.
     pub fn access(&self, path: impl AsRef<Path>, want: u32) -> Result<()> {
         let node = self.inner.node(path.as_ref(), true)?;
         self.inner.vfs.access(&self.inner.identity.caller(), &node, want & 7)

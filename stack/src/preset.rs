@@ -7,7 +7,7 @@ use nacre_cache::{CacheOptions, Checker, Granularity, Settings};
 use nacre_engine::{Error, Kind, Result};
 use serde::Serialize;
 
-/// Bytes of a write buffer that nobody gave a size: at least and at most.
+/// Bytes of a write buffer of the default size: at least and at most.
 const MIN_CACHE: u64 = 1 << 20;
 const MAX_CACHE: u64 = 1 << 30;
 
@@ -108,19 +108,19 @@ impl Preset {
         }
     }
 
-    /// It has a write buffer in DRAM where a program opens the device itself: what was not synchronised may be lost in a
-    /// crash. A mount buffers only where it is told to, because sync(2) does not reach it.
+    /// It has a write buffer in DRAM when a program opens the device itself: data that was not synchronised may be lost
+    /// in a crash. A mount buffers only on request, because sync(2) does not reach it.
     pub fn buffers_writes(self) -> bool {
         !matches!(self, Preset::Nova | Preset::Pmfs)
     }
 
-    /// A write buffer on a device of `device` bytes, where the preset has one and nobody says how large: an eighth of
-    /// that, at most 1 GiB.
+    /// A write buffer of the default size on a device of `device` bytes, if the preset has one: an eighth of that, at
+    /// most 1 GiB.
     pub(crate) fn cache(self, device: u64) -> Option<CacheOptions> {
         self.buffers_writes().then(|| CacheOptions::new((device / 8).clamp(MIN_CACHE, MAX_CACHE)))
     }
 
-    /// The buffer does what the preset says, in what these settings leave open.
+    /// Applies the buffer settings of the preset to those that are left open.
     pub(crate) fn adjust(self, settings: &mut Settings) {
         match self {
             Preset::Nacre => settings.inherits = true,

@@ -1,4 +1,4 @@
-//! Which layout a device holds, and what there is where none can be found.
+//! Which layout a device holds, and what is there if none can be found.
 
 use nacre_engine::{BLOCK_SIZE, Error, Kind, Result, size};
 use nacre_layout_log::Summary;
@@ -11,8 +11,8 @@ use crate::signature::{self, CONTENT, NACRE, TIER};
 /// The layout of the file system on a device, and the content of its superblock. Reads the superblock only, where there
 /// is one.
 ///
-/// Each layout is asked, whatever the one before it said: of two copies one is enough, and a copy that cannot be read tells
-/// nothing of its layout. [`InvalidInput`](Kind::InvalidInput) when there is nothing of nacre's,
+/// Each layout is asked, independent of the result of the one before. One of two copies is enough, and a copy that
+/// cannot be read tells nothing of its layout. [`InvalidInput`](Kind::InvalidInput) when there is nothing of nacre's,
 /// [`Corrupt`](Kind::Corrupt) when there is, but no whole superblock.
 pub(crate) fn probe(pm: &RealPm) -> Result<(LayoutKind, Summary)> {
     let log = match nacre_layout_log::probe(pm) {
@@ -36,8 +36,8 @@ pub(crate) fn probe(pm: &RealPm) -> Result<(LayoutKind, Summary)> {
 const KEEP: &str =
     "no copy of the superblock is whole: do not overwrite the device; restore its first 68 KiB from a backup";
 
-/// Why there is no superblock: the device holds something else, or what is left of a file system. Only where it holds nothing
-/// that is known anybody is told how to make one.
+/// The error that there is no superblock: the device holds something else, or the remains of a file system. Only if it
+/// holds nothing known does the advice say how to make one.
 fn without_superblock(pm: &RealPm, error: Error) -> Error {
     let found = match signature::detect_on(pm) {
         Ok(found) => found,

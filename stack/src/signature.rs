@@ -1,4 +1,4 @@
-//! What a device holds already, so that `mkfs` destroys nothing by mistake.
+//! The existing content of a device, so that `mkfs` destroys nothing by mistake.
 //!
 //! [`detect`] looks for the marks of file systems, volume managers, encryption and partition tables at their known
 //! places at both ends of the device. Short marks count only together with a plausible field beside them. The offsets
@@ -14,13 +14,14 @@ use nacre_media::{Pm, RealPm};
 const HEAD: u64 = 256 << 10;
 /// Bytes read from the end.
 const TAIL: u64 = 128 << 10;
-/// How much of a plain file is searched for anything but zeros, and of a device for what is left of a file system of ours.
+/// Bytes of a plain file that are searched for anything but zeros, and of a device for the remains of a nacre file
+/// system.
 pub(crate) const CONTENT: u64 = 64 << 20;
 
 /// A mark that was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Signature {
-    /// What it is the mark of, in words.
+    /// The format that it marks, in words.
     pub name: &'static str,
     /// Its first byte on the device.
     pub offset: u64,
@@ -39,7 +40,7 @@ enum At {
     LastBlock(u64),
 }
 
-/// A mark, its place, and what else must hold for the bytes there.
+/// A mark, its place, and a condition on the bytes there.
 struct Mark {
     name: &'static str,
     at: At,
@@ -71,12 +72,12 @@ const FAT: &str = "a FAT file system";
 const REISER: &str = "a ReiserFS file system";
 const MINIX: &str = "a Minix file system";
 const NVDIMM: &str = "the info block of an NVDIMM namespace";
-/// Where a device cannot be read, nothing says what it holds.
+/// The name of content that cannot be read.
 const UNREADABLE: &str = "bytes that cannot be read";
 /// How much is read at a time where the whole cannot be.
 const PIECE: usize = 4096;
 
-/// The marks, what is named first wins where two say the same place.
+/// The marks; if two have the same place, the first one wins.
 const MARKS: &[Mark] = &[
     mark(NACRE, 0, b"nacreLOG"),
     mark(NACRE, 64 << 10, b"nacreLOG"),
@@ -175,7 +176,7 @@ const MARKS: &[Mark] = &[
     mark(NVDIMM, 4096, b"BTT_ARENA_INFO"),
 ];
 
-/// Where a boot sector ends in its mark, whoever made it.
+/// The mark at the end of a boot sector of any origin.
 const BOOT_MARK: u64 = 510;
 
 const ZFS: &str = "a member of a ZFS pool";
@@ -267,7 +268,7 @@ impl Image {
         self.get(offset, mark.magic.len()) == Some(mark.magic) && mark.also.is_none_or(|also| also(self))
     }
 
-    /// The boot sector belongs to what another mark in it, or a GPT behind it, names already.
+    /// The boot sector belongs to a format that is named already, by another mark in it or a GPT behind it.
     fn has_other_boot_sector(&self) -> bool {
         MARKS.iter().any(|mark| match mark.at {
             At::Start(offset) if offset < BOOT_MARK || mark.name == GPT => self.holds(mark, offset),
@@ -339,9 +340,9 @@ pub(crate) fn has_content(file: &File, len: u64, name: &str) -> Result<bool> {
     Ok(false)
 }
 
-/// Erases marks that nothing else will overwrite, so that nobody takes the device for what it was.
+/// Erases marks that nothing else will overwrite, so that the device is no longer taken for its old content.
 pub(crate) fn wipe(pm: &RealPm, signatures: &[Signature]) -> Result<()> {
-    // What was behind the end that it has now was cut off.
+    // Marks behind the present end were cut off.
     for signature in signatures.iter().filter(|mark| mark.offset + mark.len <= pm.len()) {
         match pm.zero(signature.offset, signature.len) {
             Ok(zeroed) => {

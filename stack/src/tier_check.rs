@@ -1,4 +1,4 @@
-//! Whether devices are tiers of a file system that nobody has open, and are as they were when it was used last.
+//! Whether devices are tiers of a file system that is not open, and are as they were when it was used last.
 
 use std::path::PathBuf;
 
@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use crate::check::{Problem, UncheckedTier};
 
-/// Opens devices, for a repair so that it may write. [`Busy`](Kind::Busy) when somebody uses one.
+/// Opens devices, for a repair so that it may write. [`Busy`](Kind::Busy) when one is in use.
 pub(crate) fn open(paths: &[PathBuf], repair: Repair) -> Result<Vec<RealDisk>> {
     let options = DiskOptions { read_only: repair == Repair::None, ..DiskOptions::default() };
     let open = |path: &PathBuf| {
@@ -20,7 +20,7 @@ pub(crate) fn open(paths: &[PathBuf], repair: Repair) -> Result<Vec<RealDisk>> {
     paths.iter().map(open).collect()
 }
 
-/// Devices that are tiers of a file system and were used with it last: what logs keep on them can be read.
+/// Devices that are tiers of a file system and were used with it last: the parts of logs on them can be read.
 pub(crate) struct Readable<'d>(Vec<(u8, &'d RealDisk)>);
 
 impl<'d> Readable<'d> {
@@ -51,9 +51,9 @@ impl TierReader for Readable<'_> {
     }
 }
 
-/// What is wrong with a device that is to be one of the known tiers of a file system. A copy of its superblock that is damaged is
-/// written from the other one, which loses nothing. Nothing else can be repaired here: which of two states of a file system is
-/// wanted only its owner knows.
+/// The problems of a device that is to be one of the known tiers of a file system. A damaged copy of its superblock is
+/// written from the other one, which loses nothing. Nothing else can be repaired here: only the owner knows which of
+/// two states of a file system is wanted.
 pub(crate) fn check(device: &impl BlockDevice, volume: Uuid, known: &[Tier], repair: Repair) -> Vec<Problem> {
     let label = match read(device) {
         Ok(label) => label,
@@ -100,8 +100,9 @@ fn read(device: &impl BlockDevice) -> std::result::Result<Label, Problem> {
         .ok_or_else(|| unrepairable(format!("{}: it is no tier", device.name()), "give the device of a tier"))
 }
 
-/// Refuses devices that are no tiers of the file system: who gave them was mistaken, and nothing is damaged. One whose own superblock
-/// is damaged, or that is older, is for [`check`]. Gives the tiers of which no device was given.
+/// Refuses devices that are no tiers of the file system: the caller was mistaken, and nothing is damaged. A device
+/// whose own superblock is damaged, or that is older, is left to [`check`]. Gives the tiers of which no device was
+/// given.
 pub(crate) fn require_own(pm: &impl Pm, devices: &[RealDisk]) -> Result<Vec<UncheckedTier>> {
     let volume = nacre_layout_log::probe(pm)?.uuid;
     let known = nacre_layout_log::known_tiers(pm)?;

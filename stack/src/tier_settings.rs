@@ -1,4 +1,4 @@
-//! How data comes to tiers and from there, as whoever opens a file system may set it.
+//! Settings of how data comes to tiers and from there, for opening a file system.
 
 use std::ops::RangeInclusive;
 
@@ -6,7 +6,7 @@ use nacre_engine::{BLOCK_SIZE, Error, Kind, Result, size};
 use nacre_mover::{Hours, MoverOptions, Placement, Rules};
 use serde::{Deserialize, Serialize};
 
-/// With less nothing would be kept, and with more nobody has a machine.
+/// With less nothing would be kept, and no machine has more.
 const CACHE: RangeInclusive<u64> = 1 << 20..=1 << 40;
 /// From a block on, and no more than a disk writes in a second.
 const GROUP: RangeInclusive<u64> = BLOCK_SIZE..=1 << 30;
@@ -18,7 +18,7 @@ const RATE: RangeInclusive<u64> = BLOCK_SIZE..=1 << 40;
 /// From where blocks move down at the least, in percent; above 100 nothing is used.
 const THRESHOLD: RangeInclusive<u8> = 50..=100;
 
-/// How much the mover moves in a second at the most, but for who needs space now.
+/// The bytes that the mover moves in a second, at most; direct reclaim is exempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MoverLimit {
     /// As much as it can.
@@ -47,49 +47,49 @@ impl MoverLimit {
     }
 }
 
-/// How data comes to tiers and from there. What is not said is as TPFS has it.
+/// How data comes to tiers and from there. Settings left open are as in TPFS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct TierSettings {
-    /// Bytes of DRAM that keep what was read from tiers, 1 MiB to 1 TiB; by default 64 MiB. With a write
-    /// buffer both are one budget, whose bound is the sum: writes may take half of this, and reads what writes do not use.
+    /// Bytes of DRAM that keep data read from tiers, 1 MiB to 1 TiB; by default 64 MiB. With a write buffer both are
+    /// one budget, bounded by the sum: writes may take half of this, and reads the part that writes do not use.
     pub cache: Option<u64>,
     /// Bytes that are moved as one, whole blocks of 4 KiB, up to 1 GiB; by default 16 MiB.
     pub group: Option<u64>,
     /// A file that is synchronised before so many bytes were written is synchronous, and is never written straight to disk:
     /// whole blocks, up to 1 TiB; by default 4 MiB.
     pub sync_threshold: Option<u64>,
-    /// Blocks move for the sake of reads, too: what is read most of memory down into DRAM, or of tiers up, where most reads
-    /// come from the one or the other; by default they do.
+    /// Blocks move for the sake of reads, too. If most reads come from PM, its most-read data moves to DRAM; if most
+    /// come from tiers, theirs is promoted. By default they do.
     pub balance: Option<bool>,
-    /// What was written more often than this in large pieces is written straight to disk; by default 4 times.
+    /// Data that was written more often than this in large pieces is written straight to disk; by default 4 times.
     pub large_writes: Option<u16>,
     /// A file is read-dominated, and moves for the sake of reads, when more than so many times its size was read since it was
     /// last written; by default 2.
     #[serde(default)]
     pub read_factor: Option<u16>,
-    /// The hours in which blocks move by themselves, in local time; by default always. Outside them they move only for who needs
-    /// space now, and as users say.
+    /// The hours in which blocks move by themselves, in local time; by default always. Outside them they move only for
+    /// direct reclaim, and as users request.
     #[serde(default, with = "as_text")]
     pub mover_hours: Option<Hours>,
-    /// What moves in a second at the most; by default there is no limit.
+    /// The bytes that are moved in a second, at most; by default there is no limit.
     #[serde(default)]
     pub mover_limit: Option<MoverLimit>,
-    /// The percentage of memory in use above which the logs of files that were not written for long are compacted, 50 to 100;
-    /// by default 95. With 100 they are compacted only for who needs space now.
+    /// The percentage of PM in use above which the logs of files that were not written for long are compacted, 50 to
+    /// 100; by default 95. With 100 they are compacted only for direct reclaim.
     #[serde(default)]
     pub log_threshold: Option<u8>,
     /// The percentage of a tier in use above which files on it that were not used for long move to slower ones, 50 to 100; by
     /// default 90. With 100 they stay.
     #[serde(default)]
     pub tier_threshold: Option<u8>,
-    /// The percentage of memory in use above which large asynchronous writes go to disk at once, 0 for always to 100; by default
-    /// always in the preset `tpfs`, and in others 5 percent below where blocks move down.
+    /// The percentage of PM in use above which large asynchronous writes go to disk at once, 0 for always to 100. By
+    /// default always in the preset `tpfs`, and in others 5 percent below the usage at which blocks are demoted.
     #[serde(default)]
     pub disk_threshold: Option<u8>,
 }
 
 impl TierSettings {
-    /// An error says which of them cannot be had, and what can.
+    /// Checks the settings. An error names the value out of range, and the range.
     pub fn check(&self) -> Result<()> {
         // All that can be said of the others can be had.
         let Self {

@@ -25,7 +25,7 @@ use crate::mover::TrafficInfo;
 use crate::preset::Preset;
 use crate::tier_settings::TierSettings;
 
-/// The rank of a tier of which nobody says how fast it is.
+/// The rank of a tier of unknown speed.
 const USUAL_RANK: u8 = 2;
 /// The ways out where one is missing.
 const MISSING: &str = "nacre tier online says where it is now; until then choose another tier";
@@ -41,7 +41,7 @@ pub struct TierDevice {
     pub emulation: Option<Disk>,
 }
 
-/// What becomes a tier.
+/// A device that becomes a tier.
 #[derive(Debug, Clone)]
 pub struct NewTier {
     /// Where it is.
@@ -50,7 +50,7 @@ pub struct NewTier {
     pub size: Option<u64>,
     /// Smaller is faster; devices of one rank are used alike. By default a disk that turns has 3, another one 2.
     pub rank: Option<u8>,
-    /// Overwrite whatever the device holds.
+    /// Overwrite the content of the device, if any.
     pub force: bool,
 }
 
@@ -81,7 +81,7 @@ pub struct TierInfo {
     /// How its device makes transfers: `registered_buffers` or `io_uring` where the kernel offers it, else `system_calls`; none
     /// until that is known.
     pub io: Option<&'static str>,
-    /// What was read from it and written to it since the file system was opened.
+    /// Its reads and writes since the file system was opened.
     #[serde(flatten)]
     pub traffic: TrafficInfo,
 }
@@ -99,8 +99,8 @@ pub struct MovedFiles {
     pub failed: Vec<(usize, Error)>,
 }
 
-/// Over a mounted layout, with the devices of its tiers. One that cannot be found, or used, is missing: what is on it fails,
-/// and nothing else does.
+/// Over a mounted layout, with the devices of its tiers. A device that cannot be found, or used, is missing: only
+/// accesses to data on it fail.
 pub(crate) fn mount(
     layout: LogFs<RealPm>,
     summary: &Summary,
@@ -244,7 +244,7 @@ fn open(device: &TierDevice, read_only: bool) -> Result<RealDisk> {
     RealDisk::open(&device.path, &options)
 }
 
-/// Where a tier may be whose path nobody gave: in the directory of the memory's file, and on block devices.
+/// The places where a tier without a given path may be: the directory of the PM file, and block devices.
 fn candidates(beside: &Path, block_devices: &Path) -> Vec<PathBuf> {
     let mut paths = Vec::new();
     let files = beside.parent().and_then(|dir| fs::read_dir(dir).ok());
@@ -263,7 +263,7 @@ fn candidates(beside: &Path, block_devices: &Path) -> Vec<PathBuf> {
 /// or is damaged.
 fn tier_at(path: &Path, volume: Uuid) -> Result<Option<Uuid>> {
     use std::io::Read;
-    // Most are none: that shows without locking them. Others, as pipes, would have who opens them wait.
+    // Most are none: that shows without locking them. Others, as pipes, would block in open.
     let is_device = |metadata: fs::Metadata| metadata.is_file() || metadata.file_type().is_block_device();
     let mut magic = [0; 8];
     let is_tier = fs::metadata(path).is_ok_and(is_device)
@@ -277,7 +277,7 @@ fn tier_at(path: &Path, volume: Uuid) -> Result<Option<Uuid>> {
     Ok(label.filter(|label| label.volume() == volume).map(|label| label.uuid()))
 }
 
-/// Whether a tier's device is what a path leads to.
+/// Whether a path leads to a tier's device.
 fn is_same(device: Option<&str>, path: &Path) -> bool {
     let there = device.and_then(|device| fs::canonicalize(device).ok());
     there.is_some() && there == fs::canonicalize(path).ok()
@@ -307,8 +307,8 @@ fn rank_of(path: &Path) -> u8 {
     if turns { USUAL_RANK + 1 } else { USUAL_RANK }
 }
 
-/// Whether a block device turns, by what the kernel says of it there. That of a partition is with its disk, which is the directory
-/// above the one that the link leads to.
+/// Whether a block device is rotational, as the kernel reports it there. The report for a partition is with its disk,
+/// which is the directory above the one that the link leads to.
 fn turns(device: &Path) -> bool {
     ["queue/rotational", "../queue/rotational"]
         .iter()
@@ -364,26 +364,26 @@ impl FileSystem {
         mover.layout().tiers().into_iter().map(info).collect()
     }
 
-    /// Has somebody told, in words, when a tier is missing, is there again, fails or works again: of each once, and now of
-    /// those that are missing. Only the first who asks is told.
+    /// Registers a function that is told, in words, when a tier is missing, is there again, fails or works again: of
+    /// each once, and now of those that are missing. Only the first registration has an effect.
     pub fn on_tiers(&self, tell: impl Fn(&str) + Send + Sync + 'static) {
         if let Ok(mover) = self.mover() {
             mover.tiers().listen(Box::new(tell));
         }
     }
 
-    /// From now on data comes to tiers and from there as these settings say; what they do not say is as TPFS has it.
+    /// From now on data comes to tiers and from there as these settings say; settings left open are as in TPFS.
     ///
-    /// [`InvalidInput`](Kind::InvalidInput) for what cannot be had, [`Unsupported`](Kind::Unsupported) for a layout without
-    /// tiers; then all is as it was.
+    /// [`InvalidInput`](Kind::InvalidInput) for values that cannot be had, [`Unsupported`](Kind::Unsupported) for a
+    /// layout without tiers; then all is as it was.
     pub fn set_tiers(&self, settings: &TierSettings) -> Result<()> {
         let options = settings.mover_options()?;
         self.mover()?.change(&options);
         Ok(())
     }
 
-    /// Whether an error is that of a tier which is missing, so that who [listens](FileSystem::on_tiers) was told of it. One that
-    /// another device is lost, that of a tier that seemed to be there included, is not.
+    /// Whether an error is that of a missing tier, which the [listener](FileSystem::on_tiers) was told of. The loss of
+    /// another device is not, nor that of a tier that seemed to be there.
     pub fn is_of_missing_tier(&self, error: &Error) -> bool {
         let is_meant = |tier: &TierInfo| {
             tier.missing.is_some() && error.object_name().starts_with(&format!("tier {}: ", tier.number))
@@ -391,7 +391,7 @@ impl FileSystem {
         error.kind() == Kind::DeviceLost && self.tiers().iter().any(is_meant)
     }
 
-    /// Refuses what [`add_tier`](FileSystem::add_tier) would refuse before it changes anything.
+    /// Refuses the cases that [`add_tier`](FileSystem::add_tier) would refuse before it changes anything.
     pub fn would_add_tier(&self, new: &NewTier) -> Result<()> {
         self.prepare_tier(new).map(drop)
     }
@@ -494,14 +494,14 @@ impl FileSystem {
         Ok(number)
     }
 
-    /// Takes a tier's device away: what is on it fails until it is attached again.
+    /// Takes a tier's device away: accesses to data on it fail until it is attached again.
     pub fn detach_tier(&self, number: u8) -> Result<()> {
         self.mover()?.detach(number, self.token()?, "it was taken offline")
     }
 
-    /// Moves everything that is on a tier to other tiers or, where these have no room, up to persistent memory. Nothing new is
-    /// placed on it from then on. What was moved stays moved when this ends early, as `goes_on` may say now and then; the next
-    /// call goes on from there.
+    /// Moves everything that is on a tier to other tiers or, if these have no room, up to PM. Nothing new is placed on
+    /// it from then on. `goes_on` may end this early, now and then; moved data stays moved, and the next call goes on
+    /// from there.
     ///
     /// [`NoSpace`](Kind::NoSpace) when nothing else has room, before anything is changed where that is known then;
     /// [`Busy`](Kind::Busy) while another call drains it.
@@ -509,14 +509,14 @@ impl FileSystem {
         let mover = self.mover()?;
         if mover.layout().tiers().iter().any(|tier| tier.number == number && tier.state == TierState::Active)
         {
-            // What waits in DRAM may have its space there.
+            // Data that waits in DRAM may have its reservation there.
             self.sync()?;
             mover.would_drain(number)?;
         }
         mover.drain(number, goes_on)
     }
 
-    /// Refuses what [`drain_tier`](FileSystem::drain_tier) would refuse before it changes anything.
+    /// Refuses the cases that [`drain_tier`](FileSystem::drain_tier) would refuse before it changes anything.
     pub fn would_drain_tier(&self, number: u8) -> Result<()> {
         self.mover()?.would_drain(number)
     }
@@ -531,8 +531,8 @@ impl FileSystem {
         self.mover()?.remove(number)
     }
 
-    /// Tells the device of a tier which of its blocks nobody uses, from one on, in runs of at least so many bytes. It ends early
-    /// where `goes_on` says so, which is asked now and then; the next call goes on from there.
+    /// Tells the device of a tier which of its blocks are free, from one on, in runs of at least `least` bytes. It ends
+    /// early if `goes_on` says so, which is asked now and then; the next call goes on from there.
     ///
     /// [`DeviceLost`](Kind::DeviceLost) for a tier that is missing.
     pub fn trim_tier(
@@ -561,11 +561,12 @@ impl FileSystem {
         })
     }
 
-    /// Moves files, by the numbers of their inodes, to a tier, or up to persistent memory where that is none: as far as
-    /// `goes_on` says, which is asked between files now and then. Who calls it again begins where it ended, with the files from
-    /// the next one on, and a block of that.
+    /// Moves files, by the numbers of their inodes, to a tier, or up to PM if that is none: as far as `goes_on` says,
+    /// which is asked between files now and then. The next call begins where this ended, with the files from the next
+    /// one on, and a block of that.
     ///
-    /// Small files move together to a tier. One that fails does so alone. What is gone, or is no file, has nothing to move.
+    /// Small files move together to a tier. One that fails does so alone. A removed object, or one that is no file, has
+    /// nothing to move.
     ///
     /// [`InvalidInput`](Kind::InvalidInput) for a tier that there is not, [`DeviceLost`](Kind::DeviceLost) for one that is
     /// missing.
@@ -625,7 +626,7 @@ fn describe_attach(device: &TierDevice) -> impl Fn(Error) -> Error {
     move |error| error.operation("attach the tier").object(path.clone())
 }
 
-/// Whether a tier can be moved to: or else each file would fail for that.
+/// Whether a tier can be moved to: otherwise each file would fail for that.
 fn is_there(mover: &TieredLog, number: u8) -> Result<()> {
     if mover.layout().tiers().iter().all(|tier| tier.number != number) {
         return Err(Error::new(Kind::InvalidInput)
@@ -640,7 +641,7 @@ fn is_there(mover: &TieredLog, number: u8) -> Result<()> {
     }
 }
 
-/// Zeroes a mark, so that nobody takes the device for what it was.
+/// Zeroes a mark, so that the device is no longer taken for its old content.
 fn wipe(device: &RealDisk, offset: u64, len: u64) -> Result<()> {
     if offset + len > device.len() {
         return Ok(()); // it was cut off

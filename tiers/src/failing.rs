@@ -1,9 +1,8 @@
-//! A tier that fails to take writes, or to give back what is on it: for how long blocks go elsewhere.
+//! A tier that fails to take writes, or to be read: for how long blocks go elsewhere.
 //!
-//! It is tried again after a while, and after twice as long each time that this fails. Writes and reads are told apart: a
-//! device that takes no writes can often be read all the same. One whose reads fail may take writes, and does where there is no
-//! other: a place that cannot be read is no reason to have no space. Times are milliseconds since 1970, about as exact as a
-//! tenth of a second.
+//! The tier is tried again after a pause, which doubles each time that this fails. Writes and reads are told apart: a
+//! device that takes no writes can often be read all the same. A tier whose reads fail may take writes, and gets them
+//! if no other tier has space. Times are milliseconds since 1970, about as exact as a tenth of a second.
 
 /// The first pause.
 const FIRST_MS: u64 = 1000;
@@ -19,10 +18,10 @@ pub(crate) struct Failing {
 }
 
 impl Failing {
-    /// An operation failed, after what was known `before`.
+    /// The state after a failed operation; `before` is the state before it.
     pub(crate) fn after(before: Option<&Failing>, now_ms: u64, why: String) -> Failing {
         match before {
-            // Who had begun before it was out of use.
+            // An operation that had begun before it was out of use.
             Some(before) if before.is_out_of_use(now_ms) => Failing { why, ..*before },
             Some(before) => {
                 Failing { since_ms: now_ms, pause_ms: (2 * before.pause_ms).min(LONGEST_MS), why }
@@ -36,23 +35,23 @@ impl Failing {
         (self.since_ms..self.since_ms.saturating_add(self.pause_ms)).contains(&now_ms)
     }
 
-    /// It worked again, and the pause is not over for twice as long as it was: what fails now is more of the same.
+    /// True until the pause has been over for twice its length. A failure in that time counts as more of the same.
     fn is_remembered(&self, now_ms: u64) -> bool {
         (self.since_ms..self.since_ms.saturating_add(3 * self.pause_ms)).contains(&now_ms)
     }
 }
 
-/// What a tier fails to do.
+/// The failures of a tier: of writes and of reads.
 #[derive(Debug, Default)]
 pub(crate) struct Failings {
     writes: Option<Failing>,
     reads: Option<Failing>,
-    /// The last time that reads failed and worked again. Of a device with a place that cannot be read most reads succeed:
-    /// it fails and works again whenever somebody comes by there, which is to be said, and done, less and less often.
+    /// The last time that reads failed and worked again. A device with one unreadable place fails and works again
+    /// whenever that place is read. The pauses grow, so that this is reported less and less often.
     past_reads: Option<Failing>,
 }
 
-/// What somebody is to be told of a tier.
+/// A change to report about a tier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Change {
     /// It takes no writes.
@@ -79,12 +78,12 @@ impl Failings {
         self.writes.as_ref().is_some_and(|failing| failing.is_out_of_use(now_ms))
     }
 
-    /// What is placed on it yet may not be read again.
+    /// Blocks that are placed on the tier now may not be readable later.
     pub(crate) fn is_doubtful(&self, now_ms: u64) -> bool {
         self.reads.as_ref().is_some_and(|failing| failing.is_out_of_use(now_ms))
     }
 
-    /// A write or a flush failed, for this reason, or a flush is over: only what was flushed was written.
+    /// A write or a flush failed, for this reason, or a flush is over. A success counts only after a flush.
     pub(crate) fn wrote(&mut self, failed: Option<String>, now_ms: u64) -> Option<Change> {
         match failed {
             Some(why) => {

@@ -1,4 +1,4 @@
-//! Blocks that were read from a tier, on their way to who asked for them and into the page cache.
+//! Blocks that were read from a tier, on their way to a reader and into the page cache.
 
 use nacre_engine::{BLOCK_SIZE, Block};
 use nacre_media::Frame;
@@ -7,10 +7,11 @@ use nacre_media::block::{Pages, Transfer};
 use crate::pages::PageCache;
 
 const BLOCK: usize = BLOCK_SIZE as usize;
-/// More than so many blocks are read into memory that lies together, as several transfers at once, and copied from there.
+/// Above this number of blocks, a read goes to one contiguous buffer as several transfers at once. The blocks are
+/// then copied from it.
 const MOST_FRAMES: u64 = 256;
 
-/// Memory for neighbouring blocks of a tier.
+/// Buffers for neighbouring blocks of a tier.
 pub(crate) struct Fetched<'p> {
     pages: &'p PageCache,
     tier: u8,
@@ -74,8 +75,8 @@ impl<'p> Fetched<'p> {
         count
     }
 
-    /// The first so many of them were read, and are remembered. The caller knows that nobody else is given them meanwhile; where
-    /// their own file wrote them, they are forgotten again.
+    /// Caches the first blocks, which were read. The caller knows that no other file is given them meanwhile. If
+    /// their own file wrote them, they are dropped again.
     pub(crate) fn keep(mut self, blocks: u64) {
         match &mut self.memory {
             Memory::Lent(bytes) => {

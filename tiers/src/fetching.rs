@@ -1,4 +1,4 @@
-//! Blocks that are being fetched before they are asked for: who asks for them meanwhile waits, and does not fetch them twice.
+//! Blocks that are being fetched by read-ahead. A reader of one waits, and does not fetch it twice.
 
 use nacre_engine::TierRun;
 use nacre_engine::sync::atomic::{AtomicUsize, Ordering};

@@ -10,7 +10,8 @@ compile_error!("the media format is little-endian and is used in place");
 
 pub(crate) const MAGIC: [u8; 8] = *b"nacreTIR";
 pub(crate) const VERSION: u32 = 2;
-/// A program that reads this version reads what this code writes: nothing reads the one time that version 2 has otherwise.
+/// A program that reads this version reads the output of this code: nothing reads the one time that differs in
+/// version 2.
 pub(crate) const OLDEST_READER: u32 = 1;
 
 /// The superblock of a tier: its first block, and again its last one. Written by `tier add`, and by each writable mount

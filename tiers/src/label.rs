@@ -1,7 +1,7 @@
-//! The superblock of a tier: whose it is, and of when.
+//! The superblock of a tier: its file system, and how recent it is.
 //!
-//! A tier is known by its UUID and never by its path. Its token is the number that the last mount has chosen that used it,
-//! and that the file system knows, too: where they differ, one of both is an older copy.
+//! A tier is known by its UUID and never by its path. Its token is the number chosen by the last mount that used the
+//! tier. The file system stores the same number: if the two differ, one of both is an older copy.
 
 use nacre_engine::{BLOCK_SIZE, Error, Kind, Result, TimeRange, Timestamp, size};
 use nacre_media::block::{BlockDevice, Pages};
@@ -17,7 +17,7 @@ const MIN_BLOCKS: u64 = 256;
 /// The least bytes of a device that may be a tier.
 pub const MIN_TIER_SIZE: u64 = MIN_BLOCKS * BLOCK_SIZE;
 
-/// What a new tier is called.
+/// The superblock of a new tier.
 #[derive(Debug, Clone, Copy)]
 pub struct NewLabel {
     /// Its name for machines; a random one when not given.
@@ -32,7 +32,7 @@ pub struct NewLabel {
     pub now: Timestamp,
 }
 
-/// What a device says that it is.
+/// The superblock of a device, as read.
 #[derive(Debug, Clone)]
 pub struct Label {
     raw: RawLabel,
@@ -41,7 +41,7 @@ pub struct Label {
 }
 
 impl Label {
-    /// Makes a device a tier. What it held is lost.
+    /// Makes a device a tier. Its content is lost.
     pub fn create(device: &impl BlockDevice, new: &NewLabel) -> Result<Label> {
         let blocks = device.len() / BLOCK_SIZE;
         if blocks < MIN_BLOCKS {
@@ -64,10 +64,11 @@ impl Label {
         Ok(label)
     }
 
-    /// Reads what a device says; `None` when it is no tier.
+    /// Reads the superblock of a device; `None` when it is no tier.
     ///
-    /// Errors: [`Corrupt`](Kind::Corrupt) when it is one and neither copy validates, [`Unsupported`](Kind::Unsupported) for
-    /// one of a newer program, [`DeviceLost`](Kind::DeviceLost) when the device is smaller than it was.
+    /// Errors: [`Corrupt`](Kind::Corrupt) when it is one and neither copy validates,
+    /// [`Unsupported`](Kind::Unsupported) for one of a newer program, [`DeviceLost`](Kind::DeviceLost) when the
+    /// device is smaller than it was.
     pub fn read(device: &impl BlockDevice) -> Result<Option<Label>> {
         let last = (device.len() / BLOCK_SIZE).saturating_sub(1) * BLOCK_SIZE;
         let copies = [read_copy(device, 0), read_copy(device, last)];
@@ -118,8 +119,8 @@ impl Label {
         Ok(Some(label))
     }
 
-    /// Says that the mount that has chosen this number uses the tier; durable when it returns. The copy that is needed least is written
-    /// first, so that one is whole whatever happens.
+    /// Notes that the mount with this token uses the tier; durable when it returns. The copy that is needed least is
+    /// written first, so that one copy is whole at any time.
     pub fn write_token(&mut self, device: &impl BlockDevice, token: u64) -> Result<()> {
         self.raw.token = token;
         self.raw.update += 1;
@@ -148,8 +149,8 @@ impl Label {
         offsets.map(|(offset, _)| offset).try_for_each(|offset| self.write_copy(device, offset))
     }
 
-    /// Whether the device was cut short and made longer again: nothing at all is in its last block, which has a superblock as long
-    /// as it is a tier. What else was cut off then reads as zeros, too.
+    /// Whether the device was cut short and made longer again. Its last block is all zeros then; the last block of a
+    /// tier always has a superblock. Other blocks that were cut off read as zeros, too.
     pub fn was_cut(&self, device: &impl BlockDevice) -> bool {
         let [_, last] = self.offsets();
         let mut block = Pages::new(BLOCK_SIZE as usize);

@@ -3,13 +3,13 @@
 //! | file | what is there |
 //! | --- | --- |
 //! | `format` | the bytes of a tier's superblock; nothing else defines them |
-//! | `label` | reading and writing it: whose tier a device is, and of when |
+//! | `label` | reading and writing it: the file system of a tier, and how recent it is |
 //! | `set` | the tiers of a mounted file system: attached or not, reads, writes and flushes by place |
 //! | `failing` | for how long blocks go elsewhere than to a tier that fails to take writes, or to be read |
 //! | `pages` | blocks of tiers in DRAM |
-//! | `traffic` | what was read and written, by tier |
+//! | `traffic` | bytes and operations of reads and writes, by tier |
 //!
-//! Which block of a tier belongs to which file is the layout's to know, and what moves where the mover's. Neighbours: the
+//! The layout knows which block of a tier belongs to which file; the mover decides which blocks move. Neighbours: the
 //! devices are in `nacre-media`, the contract in `nacre-engine`. The format is drawn in `docs/format/tier.md`.
 
 mod failing;

@@ -1,16 +1,17 @@
 //! Blocks of tiers in DRAM.
 //!
-//! They are known by where they are on their tier, not by file: the content of a block that is in use never changes, as
-//! whoever writes a file writes other blocks. Who writes a block (of a tier that was free until then) drops what was
-//! remembered of it before; see [`PageCache::drop_range`].
+//! A block is known by its place on its tier, not by file. The content of a block in use never changes, because a
+//! write to a file goes to other blocks. Before a free block is written, its old content is dropped; see
+//! [`PageCache::drop_range`].
 //!
-//! The cache knows chunks of 16 neighbouring blocks, of which any may be there and take room, in shards with a lock each. Which
-//! block of a shard goes when there is no more room, [`queues`](crate::queues) says; reads take no part in that but by a
-//! count of two bits for each block.
+//! The cache knows chunks of 16 neighbouring blocks, in shards with a lock each. Any blocks of a chunk may be there,
+//! and only those take space. [`queues`](crate::queues) chooses the block of a shard that is evicted. A read only
+//! adds to a count of two bits for each block.
 //!
-//! Its DRAM are [`Frames`], which it may share: then it may have what others of them leave idle beside what it may have in any
-//! case, and [gives that up](PageCache::give_up) when they want it back. What is idle is looked at under the lock of a shard,
-//! and all of these are taken to give up: who waits for that finds no more used than is idle then.
+//! The DRAM of the cache is [`Frames`], which it may share. Then the cache may use idle frames of other users in
+//! addition to its own, and [gives them up](PageCache::give_up) when they are wanted back. The number of idle frames
+//! is read under the lock of a shard, and giving up takes each of these locks in turn. So when [`PageCache::give_up`]
+//! returns, no more frames are used than are idle then.
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
@@ -60,7 +61,7 @@ struct Shard {
     /// Blocks of all chunks.
     blocks: u64,
     queues: Queues,
-    /// Bytes that were read from it. Beside its lock, which who reads has anyway.
+    /// Bytes read from the shard. It lies beside the lock, whose cache line a reader has anyway.
     hits: AtomicU64,
 }
 
@@ -75,11 +76,11 @@ struct Chunk {
     blocks: [Option<Frame>; CHUNK as usize],
 }
 
-/// What was in blocks that are there no more, or is to be.
+/// Frames of blocks that were removed, or are to be put in.
 type Copies = SmallVec<[Frame; CHUNK as usize]>;
 
 impl Chunk {
-    /// Somebody has read these blocks of it.
+    /// Counts a read of these blocks.
     fn note_read(&self, blocks: std::ops::Range<usize>) {
         let one = blocks.fold(0, |bits, block| bits | 1 << (2 * block));
         let before = self.reads.load(Ordering::Relaxed);
@@ -115,7 +116,7 @@ impl Chunk {
     }
 }
 
-/// What a cache did.
+/// Counters of a page cache, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PageCounters {
     /// Bytes that were read from it.
@@ -132,7 +133,7 @@ impl PageCache {
         PageCache::of(bytes, Arc::default())
     }
 
-    /// A cache of so many bytes in any case, and what is [idle](Frames::idle) of these frames beside.
+    /// A cache of `bytes` bytes, and of the [idle](Frames::idle) part of these frames in addition.
     pub(crate) fn of(bytes: u64, frames: Arc<Frames>) -> PageCache {
         let cache = PageCache {
             shards: (0..SHARDS).map(|_| RwLock::new(Shard::default())).collect(),
@@ -149,14 +150,14 @@ impl PageCache {
         cache
     }
 
-    /// From now on it may have so many bytes, with what it has [lent](PageCache::lend).
+    /// Sets the size in bytes, including the part that is [lent](PageCache::lend).
     pub fn resize(&self, bytes: u64) {
         self.size.store(bytes, Ordering::Relaxed);
         self.fit();
     }
 
-    /// Another user of the frames may have half of its bytes, and leaves idle what he does not use; gives their number. It is
-    /// asked for once.
+    /// Lends half of the bytes of the cache to another user of the frames, and returns their number. That user leaves
+    /// unused frames idle. This is called once.
     pub fn lend(&self) -> u64 {
         let size = self.size();
         let lent = (size / 2).min(size.saturating_sub(LEAST_BYTES)) / BLOCK_SIZE * BLOCK_SIZE;
@@ -172,7 +173,7 @@ impl PageCache {
 
     fn fit(&self) {
         let (size, lent) = (self.size(), self.lent.load(Ordering::Relaxed));
-        // What is lent stays so when it is told to have less: reads have half in any case.
+        // Lent bytes stay so when the size shrinks: reads have half in any case.
         let own = size.saturating_sub(lent).max(size / 2);
         let most = match own / BLOCK_SIZE / SHARDS as u64 {
             few if few < CHUNK => 0,
@@ -184,7 +185,7 @@ impl PageCache {
         self.frames.shrink(before.saturating_sub(most) * SHARDS as u64);
     }
 
-    /// Gives up what is more than it may have now: somebody wants back what was idle.
+    /// Evicts the blocks above the present limit, because idle frames are wanted back.
     pub fn give_up(&self) {
         for shard in &self.shards {
             let mut gone = Copies::new();
@@ -195,7 +196,8 @@ impl PageCache {
         }
     }
 
-    /// Blocks that a shard may have now. What it has more of is given up before this is less; see [`PageCache::give_up`].
+    /// The number of blocks that a shard may have now. Blocks above a lower limit are evicted; see
+    /// [`PageCache::give_up`].
     fn most(&self) -> u64 {
         match self.most.load(Ordering::Relaxed) {
             0 => 0,
@@ -213,7 +215,7 @@ impl PageCache {
         self.shards.iter().map(|shard| shard.read().blocks * BLOCK_SIZE).sum()
     }
 
-    /// What it did so far.
+    /// The counters so far.
     pub fn counters(&self) -> PageCounters {
         PageCounters {
             hit_bytes: self.shards.iter().map(|shard| shard.read().hits.load(Ordering::Relaxed)).sum(),
@@ -222,8 +224,8 @@ impl PageCache {
         }
     }
 
-    /// Reads from this byte of a tier on as far as blocks are there; gives the number of bytes. Not all that were asked for
-    /// means that the block behind them is missing.
+    /// Reads from this byte of a tier on as far as blocks are there; gives the number of bytes. Not all that were
+    /// asked for means that the block behind them is missing.
     pub fn read(&self, tier: u8, offset: u64, into: &mut [u8]) -> usize {
         let mut done = 0;
         while done < into.len() {
@@ -250,25 +252,26 @@ impl PageCache {
         done
     }
 
-    /// How often blocks were dropped so far, to be asked before it is [resolved](nacre_engine::Extents::resolve) where data is.
+    /// How often blocks were dropped so far, to be asked before it is [resolved](nacre_engine::Extents::resolve)
+    /// where data is.
     pub fn drops(&self) -> u64 {
         self.drops.load(Ordering::Acquire)
     }
 
-    /// As [`PageCache::read`], for who has not told anybody that he reads, so that the block may be freed and written anew
-    /// meanwhile; `drops` are those of before it was resolved. True when all of it was there, and was what it was then; when
-    /// not, what was read means nothing.
+    /// As [`PageCache::read`], for a reader that has not announced itself, so that the block may be freed and written
+    /// anew meanwhile. `drops` is the count from before the block was resolved. Returns true if all bytes were there
+    /// and were still those of the resolved block; otherwise the bytes read mean nothing.
     ///
-    /// Who writes a block drops what is remembered of it first. So when nothing was dropped since before the block was
-    /// resolved, nobody has begun to write it since, and what is remembered of it is what was its file's then. When it had
-    /// been dropped before, by who was to write it for another file, it was free then, and would not have been resolved: its
-    /// own file had given it up.
+    /// A writer of a block drops it from the cache first. If nothing was dropped since before the block was resolved,
+    /// no write of it has begun since. The cached content is then that of the file. If the block was dropped earlier,
+    /// for a write by another file, it was free then. Its own file had given it up, and would not have resolved to
+    /// it.
     pub fn read_unannounced(&self, tier: u8, offset: u64, into: &mut [u8], drops: u64) -> bool {
         // Each part is read under a lock that is taken after that by who remembers what was written.
         self.read(tier, offset, into) == into.len() && self.drops() == drops
     }
 
-    /// Bytes that were not there were fetched for who asked for them.
+    /// Counts bytes that were missing and were fetched for a reader.
     pub fn note_missed(&self, bytes: usize) {
         self.misses.fetch_add(bytes as u64, Ordering::Relaxed);
     }
@@ -280,7 +283,7 @@ impl PageCache {
         shard.chunks.get(&key).is_some_and(|chunk| chunk.blocks[(block.0 % CHUNK) as usize].is_some())
     }
 
-    /// Remembers whole blocks. The caller knows that nobody writes them meanwhile.
+    /// Caches whole blocks. The caller knows that they are not written meanwhile.
     pub fn fill(&self, tier: u8, start: Block, bytes: &[u8]) {
         if self.most() == 0 {
             return;
@@ -303,9 +306,9 @@ impl PageCache {
         }
     }
 
-    /// Frames for blocks that are about to be read from a tier and [kept](PageCache::keep), which nobody else has; those of
-    /// others where there would be too many with them. `None` where nothing is remembered. What is not kept is to be
-    /// [given back](PageCache::give_back).
+    /// Frames for blocks that are about to be read from a tier and [kept](PageCache::keep); no other reference to
+    /// them exists. If the cache is full, they come from evicted blocks. `None` if the cache holds nothing. The
+    /// caller [gives back](PageCache::give_back) frames that are not kept.
     pub(crate) fn frames(&self, tier: u8, start: Block, blocks: u64) -> Option<Vec<Frame>> {
         if self.most() == 0 {
             return None;
@@ -317,7 +320,7 @@ impl PageCache {
         Some(frames)
     }
 
-    /// As [`PageCache::fill`], of what was read into frames.
+    /// As [`PageCache::fill`], with blocks that were read into frames.
     pub(crate) fn keep(&self, tier: u8, start: Block, mut frames: impl ExactSizeIterator<Item = Frame>) {
         let blocks = frames.len() as u64;
         for (key, first, count) in chunks_of(tier, start, blocks) {
@@ -388,7 +391,7 @@ impl PageCache {
         }
     }
 
-    /// Frames that nobody uses any more.
+    /// Returns frames that are not used any more.
     pub(crate) fn give_back(&self, gone: impl IntoIterator<Item = Frame, IntoIter: ExactSizeIterator>) {
         let gone = gone.into_iter();
         if gone.len() > 0 {

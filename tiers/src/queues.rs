@@ -1,13 +1,13 @@
-//! Which block of the page cache goes next: S3-FIFO (Yang, Zhang, Qiu, Yue, Rashmi; SOSP 2023).
+//! The eviction order of the page cache: S3-FIFO (Yang, Zhang, Qiu, Yue, Rashmi; SOSP 2023).
 //!
-//! A block begins among the *young* ones, who have a quarter of the room. The first of them goes when they are more, unless it
-//! was read [`OFTEN`] times since it came: then it becomes an *old* one. Of those the first goes when the young have no more
-//! than their part; each time that it was read, up to three, saves it from one turn. What went young is remembered for a
-//! while by its number alone: when it comes again it is old at once.
+//! A block begins as a *young* one; these have a quarter of the cache. When there are more, the first of them is
+//! evicted, unless it was read [`OFTEN`] times since it came: then it becomes an *old* one. When the young blocks
+//! have no more than their part, the first old one is evicted. Each read of it, up to three, saves it from one turn.
+//! The number of an evicted young block is remembered for a while: if the block comes again, it is old at once.
 //!
-//! TPFS gives up what was not used for longest (its section 4). Here what is read once, as by who reads a large file, takes no
-//! more than a part; and among many blocks that are read alike, those that are there stay, instead of all of them coming and
-//! going.
+//! TPFS evicts the least recently used block (its section 4). Here, data that is read once, as in a scan of a large
+//! file, takes no more than a part. Among many blocks that are read alike, the present ones stay, instead of all of
+//! them coming and going.
 
 use std::collections::{HashSet, VecDeque};
 use std::hash::BuildHasherDefault;
@@ -16,14 +16,15 @@ use nacre_engine::InodeHasher;
 
 /// Reads after which a young block becomes an old one.
 pub(crate) const OFTEN: u32 = 2;
-/// Part of the room that the young ones have. The authors have a tenth; what is read ahead is young until it is read, and a
-/// quarter of a small cache still has room for that of several readers.
+/// Part of the cache that the young blocks have. The authors have a tenth. Blocks of read-ahead are young until they
+/// are read, and a quarter of a small cache still holds those of several readers.
 const YOUNG: u64 = 4;
 
 /// A block of a tier: the tier in the upper 8 bits.
 pub(crate) type Key = u64;
 
-/// The queues of one shard. Blocks that were dropped leave their keys behind, which are passed over when it is their turn.
+/// The queues of one shard. Blocks that were dropped leave their keys behind, which are passed over when it is their
+/// turn.
 #[derive(Default)]
 pub(crate) struct Queues {
     young: VecDeque<Key>,
@@ -35,7 +36,7 @@ pub(crate) struct Queues {
     is_gone: HashSet<Key, BuildHasherDefault<InodeHasher>>,
 }
 
-/// Whose turn it is.
+/// The block to evict next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Turn {
     Young(Key),
@@ -55,7 +56,8 @@ impl Queues {
         is_old
     }
 
-    /// The next one, of so many blocks, to which there is room for `most`; it may be gone, or in the other queue by now.
+    /// The next one, of so many blocks, to which there is room for `most`; it may be gone, or in the other queue by
+    /// now.
     pub(crate) fn next(&mut self, blocks: u64, most: u64) -> Option<Turn> {
         let is_young = self.young_blocks > most / YOUNG || self.young_blocks == blocks;
         let young = |queues: &mut Queues| queues.young.pop_front().map(Turn::Young);
@@ -98,8 +100,8 @@ impl Queues {
         self.young.len() + self.old.len()
     }
 
-    /// Keys that blocks have left behind are forgotten where they are more than blocks may be. `is_there` says of a key whether
-    /// its block is there, and an old one.
+    /// Keys that blocks have left behind are forgotten where they are more than blocks may be. `is_there` says of a
+    /// key whether its block is there, and an old one.
     pub(crate) fn tidy(&mut self, most: u64, is_there: impl Fn(Key) -> Option<bool>) {
         if (self.young.len() + self.old.len()) as u64 <= 2 * most + 16 {
             return;

@@ -1,8 +1,8 @@
 //! The tiers of a mounted file system: reads, writes and flushes by place.
 //!
-//! A tier that is not there, or was taken offline, makes what is on it fail and nothing else. A device that fails says so
-//! to each who asks; how often is counted. One that fails to take writes is out of use for new blocks for a while, which
-//! grows; one whose reads fail is the last that they go to. See [`TierSet::takes_writes`] and [`TierSet::is_doubtful`].
+//! If a tier is missing or offline, only accesses to its blocks fail. The errors of a device are returned to each
+//! caller, and counted. A tier that fails to take writes gets no new blocks for a while, which grows. A tier whose
+//! reads fail is the last choice for new blocks. See [`TierSet::takes_writes`] and [`TierSet::is_doubtful`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,19 +31,19 @@ const IN_BACKGROUND: usize = 4;
 const WAITS: u32 = 25;
 const WAIT: Duration = Duration::from_micros(200);
 
-/// Who is told, in words, when a tier is missing, is there again, fails, or works again: of each once.
+/// Receives one message, in words, each time that a tier is missing, is there again, fails, or works again.
 pub type Listener = Box<dyn Fn(&str) + Send + Sync>;
 
 /// The tiers, by number.
 pub struct TierSet<D> {
     slots: Vec<RwLock<Slot<D>>>,
     listener: OnceLock<Listener>,
-    /// What is for him when he comes. Once for each tier that is attached.
+    /// Messages kept for the listener until it is set; see [`TierSet::tell_later`].
     untold: Mutex<Vec<String>>,
     pages: PageCache,
-    /// What is being fetched before it is asked for.
+    /// Blocks that are being fetched by read-ahead.
     fetching: Fetching,
-    /// Transfers and flushes that somebody waits for.
+    /// Transfers and flushes in the foreground that are under way.
     awaited: AtomicU64,
     /// About now, in milliseconds since 1970.
     time_ms: AtomicU64,
@@ -64,7 +64,7 @@ struct There<D> {
     label: Mutex<Label>,
     errors: AtomicU64,
     failing: Mutex<Failings>,
-    /// Reads fail: who reads with success tells that. Others do not take the lock.
+    /// True while reads fail. A successful read takes the lock of `failing` only then.
     reads_fail: AtomicBool,
 }
 
@@ -83,22 +83,22 @@ impl<D: BlockDevice> Detached<D> {
     }
 }
 
-/// Whether somebody waits for a transfer.
+/// Whether a transfer is in the foreground.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Urgency {
     IsAwaited,
-    /// What somebody waits for goes first.
+    /// Foreground transfers go first.
     GivesWay,
 }
 
 impl Urgency {
-    /// That of what this thread does.
+    /// The urgency of transfers of this thread.
     fn usual() -> Urgency {
         if background::is() { Urgency::GivesWay } else { Urgency::IsAwaited }
     }
 }
 
-/// Something that somebody waits for, as long as this lives.
+/// A foreground transfer or flush, counted as long as this lives.
 struct Awaited<'s>(&'s AtomicU64);
 
 impl<'s> Awaited<'s> {
@@ -150,7 +150,7 @@ impl<D: BlockDevice> TierSet<D> {
         TierSet::with_frames(cache_bytes, Arc::default())
     }
 
-    /// The same, whose page cache has its DRAM of these.
+    /// No tiers yet, and a page cache that takes its DRAM from these frames.
     pub fn with_frames(cache_bytes: u64, frames: Arc<Frames>) -> TierSet<D> {
         TierSet {
             slots: (0..=MAX_TIERS).map(|_| RwLock::new(Slot::None)).collect(),
@@ -176,12 +176,12 @@ impl<D: BlockDevice> TierSet<D> {
         *self.slot(number).write() = Slot::There(Arc::new(there));
     }
 
-    /// A tier is not there any more, or not yet. Who is reading or writing it finishes.
+    /// A tier is not there any more, or not yet. Reads and writes of it that are under way finish.
     pub fn detach(&self, number: u8, why: impl Into<String>) {
         drop(self.let_go(number, why));
     }
 
-    /// The same; gives what it was on.
+    /// As [`TierSet::detach`]; returns the device that it was on.
     pub fn let_go(&self, number: u8, why: impl Into<String>) -> Option<Detached<D>> {
         let why = why.into();
         let said = format!("tier {number} is missing: {why}");
@@ -199,7 +199,8 @@ impl<D: BlockDevice> TierSet<D> {
         }
     }
 
-    /// From now on somebody is told what becomes of tiers, and at once which are missing. There is one; others are not told.
+    /// Sets the listener for changes of tiers, and tells it at once which tiers are missing. There is one listener;
+    /// later ones are ignored.
     pub fn listen(&self, listener: Listener) {
         if self.listener.set(listener).is_err() {
             return;
@@ -213,7 +214,7 @@ impl<D: BlockDevice> TierSet<D> {
         untold.iter().for_each(|what| self.tell(what));
     }
 
-    /// Tells who listens, or who will.
+    /// Tells the listener, or keeps the message until there is one.
     pub fn tell_later(&self, what: String) {
         match self.listener.get() {
             Some(listener) => listener(&what),
@@ -221,14 +222,14 @@ impl<D: BlockDevice> TierSet<D> {
         }
     }
 
-    /// Tells who listens.
+    /// Tells the listener, if there is one.
     pub fn tell(&self, what: &str) {
         if let Some(listener) = self.listener.get() {
             listener(what);
         }
     }
 
-    /// A tier is gone for good; gives what it was on.
+    /// A tier is gone for good; returns the device that it was on.
     pub fn forget(&self, number: u8) -> Option<Detached<D>> {
         self.replace(number, Slot::None)
     }
@@ -249,7 +250,7 @@ impl<D: BlockDevice> TierSet<D> {
         }
     }
 
-    /// Somebody knows what time it is, in milliseconds since 1970.
+    /// Sets the time, in milliseconds since 1970.
     pub fn set_time(&self, now_ms: u64) {
         self.time_ms.store(now_ms, Ordering::Relaxed);
     }
@@ -264,12 +265,13 @@ impl<D: BlockDevice> TierSet<D> {
         self.there(number).is_ok_and(|there| !there.failing.lock().is_out_of_use(self.time_ms()))
     }
 
-    /// Whether reads of a tier failed lately, so that new blocks are better placed on another one. That ends as for writes.
+    /// Whether reads of a tier failed lately, so that new blocks are better placed on another one. That ends as for
+    /// writes.
     pub fn is_doubtful(&self, number: u8) -> bool {
         self.there(number).is_ok_and(|there| there.failing.lock().is_doubtful(self.time_ms()))
     }
 
-    /// A write of a tier failed, or a flush is over: only what was flushed was written.
+    /// Notes a write that failed, or the result of a flush. A success counts only after a flush.
     fn wrote<T>(&self, tier: u8, there: &There<D>, result: Result<T>) -> Result<T> {
         // Otherwise nothing is wrong with the device.
         if result.as_ref().err().is_none_or(|error| error.kind() != Kind::InvalidInput) {
@@ -279,7 +281,7 @@ impl<D: BlockDevice> TierSet<D> {
         result
     }
 
-    /// A read of a tier is over. What is on it fails for who reads it; that all of it may shows here.
+    /// A read of a tier is over. Its caller gets the error; the tier notes whether its reads fail.
     fn was_read(&self, tier: u8, there: &There<D>, result: Result<()>) -> Result<()> {
         let is_news = match &result {
             Err(error) => error.kind() != Kind::InvalidInput,
@@ -292,7 +294,7 @@ impl<D: BlockDevice> TierSet<D> {
         result
     }
 
-    /// Takes up what is known of a tier now, and tells it if it is new.
+    /// Notes a change in the state of a tier, and tells the listener of it.
     fn note(&self, tier: u8, there: &There<D>, change: impl FnOnce(&mut Failings, u64) -> Option<Change>) {
         let mut failings = there.failing.lock();
         let change = change(&mut failings, self.time_ms());
@@ -326,7 +328,7 @@ impl<D: BlockDevice> TierSet<D> {
             .fold((0, 0), |(read, written), of| (read + of.read_bytes, written + of.written_bytes))
     }
 
-    /// What was read from a tier, and written to it.
+    /// Bytes and operations of reads and writes of a tier.
     pub fn traffic_of(&self, number: u8) -> TierTraffic {
         self.counts(number).get()
     }
@@ -361,8 +363,8 @@ impl<D: BlockDevice> TierSet<D> {
         self.was_read(tier, &there, read)
     }
 
-    /// Makes transfers: all at once, or some at a time where they give way. A device has many under way at once, and what
-    /// comes behind them waits for them all.
+    /// Makes transfers: in the foreground all at once, in the background a few at a time. A device works on many at
+    /// once, and later transfers wait for all of them.
     fn transfer(&self, there: &There<D>, batch: &mut [Transfer<'_>], urgency: Urgency) -> Result<()> {
         if urgency == Urgency::IsAwaited {
             let _awaited = Awaited::begin(&self.awaited);
@@ -375,7 +377,7 @@ impl<D: BlockDevice> TierSet<D> {
         })
     }
 
-    /// Waits for what somebody else waits for, but not for long: there may always be somebody.
+    /// Waits for foreground transfers, but not for long: there may always be some.
     fn give_way(&self) {
         for _ in 0..WAITS {
             if self.awaited.load(Ordering::Relaxed) == 0 {
@@ -385,9 +387,9 @@ impl<D: BlockDevice> TierSet<D> {
         }
     }
 
-    /// Reads bytes of a tier through the page cache. What is missing is fetched with as much behind it as `ahead` blocks,
-    /// within `extent`: blocks that are known not to be written by others meanwhile, in which the bytes lie. Gives how many
-    /// bytes the device was waited for.
+    /// Reads bytes of a tier through the page cache. Missing blocks are fetched, with up to `ahead` blocks in all.
+    /// The bytes lie within `extent`, and nothing else is fetched; its blocks are known not to be written meanwhile.
+    /// Returns how many of the bytes asked for came from the device.
     pub fn read(&self, offset: u64, into: &mut [u8], extent: TierRun, ahead: u64) -> Result<u64> {
         let tier = extent.tier;
         let (first, end) = (extent.start.0, extent.start.0 + extent.len);
@@ -412,7 +414,7 @@ impl<D: BlockDevice> TierSet<D> {
             let mut have = wanted;
             let mut read = self.read_batch(tier, &mut fetched.transfers(wanted, TRANSFER));
             if read.is_err() && wanted > missing {
-                // What was not asked for may be what cannot be read.
+                // The unreadable block may be one that was not asked for.
                 have = missing;
                 read = self.read_batch(tier, &mut fetched.transfers(missing, TRANSFER));
             }
@@ -426,8 +428,8 @@ impl<D: BlockDevice> TierSet<D> {
         }
     }
 
-    /// Fetches blocks into the page cache, as far as they are not there: blocks that are known not to be written by others
-    /// meanwhile. Errors are told to who reads them.
+    /// Fetches blocks into the page cache, as far as they are missing. The blocks are known not to be written
+    /// meanwhile. Errors are not returned: a later read meets them.
     pub fn fetch(&self, run: TierRun) {
         let TierRun { tier, start, len } = run;
         let is_missing = |block: &u64| !self.pages.has(tier, Block(*block));
@@ -441,14 +443,14 @@ impl<D: BlockDevice> TierSet<D> {
         }
     }
 
-    /// Writes whole blocks that nobody reads; what the page cache had of them is forgotten. They are durable after a
-    /// [flush](TierSet::flush). In the background it gives way to who is not.
+    /// Writes whole blocks that nobody reads, and drops them from the page cache. They are durable after a
+    /// [flush](TierSet::flush). A thread in the background gives way to the foreground.
     pub fn write(&self, pieces: &[(TierRun, &[u8])]) -> Result<()> {
         self.write_as(pieces, Urgency::usual())
     }
 
-    /// The same without giving way, also in the background: where writes wait for the room that it makes, who goes first
-    /// would stop them.
+    /// As [`TierSet::write`], without giving way in the background: foreground writes may wait for the space that
+    /// this write frees.
     pub fn write_at_once(&self, pieces: &[(TierRun, &[u8])]) -> Result<()> {
         self.write_as(pieces, Urgency::IsAwaited)
     }
@@ -476,7 +478,7 @@ impl<D: BlockDevice> TierSet<D> {
         Ok(())
     }
 
-    /// Makes durable what was written to these tiers.
+    /// Makes earlier writes to these tiers durable.
     pub fn flush(&self, tiers: impl IntoIterator<Item = u8>) -> Result<Durable> {
         // One in the background is not put off: it holds what was written before it together.
         let _awaited = (Urgency::usual() == Urgency::IsAwaited).then(|| Awaited::begin(&self.awaited));

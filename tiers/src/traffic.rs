@@ -1,4 +1,4 @@
-//! What was read from each tier, and written to it.
+//! Bytes and operations of reads and writes, by tier.
 
 use nacre_engine::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,4 +1,4 @@
-//! Whether a caller may.
+//! Checks of a caller's rights.
 
 use nacre_engine::{Attr, FileKind, Kind, Result};
 
@@ -8,11 +8,11 @@ use crate::xattr::ACL_ACCESS;
 use crate::{Layout, Vfs};
 
 impl<L: Layout> Vfs<L> {
-    /// Whether the caller has all the rights in `want` ([`WANT_READ`], [`WANT_WRITE`], [`WANT_EXECUTE`]) by
-    /// permission bits, ACL, and the state of the file system. It is checked even for a caller with `check: false`.
+    /// Whether the caller has all the rights in `want` ([`WANT_READ`], [`WANT_WRITE`], [`WANT_EXECUTE`]) by permission
+    /// bits, ACL, and the state of the file system. It is checked even for a caller with `check: false`.
     ///
     /// [`ReadOnly`](Kind::ReadOnly) for writing on a read-only mount, [`NotPermitted`](Kind::NotPermitted) for writing
-    /// to what is immutable, else [`AccessDenied`](Kind::AccessDenied).
+    /// to an immutable inode, otherwise [`AccessDenied`](Kind::AccessDenied).
     pub fn access(&self, caller: &Caller<'_>, node: &L::Node, want: u32) -> Result<()> {
         let attr = self.layout.getattr(node)?;
         if want & WANT_WRITE != 0 {
@@ -28,7 +28,7 @@ impl<L: Layout> Vfs<L> {
         self.check_rights(caller, node, &attr, want)
     }
 
-    /// The rights of a restricted caller; for others it costs nothing.
+    /// Checks the rights of a restricted caller; for others it costs nothing.
     #[inline]
     pub(crate) fn permit(&self, caller: &Caller<'_>, node: &L::Node, want: u32) -> Result<()> {
         if !caller.restricted() {
@@ -52,15 +52,15 @@ impl<L: Layout> Vfs<L> {
     fn has_rights(&self, caller: &Caller<'_>, node: &L::Node, attr: &Attr, want: u32) -> Result<bool> {
         debug_assert!(want <= (WANT_READ | WANT_WRITE | WANT_EXECUTE));
         if caller.privileged() {
-            // Even the super-user executes only what somebody may execute.
+            // Even the super-user may execute only files with an execute bit.
             let executes = want & WANT_EXECUTE != 0 && attr.kind != FileKind::Directory;
             return Ok(!executes || attr.mode & 0o111 != 0);
         }
         if caller.uid == attr.uid {
             return Ok(attr.mode >> 6 & want == want);
         }
-        // The bits of the group are the mask of an ACL: where they are 0, no ACL grants anything to anybody but the
-        // owner and the others, and Linux does not look at it either.
+        // The bits of the group are the mask of an ACL. If they are 0, an ACL grants rights only to the owner and the
+        // others, and Linux does not read it either.
         if attr.mode & 0o070 != 0
             && attr.kind != FileKind::Symlink
             && let Some(acl) = self.stored_acl(node, ACL_ACCESS)?

@@ -57,7 +57,7 @@ pub(crate) struct Entry {
     id: u32,
 }
 
-/// A valid ACL: owner, group and others once each, and a mask where users or groups are named.
+/// A valid ACL: owner, group and others once each, and a mask if users or groups are named.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Acl {
     entries: Vec<Entry>,
@@ -104,7 +104,7 @@ impl Acl {
         bytes
     }
 
-    /// Whether permission bits say all that it says.
+    /// Whether the ACL says no more than permission bits.
     pub(crate) fn is_only_mode(&self) -> bool {
         self.entries.iter().all(|entry| !entry.tag.is_named() && entry.tag != Tag::Mask)
     }
@@ -113,18 +113,18 @@ impl Acl {
         self.entries.iter().find(|entry| entry.tag == tag).map(|entry| entry.perm)
     }
 
-    /// The entry that the permission bits of the group stand for: the mask where there is one.
+    /// The entry that the permission bits of the group stand for: the mask if there is one.
     fn group_class(&self) -> Tag {
         if self.perm(Tag::Mask).is_some() { Tag::Mask } else { Tag::GroupObj }
     }
 
-    /// The permission bits (0777) that go with it.
+    /// The permission bits (0777) of the ACL.
     pub(crate) fn mode(&self) -> u32 {
         let perm = |tag| self.perm(tag).unwrap_or(0);
         perm(Tag::UserObj) << 6 | perm(self.group_class()) << 3 | perm(Tag::Other)
     }
 
-    /// Follows a chmod.
+    /// Applies a chmod.
     pub(crate) fn set_mode(&mut self, mode: u32) {
         let group_class = self.group_class();
         for entry in &mut self.entries {

@@ -1,4 +1,4 @@
-//! Making, linking, renaming and removing names, by path: what a slash at the end of a path means for each.
+//! Making, linking, renaming and removing names, by path, with the meaning of a trailing slash for each.
 
 use nacre_engine::{FileKind, Kind, RenameMode, Result};
 
@@ -8,7 +8,7 @@ use crate::path::PathEnd;
 use crate::{Layout, Vfs};
 
 impl<L: Layout> Vfs<L> {
-    /// Makes an inode with a name; only that of a directory may end in a slash.
+    /// Creates an inode with a name. Only the name of a directory may end in a slash.
     pub fn create_at(
         &self,
         caller: &Caller<'_>,
@@ -22,7 +22,7 @@ impl<L: Layout> Vfs<L> {
         self.create(caller, place.dir.node(), place.name, create)
     }
 
-    /// Gives a non-directory another name.
+    /// Adds a name to a non-directory.
     pub fn link_at(&self, caller: &Caller<'_>, node: &L::Node, place: &PathEnd<'_, L::Node>) -> Result<()> {
         self.refuse_slash(caller, place)?;
         self.link(caller, node, place.dir.node(), place.name)
@@ -43,8 +43,8 @@ impl<L: Layout> Vfs<L> {
         self.rmdir(caller, place.dir.node(), place.name)
     }
 
-    /// Moves a name, replaces another with it, or swaps two. What a slash follows must be a directory, and what moves
-    /// to a name that a slash follows, too.
+    /// Moves a name, replaces another with it, or swaps two. A source with a trailing slash must be a directory. If
+    /// the target has a trailing slash, the source must be one, too.
     pub fn rename_at(
         &self,
         caller: &Caller<'_>,
@@ -71,7 +71,7 @@ impl<L: Layout> Vfs<L> {
         self.rename(caller, from.dir.node(), from.name, to.dir.node(), to.name, mode)
     }
 
-    /// A name that a slash follows is not made for what is no directory.
+    /// Refuses a name with a trailing slash for a non-directory.
     fn refuse_slash(&self, caller: &Caller<'_>, place: &PathEnd<'_, L::Node>) -> Result<()> {
         if !place.must_be_dir || matches!(place.name, b"." | b"..") {
             return Ok(());

@@ -10,19 +10,19 @@ const SET_UID: u32 = 0o4000;
 const SET_GID: u32 = 0o2000;
 const GROUP_EXECUTE: u32 = 0o0010;
 
-/// The set-id bits that go with a change of content.
+/// The set-id bits that a change of content removes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lost {
     /// None.
     Nothing,
-    /// Those that give rights. Set-gid without execution by the group has another meaning, and stays for a member.
+    /// Bits that give rights. Set-gid without execution by the group has another meaning, and stays for a member.
     Rights,
     /// All.
     All,
 }
 
 impl Lost {
-    /// The bits of a file of this group that go with a change by this caller, where bits go at all.
+    /// The bits that a change by this caller removes from a file of this group, if it removes bits at all.
     pub(crate) fn by(caller: &Caller<'_>, gid: u32) -> Lost {
         if caller.privileged() || caller.in_group(gid) { Lost::Rights } else { Lost::All }
     }
@@ -37,14 +37,14 @@ impl Lost {
     }
 }
 
-/// What becomes of a time, as in utimensat(2).
+/// The change of a time, as in utimensat(2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SetTime {
     /// It stays.
     Omit,
     /// It becomes the time of the change.
     Now,
-    /// It becomes this.
+    /// It becomes this time.
     At(Timestamp),
 }
 
@@ -67,13 +67,13 @@ impl<L: Layout> Vfs<L> {
 
     /// Changes attributes and returns the new ones.
     ///
-    /// - Only the owner changes mode and times, and gives the file to a group that it is in; everything else about
-    ///   ownership and flags takes privilege ([`NotPermitted`](Kind::NotPermitted)). The size takes the right to
-    ///   write. All of this only when the caller is to be checked.
-    /// - The mode of a file with an access ACL changes the ACL, too. Set-gid is dropped when the caller is not in the
+    /// - Only the owner changes mode and times, and gives the file to one of its own groups. Other changes of
+    ///   ownership and of flags take privilege ([`NotPermitted`](Kind::NotPermitted)). The size takes the right to
+    ///   write. All of this applies only to a caller with checks.
+    /// - The mode of a file with an access ACL changes the ACL, too. Set-gid is dropped if the caller is not in the
     ///   group of the file.
-    /// - A change of owner or group drops the set-id bits of everything but directories; so does a change of size by
-    ///   a caller who is checked and not privileged, and any change with `kill_suidgid`.
+    /// - A change of owner or group drops the set-id bits, except of directories. So does a change of size by a
+    ///   checked, unprivileged caller, and any change with `kill_suidgid`.
     pub fn setattr(
         &self,
         caller: &Caller<'_>,
@@ -89,13 +89,13 @@ impl<L: Layout> Vfs<L> {
         self.apply(caller, node, change, &lost, self.now())
     }
 
-    /// Sets times that a kernel gave a file by itself, and the ctime that goes with them.
+    /// Sets times that a kernel gave a file by itself, and their ctime.
     pub fn set_times_as_of(&self, node: &L::Node, change: &SetAttr, ctime: Timestamp) -> Result<Attr> {
         self.writable()?;
         self.apply(&Caller::ROOT, node, change, &|_| Lost::Nothing, ctime)
     }
 
-    /// Changes owner and group, as chown(2) does: set-id bits of what is no directory go even where both stay.
+    /// Changes owner and group, as chown(2) does: set-id bits of non-directories go even if both stay.
     pub fn chown(
         &self,
         caller: &Caller<'_>,
@@ -106,7 +106,7 @@ impl<L: Layout> Vfs<L> {
         let changes_nothing = uid.is_none() && gid.is_none();
         let kill_suidgid = changes_nothing && self.layout.kind(node) != FileKind::Directory;
         if kill_suidgid {
-            // It changes the mode then, which is the owner's right, however the caller is checked otherwise.
+            // It then changes the mode, which is the owner's right, even for a caller without other checks.
             let attr = self.layout.getattr(node)?;
             if attr.mode & (SET_UID | SET_GID) != 0 && !caller.owns(&attr) {
                 return Err(Kind::NotPermitted.into());
@@ -115,7 +115,7 @@ impl<L: Layout> Vfs<L> {
         self.setattr(caller, node, &SetAttr { uid, gid, ..SetAttr::default() }, kill_suidgid)
     }
 
-    /// Sets the times. Both to now takes the right to write or ownership, anything else ownership.
+    /// Sets the times. Setting both to now takes the right to write or ownership, other changes take ownership.
     pub fn set_times(
         &self,
         caller: &Caller<'_>,
@@ -141,7 +141,7 @@ impl<L: Layout> Vfs<L> {
         self.layout.setattr(node, &change, now)
     }
 
-    /// Changes the size through a handle, which had the right to write when it was opened.
+    /// Changes the size through a handle that had the right to write when it was opened.
     pub(crate) fn set_len(&self, node: &L::Node, size: u64, lost: Lost) -> Result<()> {
         self.writable()?;
         let change = SetAttr { size: Some(size), ..SetAttr::default() };
@@ -216,7 +216,7 @@ impl<L: Layout> Vfs<L> {
     }
 }
 
-/// The mode that results when this one is asked for.
+/// The mode that results from a request for this one.
 fn asked_mode(caller: &Caller<'_>, before: &Attr, change: &SetAttr, mode: u32, lost: Lost) -> u32 {
     let mut mode = mode & 0o7777;
     if caller.restricted() && !caller.in_group(change.gid.unwrap_or(before.gid)) {
@@ -225,7 +225,7 @@ fn asked_mode(caller: &Caller<'_>, before: &Attr, change: &SetAttr, mode: u32, l
     if before.kind != FileKind::Directory { lost.from(mode) } else { mode }
 }
 
-/// The mode that a change of something else implies, when it is another than before.
+/// The mode that another change implies, if it differs from the old one.
 fn implied_mode(caller: &Caller<'_>, before: &Attr, change: &SetAttr, lost: Lost) -> Option<u32> {
     let chown = change.uid.is_some() || change.gid.is_some();
     let truncated = change.size.is_some() && caller.restricted();

@@ -1,4 +1,4 @@
-//! Who asks.
+//! The caller of an operation.
 
 use nacre_engine::Attr;
 
@@ -9,7 +9,7 @@ pub const WANT_WRITE: u32 = 2;
 /// The right to execute a file or to pass through a directory.
 pub const WANT_EXECUTE: u32 = 1;
 
-/// On whose behalf an operation runs.
+/// The identity for which an operation runs.
 #[derive(Debug, Clone, Copy)]
 pub struct Caller<'a> {
     /// The user, owner of what is created.
@@ -20,12 +20,12 @@ pub struct Caller<'a> {
     pub groups: &'a [u32],
     /// Permission bits that new inodes do not get, unless their directory has a default ACL.
     pub umask: u32,
-    /// Whether permissions are still to be checked; false when the kernel has done it (`default_permissions`).
+    /// Whether permissions are still to be checked; false if the kernel has done it (`default_permissions`).
     pub check: bool,
 }
 
 impl Caller<'_> {
-    /// The super-user, for whom nothing is checked.
+    /// The super-user, without checks.
     pub const ROOT: Caller<'static> = Caller { uid: 0, gid: 0, groups: &[], umask: 0o022, check: false };
 
     /// Whether the caller may override permissions.
@@ -38,7 +38,7 @@ impl Caller<'_> {
         self.gid == gid || self.groups.contains(&gid)
     }
 
-    /// Whether permissions have to be looked at for this caller.
+    /// Whether permissions must be checked for this caller.
     pub(crate) fn restricted(&self) -> bool {
         self.check && self.uid != 0
     }

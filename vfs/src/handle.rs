@@ -12,16 +12,16 @@ use crate::caller::Caller;
 use crate::open::OpenFlags;
 use crate::{Layout, Vfs};
 
-/// An open file: an inode, how it was opened, and an offset for sequential use.
+/// An open file: an inode, its open flags, and an offset for sequential use.
 ///
 /// Reads and writes at offsets do not touch the shared offset. Sequential ones hold it while they run, so that two of
 /// them never get the same bytes.
 pub struct Handle<L: Layout> {
     node: L::Node,
     flags: OpenFlags,
-    /// The set-id bits that go with a write: some where permissions of the opener were checked and it was not privileged.
+    /// The set-id bits that a write removes: some if the opener's permissions were checked and it was not privileged.
     lost: Lost,
-    /// The epoch of the file system at which this file had nothing to drop.
+    /// The epoch of the file system at which this file had no bits to drop.
     nothing_to_drop: AtomicU64,
     offset: Mutex<u64>,
 }
@@ -36,7 +36,7 @@ impl<L: Layout> Handle<L> {
         &self.node
     }
 
-    /// How it was opened.
+    /// The open flags.
     pub fn flags(&self) -> OpenFlags {
         self.flags
     }
@@ -52,7 +52,7 @@ impl<L: Layout> Handle<L> {
         vfs.writable()
     }
 
-    /// Drops set-id bits and capabilities before a change of content, with no cost as long as no file got any.
+    /// Drops set-id bits and capabilities before a change of content. It costs nothing while no file got any.
     #[inline]
     fn drop_privileges(&self, vfs: &Vfs<L>) -> Result<()> {
         let epoch = vfs.privilege_epoch();
@@ -68,7 +68,7 @@ impl<L: Layout> Handle<L> {
         if self.flags.sync || self.flags.dsync { Durability::Now } else { Durability::Lazy }
     }
 
-    /// Reads up to `buf.len()` bytes at `offset`; the count is smaller only at the end of the file.
+    /// Reads up to `buf.len()` bytes at `offset`. The count is smaller only at the end of the file.
     #[inline]
     pub fn read_at(&self, vfs: &Vfs<L>, buf: &mut [u8], offset: u64) -> Result<usize> {
         self.require_read()?;
@@ -89,7 +89,7 @@ impl<L: Layout> Handle<L> {
         Ok(total)
     }
 
-    /// Writes all of `data` at `offset`, or at the end of a file that is open for appending, as one operation; returns
+    /// Writes all of `data` at `offset`, or at the end of a file that is open for appending, as one operation. Returns
     /// the number of bytes.
     #[inline]
     pub fn write_at(&self, vfs: &Vfs<L>, data: &[u8], offset: u64) -> Result<usize> {
@@ -103,7 +103,7 @@ impl<L: Layout> Handle<L> {
         self.put(vfs, at, data).map(|(_, count)| count)
     }
 
-    /// Writes at the end of the file, wherever that is by then; returns the offset that the data went to.
+    /// Writes at the end of the file at the time of the commit, and returns the offset of the data.
     pub fn append(&self, vfs: &Vfs<L>, data: &[IoSlice<'_>]) -> Result<u64> {
         self.put(vfs, WriteAt::End, data).map(|(offset, _)| offset)
     }
@@ -149,7 +149,7 @@ impl<L: Layout> Handle<L> {
         *self.offset.lock()
     }
 
-    /// Moves the handle's offset, which may lie beyond the end; returns the new one.
+    /// Moves the handle's offset, which may lie beyond the end, and returns the new one.
     pub fn seek(&self, vfs: &Vfs<L>, to: std::io::SeekFrom) -> Result<u64> {
         if self.flags.path {
             return Err(Kind::BadHandle.into());
@@ -173,7 +173,7 @@ impl<L: Layout> Handle<L> {
         vfs.seek(&self.node, offset, to)
     }
 
-    /// Cuts or extends the file.
+    /// Truncates or extends the file.
     pub fn set_len(&self, vfs: &Vfs<L>, size: u64) -> Result<()> {
         if !self.flags.writes() {
             return Err(Kind::InvalidInput.into());
@@ -199,7 +199,7 @@ impl<L: Layout> Handle<L> {
         vfs.sync(&self.node)
     }
 
-    /// Makes the file's contents durable, and what is needed to read them back.
+    /// Makes the file's contents durable, and the metadata needed to read them back.
     pub fn sync_data(&self, vfs: &Vfs<L>) -> Result<()> {
         vfs.sync(&self.node)
     }

@@ -1,19 +1,18 @@
 //! Names, paths, handles and permissions over a layout.
 //!
-//! [`Vfs`] is generic over a [`Layout`] and adds what every front end needs and no layout should repeat: the rules of
-//! permission bits and POSIX ACLs, inheritance of groups and ACLs, set-id bits, namespaces of extended attributes,
-//! checked names, and paths.
+//! [`Vfs`] is generic over a [`Layout`] and adds rules that every front end needs. These are permission bits and POSIX
+//! ACLs, inheritance of groups and ACLs, set-id bits, namespaces of extended attributes, checked names, and paths.
 //!
 //! There are two levels:
 //!
-//! - **nodes** ([`Vfs::lookup`], [`Vfs::create`], [`Vfs::read`] and so on), which the FUSE front end serves from;
-//! - **paths and handles** ([`Vfs::resolve`], [`Vfs::open`], [`Handle`]), which the library serves from.
+//! - **nodes** ([`Vfs::lookup`], [`Vfs::create`], [`Vfs::read`] and so on), for the FUSE front end;
+//! - **paths and handles** ([`Vfs::resolve`], [`Vfs::open`], [`Handle`]), for the library.
 //!
-//! Who asks is a [`Caller`]. With `check: false` permissions were checked elsewhere (by the kernel, or because the
-//! library's user owns the device) and only the effects of an operation remain.
+//! Each operation runs for a [`Caller`]. With `check: false` only the effects of an operation remain. Permissions were
+//! then checked by the kernel, or the library's user owns the device.
 //!
 //! Invariants: `vfs` keeps no attributes and no names; every answer comes from the layout. Hot paths (lookup, getattr,
-//! read, write) neither allocate nor write to memory that threads share.
+//! read, write) neither allocate nor write to cache lines that threads share.
 
 mod access;
 mod acl;

@@ -1,16 +1,16 @@
-//! What a name may be.
+//! The rules of names.
 
 use nacre_engine::{Kind, Result};
 
 /// The longest name in bytes.
 pub(crate) const NAME_MAX: usize = 255;
 
-/// Names that do not name an entry of their own.
+/// Whether the name is `.` or `..`, which have no entry of their own.
 pub(crate) fn is_dots(name: &[u8]) -> bool {
     matches!(name, b"." | b"..")
 }
 
-/// Refuses what no entry can be called. `.` and `..` pass.
+/// Refuses names that no entry can have. `.` and `..` pass.
 pub(crate) fn check(name: &[u8]) -> Result<()> {
     if name.is_empty() {
         return Err(Kind::NotFound.into());

@@ -11,16 +11,16 @@ const SET_GID: u32 = 0o2000;
 /// The longest target of a symbolic link in bytes.
 const TARGET_MAX: usize = 4095;
 
-/// What [`Vfs::create`] makes.
+/// The parts of an inode for [`Vfs::create`].
 #[derive(Debug, Clone, Copy)]
 pub struct Create<'a> {
-    /// Its kind.
+    /// The kind.
     pub kind: FileKind,
     /// Permission bits before umask or inheritance.
     pub mode: u32,
-    /// Device number of a device node, else 0.
+    /// Device number of a device node; otherwise 0.
     pub rdev: u64,
-    /// Target of a symbolic link, else empty.
+    /// Target of a symbolic link; otherwise empty.
     pub target: &'a [u8],
 }
 
@@ -40,7 +40,7 @@ impl<'a> Create<'a> {
         Create { kind: FileKind::Symlink, mode: 0o777, rdev: 0, target }
     }
 
-    /// The target of a symbolic link is looked at before the name that it gets.
+    /// Checks the target of a symbolic link, before its name is checked.
     pub fn check_target(&self) -> Result<()> {
         match self.kind {
             FileKind::Symlink if self.target.is_empty() => Err(Kind::NotFound.into()),
@@ -61,7 +61,7 @@ impl<'a> Create<'a> {
     }
 }
 
-/// What a new inode takes from its directory.
+/// The parts of a new inode that its directory determines.
 struct Inherited {
     mode: u32,
     gid: u32,
@@ -70,7 +70,7 @@ struct Inherited {
 }
 
 impl Inherited {
-    /// Calls `make` with the attributes that the inode is born with.
+    /// Calls `make` with the initial extended attributes of the inode.
     fn with_xattrs<T>(&self, make: impl FnOnce(&[(&[u8], &[u8])]) -> T) -> T {
         match (&self.access_acl, &self.default_acl) {
             (None, None) => make(&[]),
@@ -102,10 +102,10 @@ impl<L: Layout> Vfs<L> {
         }
     }
 
-    /// Makes an inode with a name.
+    /// Creates an inode with a name.
     ///
-    /// Its group is that of a set-gid directory, else the caller's; a subdirectory of a set-gid directory is set-gid.
-    /// Its permissions are narrowed by the default ACL of the directory, else by the caller's umask.
+    /// Its group is that of a set-gid directory, otherwise the caller's. A subdirectory of a set-gid directory is
+    /// set-gid. Its permissions are narrowed by the default ACL of the directory, otherwise by the caller's umask.
     pub fn create(
         &self,
         caller: &Caller<'_>,
@@ -128,7 +128,7 @@ impl<L: Layout> Vfs<L> {
         })
     }
 
-    /// Makes a regular file without a name (O_TMPFILE), with owner, group and permissions as if created in `dir`.
+    /// Creates a regular file without a name (O_TMPFILE), with owner, group and permissions as if created in `dir`.
     pub fn create_unnamed(&self, caller: &Caller<'_>, dir: &L::Node, mode: u32) -> Result<L::Node> {
         self.writable()?;
         let dir_attr = self.layout.getattr(dir)?;
@@ -145,7 +145,7 @@ impl<L: Layout> Vfs<L> {
         })
     }
 
-    /// Gives a non-directory another name.
+    /// Adds a name to a non-directory.
     pub fn link(&self, caller: &Caller<'_>, node: &L::Node, dir: &L::Node, name: &[u8]) -> Result<()> {
         name::check_entry(name, Kind::Exists)?;
         self.writable_for_new(dir, name)?;
@@ -154,7 +154,7 @@ impl<L: Layout> Vfs<L> {
             self.may_create(caller, dir, &dir_attr, name)?;
         }
         if self.layout.kind(node) == FileKind::Directory {
-            // What is in the way is told first, as in Linux.
+            // An existing name is reported first, as in Linux.
             let exists = self.layout.lookup(dir, name).is_ok();
             return Err(if exists { Kind::Exists } else { Kind::NotPermitted }.into());
         }
@@ -228,7 +228,7 @@ impl<L: Layout> Vfs<L> {
         if self.layout.id(from_dir) == self.layout.id(to_dir) {
             return Ok(());
         }
-        // A directory that gets another parent is itself changed: its `..` is.
+        // A directory that gets another parent is itself changed, because its `..` is.
         if self.layout.kind(&source) == FileKind::Directory {
             self.permit(caller, &source, WANT_WRITE)?;
         }
@@ -242,7 +242,7 @@ impl<L: Layout> Vfs<L> {
         }
     }
 
-    /// A read-only file system refuses a new name, but an existing one is the better answer, as in Linux.
+    /// A read-only file system refuses a new name, but reports an existing one first, as in Linux.
     fn writable_for_new(&self, dir: &L::Node, name: &[u8]) -> Result<()> {
         match self.writable() {
             Err(_) if self.layout.lookup(dir, name).is_ok() => Err(Kind::Exists.into()),
@@ -250,7 +250,7 @@ impl<L: Layout> Vfs<L> {
         }
     }
 
-    /// The right to make a name; where it exists already, that is the better answer.
+    /// The right to create a name; an existing one is reported first.
     fn may_create(&self, caller: &Caller<'_>, dir: &L::Node, dir_attr: &Attr, name: &[u8]) -> Result<()> {
         if !caller.restricted() {
             return Ok(());

@@ -16,15 +16,15 @@ use crate::attributes::Lost;
 use crate::caller::{Caller, WANT_READ};
 use crate::xattr::CAPABILITY;
 
-/// Locks for changes of attributes that depend on what they were; an inode takes the one of its number.
+/// The number of locks for attribute changes that depend on old values. An inode takes the lock of its number.
 const ATTRIBUTE_LOCKS: usize = 64;
 
-/// How a [`Vfs`] behaves.
+/// The options of a [`Vfs`].
 #[derive(Debug, Clone, Copy, Default)]
 pub struct VfsOptions {
     /// Refuse every change.
     pub read_only: bool,
-    /// Never note that a file was read.
+    /// Never update atime.
     pub no_atime: bool,
 }
 
@@ -32,14 +32,14 @@ pub struct VfsOptions {
 pub struct Vfs<L: Layout> {
     pub(crate) layout: L,
     options: VfsOptions,
-    /// The options that may change while it is there, see [`Vfs::remount`].
+    /// The options that may change at run time, see [`Vfs::remount`].
     read_only: AtomicBool,
     no_atime: AtomicBool,
     /// Held, so that absolute paths do not count references on a node that every thread uses.
     pub(crate) root: L::Node,
     attribute_locks: Box<[Mutex<()>]>,
-    /// Grows whenever some file may have become one whose set-id bits or capabilities a write must remove. Handles
-    /// remember the value at which they found nothing to remove.
+    /// Grows when a file may have got set-id bits or capabilities that a write must remove. Handles store the value at
+    /// which they found none to remove.
     privilege_epoch: AtomicU64,
 }
 
@@ -62,19 +62,19 @@ impl<L: Layout> Vfs<L> {
         &self.layout
     }
 
-    /// Gives the layout back, to be unmounted. The caller has dropped all nodes.
+    /// Returns the layout, to be unmounted. The caller has dropped all nodes.
     pub fn into_layout(self) -> L {
         let Vfs { layout, root, .. } = self;
         drop(root);
         layout
     }
 
-    /// How it was set up.
+    /// The options at the beginning.
     pub fn options(&self) -> &VfsOptions {
         &self.options
     }
 
-    /// Changes how it behaves from now on. Operations under way go on as before.
+    /// Changes the options. Operations under way keep the old ones.
     pub fn remount(&self, options: VfsOptions) {
         self.read_only.store(options.read_only, Ordering::Relaxed);
         self.no_atime.store(options.no_atime, Ordering::Relaxed);
@@ -90,7 +90,7 @@ impl<L: Layout> Vfs<L> {
         &self.root
     }
 
-    /// The name of a held inode.
+    /// The identity of a held inode.
     pub fn id(&self, node: &L::Node) -> InodeId {
         self.layout.id(node)
     }
@@ -100,7 +100,7 @@ impl<L: Layout> Vfs<L> {
         self.layout.kind(node)
     }
 
-    /// The time that operations are stamped with: that of the last tick of the kernel, which costs no system call.
+    /// The time stamp of operations: the last tick of the kernel, which costs no system call.
     #[inline]
     pub fn now(&self) -> Timestamp {
         let time = clock_gettime(ClockId::RealtimeCoarse);
@@ -112,7 +112,7 @@ impl<L: Layout> Vfs<L> {
         if self.is_read_only() { Err(Kind::ReadOnly.into()) } else { Ok(()) }
     }
 
-    /// Serialises changes of this inode's attributes that depend on what they were.
+    /// Serialises attribute changes of this inode that depend on old values.
     pub(crate) fn attribute_lock(&self, node: &L::Node) -> MutexGuard<'_, ()> {
         let number = self.layout.id(node).number;
         self.attribute_locks[(number % ATTRIBUTE_LOCKS as u64) as usize].lock()
@@ -135,20 +135,20 @@ impl<L: Layout> Vfs<L> {
         }
     }
 
-    /// Reads up to `buf.len()` bytes at `offset`; the count is smaller only at the end of the file.
+    /// Reads up to `buf.len()` bytes at `offset`. The count is smaller only at the end of the file.
     #[inline]
     pub fn read(&self, node: &L::Node, offset: u64, buf: &mut [u8]) -> Result<usize> {
         self.require_regular(node)?;
         self.layout.read(node, offset, buf, self.stamps().then(|| self.now()))
     }
 
-    /// The same without a trace in atime (O_NOATIME).
+    /// The same without an update of atime (O_NOATIME).
     pub fn read_unnoticed(&self, node: &L::Node, offset: u64, buf: &mut [u8]) -> Result<usize> {
         self.require_regular(node)?;
         self.layout.read(node, offset, buf, None)
     }
 
-    /// Whether reading moves atime.
+    /// Whether reading updates atime.
     #[inline]
     fn stamps(&self) -> bool {
         !self.no_atime.load(Ordering::Relaxed) && !self.is_read_only()
@@ -160,9 +160,9 @@ impl<L: Layout> Vfs<L> {
         }
     }
 
-    /// Writes all of `data` as one operation; returns the offset that it went to.
+    /// Writes all of `data` as one operation, and returns its offset.
     ///
-    /// File capabilities go. Set-id bits go when `kill_suidgid` says so, or when the caller's permissions are to be
+    /// Removes file capabilities. Removes set-id bits with `kill_suidgid`, or if the caller's permissions are to be
     /// checked and it is not privileged.
     pub fn write(
         &self,
@@ -179,7 +179,7 @@ impl<L: Layout> Vfs<L> {
         self.write_content(node, at, data, durability)
     }
 
-    /// A write to a regular file of a writable file system, without a look at its privileges.
+    /// Writes to a regular file of a writable file system, without a check of its set-id bits and capabilities.
     #[inline]
     pub(crate) fn write_content(
         &self,
@@ -197,8 +197,8 @@ impl<L: Layout> Vfs<L> {
         self.layout.write(node, at, data, durability, self.now())
     }
 
-    /// Writes pages of a regular file that a kernel has accepted before: from a mapping, or with a cache of its own. No
-    /// caller is known; file capabilities go. The time is that of the write, where it is known.
+    /// Writes pages of a regular file that a kernel accepted before, from a mapping or its page cache. The caller is
+    /// unknown, and file capabilities go. The time is that of the write, if known.
     pub fn write_pages(
         &self,
         node: &L::Node,
@@ -214,13 +214,14 @@ impl<L: Layout> Vfs<L> {
         self.layout.write(node, WriteAt::Offset(offset), data, durability, time).map(drop)
     }
 
-    /// Removes what must not outlive a change of content: file capabilities, and set-id bits when asked.
+    /// Removes file capabilities before a change of content, and the set-id bits that the caller loses or that are
+    /// asked for.
     fn drop_privileges_by(&self, caller: &Caller<'_>, node: &L::Node, kill_suidgid: bool) -> Result<()> {
         let lost = if kill_suidgid { self.lost_to(caller, node)? } else { self.lost_by(caller, node)? };
         self.drop_privileges(node, lost)
     }
 
-    /// The set-id bits that go with changes of content by this caller, where the file system checks permissions itself.
+    /// The set-id bits that changes of content by this caller remove, if the file system checks permissions itself.
     pub(crate) fn lost_by(&self, caller: &Caller<'_>, node: &L::Node) -> Result<Lost> {
         if caller.restricted() { self.lost_to(caller, node) } else { Ok(Lost::Nothing) }
     }
@@ -229,7 +230,7 @@ impl<L: Layout> Vfs<L> {
         Ok(Lost::by(caller, self.layout.getattr(node)?.gid))
     }
 
-    /// The same, where it is known which bits go.
+    /// The same, for known bits.
     pub(crate) fn drop_privileges(&self, node: &L::Node, lost: Lost) -> Result<()> {
         if lost != Lost::Nothing {
             let mode = self.layout.getattr(node)?.mode;
@@ -254,8 +255,8 @@ impl<L: Layout> Vfs<L> {
         }
     }
 
-    /// Allocates, frees or zeroes a range of a regular file; privileges go as with [`Vfs::write`], and for the same
-    /// `kill_suidgid`.
+    /// Allocates, frees or zeroes a range of a regular file. Set-id bits and capabilities go as with [`Vfs::write`],
+    /// with the same meaning of `kill_suidgid`.
     pub fn fallocate(
         &self,
         caller: &Caller<'_>,
@@ -340,7 +341,7 @@ impl<L: Layout> Vfs<L> {
         self.layout.read_dir(dir, if cookie <= 2 { 0 } else { cookie }, visit)
     }
 
-    /// The target of a symbolic link; [`InvalidInput`](Kind::InvalidInput) for anything else.
+    /// The target of a symbolic link; [`InvalidInput`](Kind::InvalidInput) for other inodes.
     pub fn read_link(&self, node: &L::Node) -> Result<Vec<u8>> {
         if self.layout.kind(node) != FileKind::Symlink {
             return Err(Kind::InvalidInput.into());
@@ -349,7 +350,7 @@ impl<L: Layout> Vfs<L> {
         self.layout.read_link(node)
     }
 
-    /// Space and its use.
+    /// Space statistics.
     pub fn stat(&self) -> FsStat {
         self.layout.stat()
     }

@@ -8,30 +8,30 @@ use crate::namespace::Create;
 use crate::path::PathEnd;
 use crate::{Handle, Layout, Vfs};
 
-/// How a file is opened, as in open(2).
+/// The flags of open(2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct OpenFlags {
     /// For reading.
     pub read: bool,
     /// For writing.
     pub write: bool,
-    /// Each write goes to the end of the file (and `write` is implied).
+    /// Each write goes to the end of the file (`write` is implied).
     pub append: bool,
-    /// Make the file when it is not there.
+    /// Create the file if it does not exist.
     pub create: bool,
-    /// Make the file; it must not be there. A symbolic link counts as there.
+    /// Create the file, which must not exist. A symbolic link counts as existing.
     pub create_new: bool,
-    /// Cut the file to no bytes.
+    /// Truncate the file to zero bytes.
     pub truncate: bool,
     /// It must be a directory.
     pub directory: bool,
-    /// A symbolic link at the path's end is an error, or is itself opened when `path` is given.
+    /// A symbolic link at the path's end is an error, unless `path` is given; then the link itself is opened.
     pub nofollow: bool,
-    /// The path names a directory in which a file without a name is made.
+    /// The path names a directory in which a file without a name is created.
     pub tmpfile: bool,
-    /// Each write is durable on return, with all that is needed to read it back and its attributes.
+    /// Each write is durable on return, with its attributes and the metadata needed to read it back.
     pub sync: bool,
-    /// Each write is durable on return, with all that is needed to read it back.
+    /// Each write is durable on return, with the metadata needed to read it back.
     pub dsync: bool,
     /// Only the inode is held: no reading, no writing, and no permission on it is needed.
     pub path: bool,
@@ -72,13 +72,13 @@ impl OpenFlags {
     }
 }
 
-/// A file is not made at a name that a slash follows, whether the name is there or not.
+/// Refuses to create a file at a name with a trailing slash, whether the name exists or not.
 fn refuse_slash(name: &[u8], slash: bool) -> Result<()> {
     if slash && !matches!(name, b"." | b"..") { Err(Kind::IsDirectory.into()) } else { Ok(()) }
 }
 
 impl<L: Layout> Vfs<L> {
-    /// Opens what a path names, or makes a regular file with this mode where the flags say so.
+    /// Opens the inode that a path names, or creates a regular file with this mode if the flags say so.
     pub fn open(
         &self,
         caller: &Caller<'_>,
@@ -105,7 +105,7 @@ impl<L: Layout> Vfs<L> {
         self.open_existing(caller, node, flags, false)
     }
 
-    /// Opens an inode that is held already, as if by its path.
+    /// Opens a held inode, as if by its path.
     pub fn open_node(&self, caller: &Caller<'_>, node: L::Node, flags: OpenFlags) -> Result<Handle<L>> {
         flags.check()?;
         if flags.creates() || flags.tmpfile {
@@ -114,7 +114,7 @@ impl<L: Layout> Vfs<L> {
         self.open_existing(caller, node, flags, false)
     }
 
-    /// Opens or makes what the path names; symbolic links at its end are followed even when they point to nothing.
+    /// Opens or creates the file that the path names. Symbolic links at its end are followed even if they dangle.
     fn open_or_create(
         &self,
         caller: &Caller<'_>,
@@ -140,7 +140,7 @@ impl<L: Layout> Vfs<L> {
         }
     }
 
-    /// Somebody else may make the file between our look and our attempt; then it is opened.
+    /// Creates the file, or opens it if another operation has created it meanwhile.
     fn open_created_or_raced(
         &self,
         caller: &Caller<'_>,
@@ -212,7 +212,7 @@ impl<L: Layout> Vfs<L> {
         self.check_rights(caller, node, &attr, flags.wants())
     }
 
-    /// Whether the flags of an inode allow that it is opened for writing; `appends` when it is for appending only.
+    /// Whether the flags of an inode allow opening it for writing; `appends` if only for appending.
     pub fn check_guards(&self, node: &L::Node, appends: bool) -> Result<()> {
         let forbidden = if appends { Attr::IMMUTABLE } else { Attr::IMMUTABLE | Attr::APPEND_ONLY };
         let is_forbidden = self.layout.getattr(node)?.flags & forbidden != 0;

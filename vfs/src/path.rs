@@ -11,13 +11,13 @@ const PATH_MAX: usize = 4095;
 /// Symbolic links that one path may pass through.
 const SYMLINKS_MAX: u32 = 40;
 
-/// A directory that is held by the walk or by the walk's caller.
+/// A directory held by the walk or by the walk's caller.
 ///
-/// Cloning a node counts references on memory that threads share; so a walk borrows where it starts.
+/// Cloning a node counts references on a cache line that threads share. A walk therefore borrows its starting node.
 pub enum PathBase<'a, N> {
-    /// Where the path starts.
+    /// The start of the path.
     Start(&'a N),
-    /// Where the walk has come to.
+    /// A directory that the walk has reached.
     Reached(N),
 }
 
@@ -41,7 +41,7 @@ impl<N: Clone> PathBase<'_, N> {
     }
 }
 
-/// The last component of a path and the directory that it stands in.
+/// The last component of a path, and its directory.
 pub struct PathEnd<'a, N> {
     /// The directory.
     pub dir: PathBase<'a, N>,
@@ -52,7 +52,7 @@ pub struct PathEnd<'a, N> {
 }
 
 /// Splits off the first component: (component, rest without leading slashes, whether a slash followed). One pass finds
-/// its end and checks that it can be a name; it is empty for an empty path only.
+/// its end and checks that it can be a name. It is empty for an empty path only.
 #[inline]
 fn split(path: &[u8]) -> Result<(&[u8], &[u8], bool)> {
     let mut end = 0;
@@ -76,8 +76,8 @@ fn skip_slashes(path: &[u8]) -> &[u8] {
 }
 
 impl<L: Layout> Vfs<L> {
-    /// The inode that a path names, from `start` on or from the root if it starts with a slash. A symbolic link at its
-    /// end is followed if `follow` says so or a slash follows it.
+    /// The inode that a path names, from `start` on, or from the root if it starts with a slash. A symbolic link at
+    /// its end is followed if `follow` is true or a slash follows it.
     ///
     /// [`TooManySymlinks`](Kind::TooManySymlinks) after 40, [`NameTooLong`](Kind::NameTooLong) beyond 4095 bytes.
     pub fn resolve(
@@ -91,7 +91,7 @@ impl<L: Layout> Vfs<L> {
         self.walk(caller, start, path, follow, &mut budget).map(PathBase::into_node)
     }
 
-    /// The attributes of what a path names, as [`Vfs::resolve`] finds it; what is not a symbolic link need not be held
+    /// The attributes of the inode that a path names, as [`Vfs::resolve`] finds it. Only a symbolic link need be held
     /// for that.
     #[inline]
     pub fn getattr_at(
@@ -128,7 +128,7 @@ impl<L: Layout> Vfs<L> {
         self.walk_to_place(caller, start, path, &mut budget)
     }
 
-    /// A budget for one path.
+    /// The number of symbolic links that one path may pass through.
     pub(crate) fn symlink_budget() -> u32 {
         SYMLINKS_MAX
     }
@@ -166,7 +166,7 @@ impl<L: Layout> Vfs<L> {
         Ok(at)
     }
 
-    /// One component further, through a symbolic link where it is to be followed.
+    /// Walks one component further, through a symbolic link if it is to be followed.
     #[inline]
     fn step<'a>(
         &'a self,

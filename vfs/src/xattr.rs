@@ -1,4 +1,4 @@
-//! Extended attributes: who may use which namespace, and ACLs, whose attribute and mode are one.
+//! Extended attributes: the rights to each namespace, and ACLs, in which attribute and mode are kept consistent.
 
 use nacre_engine::{Attr, FileKind, Kind, Result, SetAttr, XattrMode};
 
@@ -8,14 +8,14 @@ use crate::{Layout, Vfs};
 
 /// The attribute of the ACL that governs access.
 pub const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
-/// The attribute of the ACL that what is created in a directory inherits.
+/// The attribute of the ACL that new inodes in a directory inherit.
 pub const ACL_DEFAULT: &[u8] = b"system.posix_acl_default";
 /// The attribute of a program's capabilities.
 pub(crate) const CAPABILITY: &[u8] = b"security.capability";
 
 const SET_GID: u32 = 0o2000;
 
-/// The longest name of an attribute in bytes, its namespace included.
+/// The longest name of an attribute in bytes, with its namespace.
 const XATTR_NAME_MAX: usize = 255;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,9 +59,9 @@ fn has_user_attributes(kind: FileKind) -> bool {
 }
 
 impl<L: Layout> Vfs<L> {
-    /// The value of an extended attribute; [`NoAttribute`](Kind::NoAttribute) when there is none or the caller may
-    /// not know of it, [`Unsupported`](Kind::Unsupported) outside the namespaces `user`, `trusted`, `security` and the
-    /// two ACLs of `system`.
+    /// The value of an extended attribute. [`NoAttribute`](Kind::NoAttribute) if it does not exist or is hidden from
+    /// the caller, [`Unsupported`](Kind::Unsupported) outside the namespaces `user`, `trusted`, `security` and the two
+    /// ACLs of `system`.
     pub fn get_xattr(&self, caller: &Caller<'_>, node: &L::Node, name: &[u8]) -> Result<Vec<u8>> {
         let namespace = Namespace::of(name)?;
         let kind = self.layout.kind(node);
@@ -78,7 +78,7 @@ impl<L: Layout> Vfs<L> {
         self.layout.get_xattr(node, name)
     }
 
-    /// The names of all extended attributes that the caller may know of.
+    /// The names of all extended attributes that are visible to the caller.
     pub fn list_xattrs(&self, caller: &Caller<'_>, node: &L::Node) -> Result<Vec<Vec<u8>>> {
         let mut names = self.layout.list_xattrs(node)?;
         if caller.restricted() {
@@ -87,9 +87,8 @@ impl<L: Layout> Vfs<L> {
         Ok(names)
     }
 
-    /// Sets an extended attribute. An ACL is validated; an access ACL changes the mode in the same commit, and one
-    /// that says no more than the mode is not kept. Set-gid goes with an access ACL from a caller outside the file's
-    /// group.
+    /// Sets an extended attribute. An ACL is validated. An access ACL changes the mode in the same commit, and is not
+    /// kept if it says no more than the mode. It removes set-gid if the caller is outside the file's group.
     pub fn set_xattr(
         &self,
         caller: &Caller<'_>,
@@ -114,8 +113,8 @@ impl<L: Layout> Vfs<L> {
         Ok(())
     }
 
-    /// Removes an extended attribute; [`NoAttribute`](Kind::NoAttribute) when it is not there. Removing an ACL that is
-    /// not there succeeds.
+    /// Removes an extended attribute; [`NoAttribute`](Kind::NoAttribute) if it does not exist. Removing a missing ACL
+    /// succeeds.
     pub fn remove_xattr(&self, caller: &Caller<'_>, node: &L::Node, name: &[u8]) -> Result<()> {
         let namespace = Namespace::of(name)?;
         self.writable()?;
@@ -180,8 +179,8 @@ impl<L: Layout> Vfs<L> {
         if !acl.is_only_mode() {
             return self.layout.set_xattr(node, name, &acl.to_bytes(), how, Some(mode), self.now());
         }
-        // An ACL that says no more than the mode takes the place of a longer one in one commit, then goes: at no time do
-        // the mode's group bits grant what only the mask of the old ACL allowed.
+        // An ACL that says no more than the mode replaces a longer one in one commit and then goes. Thus the mode's
+        // group bits never grant rights that only the mask of the old ACL allowed.
         match self.layout.set_xattr(node, name, &acl.to_bytes(), XattrMode::Replace, Some(mode), self.now()) {
             Err(error) if error.kind() == Kind::NoAttribute => {
                 let change = SetAttr { mode: Some(mode), ..SetAttr::default() };
@@ -200,8 +199,8 @@ impl<L: Layout> Vfs<L> {
     }
 }
 
-/// The mode of an inode that gets this access ACL. Set-gid goes for a caller outside the group, even when its
-/// permissions were checked elsewhere: a front end that does not know the caller's groups errs on the safe side.
+/// The mode of an inode that gets this access ACL. Set-gid goes for a caller outside the group, even if its
+/// permissions were checked before. A front end that does not know the caller's groups thus errs on the safe side.
 fn mode_with_acl(caller: &Caller<'_>, attr: &Attr, acl: &Acl) -> u32 {
     let mode = attr.mode & 0o7000 | acl.mode();
     if caller.privileged() || caller.in_group(attr.gid) { mode } else { mode & !SET_GID }

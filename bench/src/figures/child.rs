@@ -1,6 +1,6 @@
-//! Work in a process of its own: servers of mounts, what is killed, what is to be measured alone.
+//! Work in a process of its own: servers of mounts, processes to be killed, and work to be measured alone.
 //!
-//! The program runs itself with a role. A child says `ready` (and what it found, as words behind it) on standard
+//! The program runs itself with a role. A child says `ready` (and its findings, as words behind it) on standard
 //! output, and stays until its standard input ends.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -70,11 +70,11 @@ impl Drop for Helper {
     }
 }
 
-/// What a child says when it is ready.
+/// The line of a child that is ready.
 pub(crate) fn say_ready(words: &[u64]) {
     let words: String = words.iter().map(|word| format!(" {word}")).collect();
     let mut out = io::stdout().lock();
-    // Who does not listen any more will end us.
+    // A parent that does not listen any more will end us.
     let _ = writeln!(out, "{READY}{words}").and_then(|()| out.flush());
 }
 

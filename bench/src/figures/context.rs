@@ -1,4 +1,4 @@
-//! What every measurement needs: sizes, the choice of rows, and where figures go.
+//! The needs of every measurement: sizes, the choice of rows, and where figures go.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -28,7 +28,7 @@ pub(crate) struct Sizes {
     pub(crate) few: u64,
     /// Entries of a large directory, extents of a shattered file.
     pub(crate) many: u64,
-    /// Bytes of data in the file systems that are recovered and whose index is weighed.
+    /// Bytes of data in the file systems for the rows of recovery and of index size.
     pub(crate) stored: u64,
 }
 
@@ -65,7 +65,7 @@ pub(crate) struct Context<'a> {
     pub(crate) budget: Budget,
     pub(crate) place: Rc<Workplace>,
     only: Vec<String>,
-    /// What stands behind the name of a row to measure it alone.
+    /// Options to add after the name of a row to measure it alone.
     options: String,
     head: Cell<bool>,
     counts: Cell<(usize, usize)>,
@@ -107,8 +107,8 @@ impl<'a> Context<'a> {
         self.budget.stop.is_set()
     }
 
-    /// Takes a figure into the report, and prints it. What was being measured when the run was interrupted is none: that
-    /// is an error, which ends everything.
+    /// Takes a figure into the report, and prints it. A figure that was being measured when the run was interrupted is
+    /// an error, which ends everything.
     pub(crate) fn report(&self, figure: Figure) -> Outcome {
         let name = figure.row.name;
         if self.is_interrupted() {
@@ -136,7 +136,7 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// What the rows were measured in, and how many have reached and missed their target.
+    /// The session of the rows, and how many have reached and missed their target.
     pub(crate) fn into_results(self) -> (Session<'a>, (usize, usize)) {
         (self.session.into_inner(), self.counts.get())
     }

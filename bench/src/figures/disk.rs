@@ -1,10 +1,10 @@
-//! Whether emulated disks are as slow as asked for, from the program that uses them to the bytes: as peers and tiers get
-//! them, through the loop device and FUSE.
+//! Whether emulated disks are as slow as asked for, from the program that uses them to the bytes. Peers and tiers get
+//! them the same way, through the loop device and FUSE.
 //!
-//! Latency is that of one access at a time, each far from the one before. Bandwidth is that of large accesses, one after
-//! the other, by several threads at once; a disk that seeks has one thread, since several would move its head between
-//! them. What is asked for is what the model says of a disk with nothing else to do. A figure is how much slower the disk
-//! is in percent, by its median; or, less than nothing, by its fastest sample, if that is faster than asked for.
+//! Latency is that of one access at a time, each far from the one before. Bandwidth is that of large accesses, one
+//! after the other, by several threads at once. A disk that seeks has one thread, because several would move its head
+//! between them. The expected value is the model's for a disk with nothing else to do. A figure is how much slower the
+//! disk is in percent, by its median. It is negative, by its fastest sample, if that is faster than asked for.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -31,14 +31,14 @@ const MEBIBYTE: u64 = 1 << 20;
 const SIZE: u64 = 256 * MEBIBYTE;
 /// From one access to the next, in blocks: so many that the head is moved, and prime, so that all blocks have their turn.
 const STRIDE: u64 = 7919;
-/// How long the bytes of a sample of bandwidth take, if it is what was asked for.
+/// How long the bytes of a sample of bandwidth take, at the expected bandwidth.
 const SPAN: Duration = Duration::from_millis(300);
 /// Threads that move them.
 const THREADS: u64 = 4;
 /// Samples of a latency, at most.
 const SAMPLES: usize = 1000;
 
-/// What a row measures.
+/// The operation of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Read,
@@ -120,7 +120,7 @@ fn figure(name: &str, unit: &'static str, samples: Vec<f64>, slower: Vec<f64>) -
     Figure::single(rows::find(name), unit, samples).value(value, Some("%"), slower).note(asked)
 }
 
-/// What the model says of one access alone, not where the one before ended.
+/// The model's time of one access alone, not where the one before ended.
 fn latency_ns(disk: &Disk, kind: Kind) -> u64 {
     let (offset, len) = (SIZE / 2, BLOCK as u64);
     let access = match kind {

@@ -1,11 +1,12 @@
-//! Whether emulated memory is as slow as asked for: the cost of a line, and the bandwidth of all writers together.
+//! Whether emulated PM is as slow as asked for: the cost of a line, and the bandwidth of all writers together.
 //!
-//! One line is stored, flushed and fenced, again and again. Under 200 ns real memory and the instructions around it may
-//! take longer than what is asked for, and only the lower bound holds. Writers copy 4 KiB past the cache and fence; a
-//! line of theirs takes the latency, so one has 64 bytes per latency, as many of them as there are cores that much each,
-//! and all together not more than the cap. More writers than cores share the cores, and gain nothing.
+//! One line is stored, flushed and fenced, again and again. Under 200 ns real DRAM and the instructions around it may
+//! take longer than the requested latency, and only the lower bound holds. Writers copy 4 KiB past the cache and
+//! fence. A line of theirs takes the latency, so one writer has 64 bytes per latency. As many writers as there are
+//! cores have that much each, and all together at most the cap. More writers than cores share the cores, and gain
+//! nothing.
 //!
-//! Memory as fast as DRAM is emulated to count what is written. That is to cost nothing: the library is measured beside
+//! PM as fast as DRAM is emulated to count written bytes. That is to cost nothing: the library is measured against
 //! itself.
 
 use std::hint::black_box;
@@ -33,7 +34,7 @@ const SLICE: Duration = Duration::from_millis(100);
 /// The row of emulation that delays nothing.
 const DRAM: &str = "emulator.dram";
 
-/// Row and latency: the cost is to be what is asked for.
+/// Row and latency: the cost is to be the requested one.
 const EXACT: [(&str, u64); 4] = [
     ("emulator.line-200", 200),
     ("emulator.line-400", 400),
@@ -113,7 +114,7 @@ fn memory(regions: u64, latency: u64, cap: u64) -> Result<RealPm, Box<dyn std::e
     Ok(pm)
 }
 
-/// What a line costs, in nanoseconds, in each round in which nobody took the core away.
+/// The cost of a line, in nanoseconds, in each round in which no other process took the core away.
 fn line_costs(context: &Context, latency: u64) -> Result<Vec<f64>, Box<dyn std::error::Error>> {
     let pm = memory(1, latency, 0)?;
     let (mut costs, mut disturbed) = (Vec::new(), Vec::new());
@@ -139,13 +140,14 @@ fn line_costs(context: &Context, latency: u64) -> Result<Vec<f64>, Box<dyn std::
     Ok(if costs.is_empty() { disturbed } else { costs })
 }
 
-/// What a writer has written so far. On lines of its own, or writers would wait for each other to count.
+/// Bytes that a writer has written so far. They have lines of their own, because writers would otherwise wait for each
+/// other to count.
 #[derive(Default)]
 #[repr(align(128))]
 struct Written(AtomicU64);
 
-/// Bytes per second of all writers together, in each round: what all of them wrote in one span of time, so that those
-/// that wait for a core count as what they are.
+/// Bytes per second of all writers together, in each round: the bytes that all of them wrote in one span of time.
+/// Writers that wait for a core therefore count as such.
 fn rates(
     context: &Context,
     writers: u32,

@@ -1,6 +1,7 @@
-//! What `nacre bench run` adds to the work that it times: one recorded operation that does nothing, which is the reading
-//! of a time-stamp; and its generator beside a loop by hand, on the same file of a tmpfs. The loop reads a time-stamp for
-//! each operation, too: what the generator adds beside its own. The bare loop reads none: all that it adds.
+//! The overhead that `nacre bench run` adds to the work that it times. One row is a recorded operation that does
+//! nothing, which is the reading of a time-stamp. The others are its generator and a loop by hand, on the same file of
+//! a tmpfs. The loop reads a time-stamp for each operation, too: the difference is the generator's own overhead. The
+//! bare loop reads none: the difference is the whole overhead.
 
 use std::path::Path;
 use std::time::Duration;
@@ -50,7 +51,7 @@ pub(crate) fn run(context: &Context) -> Outcome {
             })?;
             laps.push(measured.nanos / measured.operations as f64);
         }
-        // What it takes when nothing else is in the way.
+        // The time when nothing else is in the way.
         let least = quantile(&laps, 0.0);
         context.report(Figure::single(rows::find(LAP), "ns", laps).value(least, Some("ns"), Vec::new()))?;
     }

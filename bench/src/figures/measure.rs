@@ -1,8 +1,8 @@
 //! Two sides measured beside each other, in short batches that take turns.
 //!
-//! A batch is long enough that reading the clock around it costs nothing, and short enough that whatever else the
-//! machine does hits both sides alike. The figure is the median of the ratios of neighbouring batches. A round in which
-//! the scheduler took the core away for another process measured that process; it does not count, unless there is no
+//! A batch is long enough that reading the clock around it costs nothing, and short enough that other work of the
+//! machine hits both sides alike. The figure is the median of the ratios of neighbouring batches. A round in which the
+//! scheduler took the core away for another process measured that process; it does not count, unless there is no
 //! other.
 
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ pub(crate) struct Budget {
     pub(crate) stop: Stop,
 }
 
-/// One side of a comparison: it runs the batch of a round and says how long the operations took, without what it did
+/// One side of a comparison: it runs the batch of a round and returns how long the operations took, without the time
 /// to prepare them.
 pub(crate) type Side<'a> = &'a mut dyn FnMut(u64) -> Duration;
 

@@ -1,16 +1,17 @@
 //! The figures that nacre is to reach, each measured beside its peer in one run.
 //!
 //! - [`measure`]: both sides in turns, in short batches; medians of ratios.
-//! - [`rows`]: all rows, who is measured beside whom, and their targets. [`report`]: what comes out: a line for people,
-//!   and an experiment of the document that all of `nacre bench` writes.
+//! - [`rows`]: all rows, their sides and their targets. [`report`]: the results: a line for people, and an experiment
+//!   of the document that all of `nacre bench` writes.
 //! - [`library`]: the library beside tmpfs through the kernel. [`mount`]: a mount beside a FUSE server that does nothing.
 //!   [`recovery`]: opening after a crash and after an orderly end; DRAM of the index. [`scale`]: large directories and
 //!   shattered files beside small ones.
-//! - [`harness`]: what the generator of `nacre bench run` adds. [`emulator`]: whether emulated memory is as slow as asked
-//!   for; [`disk`]: whether emulated disks are.
+//! - [`harness`]: the overhead of the generator of `nacre bench run`. [`emulator`]: whether emulated PM is as slow as
+//!   asked for; [`disk`]: whether emulated disks are.
 //! - [`child`]: work in processes of its own.
 //!
-//! A slow figure never fails a run: the report says what was missed. An interrupted run says what it has.
+//! A slow figure never fails a run: the report names the missed targets. An interrupted run prints the results that it
+//! has.
 
 mod child;
 mod context;
@@ -64,7 +65,7 @@ pub struct FiguresArgs {
     with: Vec<String>,
 }
 
-/// Measures, and prints what came out.
+/// Measures, and prints the results.
 pub(crate) fn run(args: FiguresArgs) -> Outcome {
     if args.list {
         let rows: String = rows::ROWS.iter().map(|row| format!("{:<27} {}\n", row.name, row.what)).collect();

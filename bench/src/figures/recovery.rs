@@ -47,7 +47,7 @@ pub(crate) fn populate(device: &Path, size: u64, files: u64, bytes: u64) -> Outc
     Ok(())
 }
 
-/// Whole blocks; what is left of all bytes goes to one large file.
+/// Whole blocks; the rest of all bytes goes to one large file.
 fn size_of_file(files: u64, bytes: u64) -> u64 {
     bytes / files / BLOCK as u64 * BLOCK as u64
 }
@@ -61,8 +61,8 @@ pub(crate) fn touch(device: &Path) -> Outcome {
     Ok(())
 }
 
-/// The role of a child: stores so many bytes in files of 64 KiB, or in one file block by block in random order, and
-/// says what its index takes: by its own account, and by the growth of this process.
+/// The role of a child: stores so many bytes in files of 64 KiB, or in one file block by block in random order. It
+/// prints the size of its index: by its own account, and by the growth of this process.
 pub(crate) fn index(device: &Path, bytes: u64, shattered: u64) -> Outcome {
     let fs = file_system(device, bytes + bytes / 2 + (64 << 20))?;
     let before = anonymous_memory()?;

@@ -1,4 +1,4 @@
-//! What was measured: a line of the table for people, and an experiment of the report that all commands write.
+//! Measured figures: a line of the table for people, and an experiment of the report that all commands write.
 
 use std::fmt::Write;
 
@@ -17,16 +17,16 @@ pub(crate) struct Figure {
     unit: &'static str,
     /// A sample for each round that counts.
     ours: Vec<f64>,
-    /// Of the same rounds; none where nobody is beside.
+    /// Of the same rounds; none without a peer.
     peer: Vec<f64>,
-    /// Who else was measured, for comparison.
+    /// The other sides, for comparison.
     others: Vec<(Side, Vec<f64>)>,
-    /// What is held against the target, and its unit; none of a ratio.
+    /// The value that the target applies to, and its unit; none of a ratio.
     value: f64,
     value_unit: Option<&'static str>,
     /// The same of each round, where it is made of them.
     values: Vec<f64>,
-    /// Rounds in which the scheduler ran somebody else.
+    /// Rounds in which the scheduler ran another process.
     disturbed: usize,
     note: String,
 }
@@ -65,13 +65,13 @@ impl Figure {
         }
     }
 
-    /// Replaces the value, and what each round has for it, if anything.
+    /// Replaces the value, and its values of each round, if there are any.
     #[must_use]
     pub(crate) fn value(self, value: f64, value_unit: Option<&'static str>, values: Vec<f64>) -> Figure {
         Figure { value, value_unit, values, ..self }
     }
 
-    /// Adds samples of somebody else.
+    /// Adds samples of another side.
     #[must_use]
     pub(crate) fn beside(mut self, side: Side, samples: Vec<f64>) -> Figure {
         self.others.push((side, samples));
@@ -90,7 +90,7 @@ impl Figure {
         self.claim().map_or(Verdict::Beside, |claim| claim.verdict())
     }
 
-    /// What is said of it; nothing where it only stands beside others.
+    /// The claim about it; nothing where it is only compared with others.
     fn claim(&self) -> Option<Claim> {
         let holds_if = self.row.target?;
         let (said, meant) = match holds_if {
@@ -168,7 +168,7 @@ impl Figure {
                 format!("{}-{}", at(0.1), at(0.9))
             }
         };
-        // What rare slow batches cost is in it.
+        // The cost of rare slow batches is in it.
         let total = match self.peer.is_empty() {
             true => String::new(),
             false => short(self.ours.iter().sum::<f64>() / self.peer.iter().sum::<f64>()),

@@ -1,4 +1,4 @@
-//! All rows: who is measured beside whom, and what the figure is held against.
+//! All rows: their sides, and the targets of their figures.
 
 use crate::report::schema::{Bound, Pays};
 
@@ -6,14 +6,14 @@ use crate::report::schema::{Bound, Pays};
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Row {
     pub(crate) name: &'static str,
-    /// What is compared, in words.
+    /// The comparison, in words.
     pub(crate) what: &'static str,
     pub(crate) sides: Sides,
-    /// What the figure is held against; nothing where it stands beside others for comparison.
+    /// The target of the figure; nothing where it is only compared with others.
     pub(crate) target: Option<Bound>,
 }
 
-/// Who is measured, and beside whom.
+/// The measured side, and its peer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sides {
     pub(crate) ours: Side,
@@ -25,7 +25,7 @@ pub(crate) struct Sides {
 pub(crate) struct Side {
     /// Short, for charts.
     pub(crate) name: &'static str,
-    /// What it is, in words.
+    /// The side, in words.
     pub(crate) about: &'static str,
     pub(crate) pays: Pays,
 }

@@ -1,7 +1,7 @@
 //! Large directories and shattered files beside small ones: no operation may become much slower.
 //!
-//! Both sides are ours, in one file system, on as many names and offsets, which lie as far apart: what is compared is
-//! what the size of the directory and the number of extents cost, not the processor's caches.
+//! Both sides are ours, in one file system, on as many names and offsets, which lie as far apart. So the cost of the
+//! size of the directory and of the number of extents is compared, not the processor's caches.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ const EXTENTS: [&str; 5] =
 const REMOVALS: u64 = 5;
 /// A pause before each of them.
 const SETTLE: Duration = Duration::from_millis(100);
-/// Bytes that are appended before a file is cut back to what it was.
+/// Bytes that are appended before a file is cut back to its first size.
 const APPEND_LIMIT: u64 = 64 << 20;
 
 pub(crate) fn run(context: &Context) -> Outcome {
@@ -250,7 +250,7 @@ fn removals(context: &Context, fs: &FileSystem) -> Outcome {
             drop(shatter(fs, "/small", context.sizes.few)?);
             let mut times = [0.0; 2];
             for turn in [round % 2, (round + 1) % 2] {
-                // What is freed in the background by now is not in the way.
+                // Blocks that are freed in the background by now are not in the way.
                 std::thread::sleep(SETTLE);
                 times[turn as usize] = removal(["/large", "/small"][turn as usize])?.as_nanos() as f64;
             }

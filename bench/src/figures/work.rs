@@ -1,4 +1,4 @@
-//! What the measurements work with: file systems, names, buffers, offsets.
+//! The objects of the measurements: file systems, names, buffers, offsets.
 
 use std::ffi::CString;
 use std::os::fd::OwnedFd;

@@ -1,4 +1,4 @@
-//! From what was measured to what [`claims`](super::claims) asks for.
+//! From measurements to the answers that [`claims`](super::claims) asks for.
 
 use super::runs::{entrant_name, is_counted};
 use super::{Asked, Experiment, Reading, System, Way};
@@ -13,7 +13,7 @@ pub(super) struct Found<'a> {
 }
 
 impl Found<'_> {
-    /// What the paper says of it, beside what was found.
+    /// The paper's claims, next to the measured values.
     pub(super) fn claims(&self) -> Vec<schema::Claim> {
         self.experiment.claims(&mut |asked| self.answer(asked))
     }

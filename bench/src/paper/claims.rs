@@ -1,17 +1,17 @@
-//! What a paper says beside what was found: [`Value`]s become [`Claim`]s of the report.
+//! A paper's values next to the measured ones: [`Value`]s become [`Claim`]s of the report.
 
 use super::{Across, Experiment, OverAt, Overall, Paper, Source, System, Value, Way};
 use crate::counters;
 use crate::report::schema::{Better, Claim};
 
-/// A question to what was measured: one system at one point, and the ratio over another where there is one.
+/// A question to the measurements: one system at one point, and the ratio over another where there is one.
 #[derive(Debug, Clone, Copy)]
 pub struct Asked<'a> {
     /// Of this experiment.
     pub experiment: &'a Experiment,
     /// The system, and the key of its point.
     pub of: (&'a System, &'a str),
-    /// What it is divided by.
+    /// The divisor.
     pub over: Option<(&'a System, &'a str)>,
     /// Which way nacre's operations go.
     pub way: Way,
@@ -19,7 +19,7 @@ pub struct Asked<'a> {
     pub counter: Option<&'a str>,
 }
 
-/// What was measured.
+/// A measured value.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Reading {
     /// The median.
@@ -28,7 +28,7 @@ pub struct Reading {
     pub interval: Option<(f64, f64)>,
 }
 
-/// Answers a question, or says what it waits for: `preset:hinfs is not there yet`.
+/// Answers a question, or returns the reason for its wait: `preset:hinfs is not there yet`.
 pub type Answers<'a> = dyn FnMut(Asked<'_>) -> Result<Reading, String> + 'a;
 
 /// One pair of systems at one point.
@@ -41,8 +41,8 @@ struct Case<'a> {
 }
 
 impl Experiment {
-    /// What the paper says of this experiment, beside the answers. A value of which a part waits is made from the rest,
-    /// and says so by naming the rest only. What compares nacre with peers stands there twice where both ways were
+    /// The paper's claims about this experiment, next to the answers. If a part of a value waits, the claim is made
+    /// from the rest, and names the rest only. Claims that compare nacre with peers appear twice where both ways were
     /// measured: in the process, and mounted.
     pub fn claims(&self, answers: &mut Answers<'_>) -> Vec<Claim> {
         let source = |value: &Value| source(&self.paper, value, &self.figure);
@@ -51,7 +51,7 @@ impl Experiment {
 }
 
 impl Paper {
-    /// What the paper says of several experiments together, where at least one of them is among the given.
+    /// The paper's claims about several experiments together, where at least one of them is among the given.
     pub fn overall_claims(
         &self,
         overall: &Overall,

@@ -84,7 +84,7 @@ impl PaperArgs {
             Some(scale) => Runs::new(experiment, scale, means),
             None => Runs::fitting(experiment, means, free() / 2),
         };
-        // What other programs may want meanwhile is left to them.
+        // Some of the free DRAM is left to other programs.
         runs.leave_out_larger_than(free() / 4 * 3);
         runs
     }
@@ -197,7 +197,7 @@ impl PaperArgs {
         Ok(Found { experiment, measured })
     }
 
-    /// What repeats an experiment.
+    /// The command that repeats an experiment.
     fn repeats(&self, runs: &Runs<'_>) -> String {
         let mut command = format!("nacre bench paper {}", runs.experiment.name);
         for (name, file) in &self.traces {
@@ -213,7 +213,7 @@ impl PaperArgs {
     }
 }
 
-/// Memory that is free, in bytes.
+/// Free DRAM, in bytes.
 fn free() -> u64 {
     machine::memory("MemAvailable").unwrap_or(1 << 30)
 }
@@ -257,7 +257,7 @@ fn unknown(name: &str) -> String {
     }
 }
 
-/// What papers say of several experiments, when the last of those that are to run has.
+/// Papers' claims about several experiments, when the last experiment of those that are to run has.
 fn overall(found: &[Found<'_>], rest: &[&Experiment]) -> Vec<schema::Claim> {
     let Some(last) = found.last() else { return Vec::new() };
     let ran: Vec<&Experiment> = found.iter().map(|found| found.experiment).collect();

@@ -7,7 +7,7 @@ use super::{Paper, System, Way, papers};
 use crate::report::schema::Absent;
 use crate::report::text;
 
-/// Every experiment by its paper: what runs here, and what the rest waits for.
+/// Every experiment by its paper: the parts that run here, and the reasons why the rest waits.
 pub(super) fn list(means: &Means) -> String {
     let mut text = String::new();
     for paper in papers() {

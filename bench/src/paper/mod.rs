@@ -1,18 +1,19 @@
-//! What the papers measured: every figure and table with numbers, as an experiment that can be run here. As if it were one more
-//! paper stands with them what nacre holds itself to with tiers, of which none has figures (`catalog/tiers.toml`).
+//! The papers' measurements: every figure and table with numbers, as an experiment that can be run here. nacre's own
+//! goals for tiers stand with them like one more paper (`catalog/tiers.toml`), because no paper has figures for them.
 //!
-//! The data lies in `catalog/*.toml`, a file for each paper; [`read`] makes it into the types below and knows every key.
-//! docs/papers.md says what differs from the papers and why. `runs` finds what of it can run on this machine, `target`
-//! which parameters a system has there, `command` runs it, and [`claims`] puts what a text states beside what `answers` found.
+//! The data lies in `catalog/*.toml`, a file for each paper; [`read`] makes it into the types below and knows every
+//! key. docs/papers.md lists the differences from the papers and their reasons. `runs` finds the part of it that can
+//! run on this machine. `target` finds the parameters that a system has there, and `command` runs it. [`claims`] puts
+//! the statements of a text next to the answers of `answers`.
 //!
 //! - [`papers`] and [`experiments`] list everything; [`find`] knows experiments, figures and papers by name.
 //! - An [`Experiment`] is one chart: [`System`]s, each with the target that stands for it, on the [`Point`]s of an axis,
 //!   under [`Settings`]. A figure of several panels is several experiments: `hinfs-fig8.webproxy`.
-//! - A [`Value`] is what a text or a table says; what only a picture shows is not there. A [`Goal`] beside it is what
-//!   nacre holds itself to.
+//! - A [`Value`] is a number from a text or a table; numbers that only a picture shows are left out. A [`Goal`] next
+//!   to it is nacre's own target.
 //!
-//! Sizes are the papers'; who runs an experiment multiplies sizes and counts by one factor. The metric is the paper's, too,
-//! whatever the workload gives by itself.
+//! Sizes are the papers'; a run multiplies sizes and counts by one factor. The metric is the paper's, too, also where
+//! the workload has another by default.
 
 mod answers;
 mod claims;
@@ -38,13 +39,13 @@ use crate::run::cold::Cold;
 pub struct Paper {
     /// A word for the command line: `hinfs`.
     pub name: String,
-    /// What it calls its system.
+    /// The name that it gives its system.
     pub short: String,
     /// Title and where it appeared.
     pub title: String,
     /// In the order of the paper.
     pub experiments: Vec<Experiment>,
-    /// What it says of several experiments together.
+    /// Its statements about several experiments together.
     pub overall: Vec<Overall>,
 }
 
@@ -59,15 +60,15 @@ pub struct Experiment {
     pub figure: String,
     /// For people.
     pub title: String,
-    /// What is done and what to look at.
+    /// The work, and the points to look at.
     pub about: String,
-    /// What differs from the paper, and why.
+    /// Differences from the paper, and their reasons.
     pub differs: String,
-    /// What values are.
+    /// The metric of its values.
     pub metric: Metric,
     /// Where values are taken from.
     pub taken: Taken,
-    /// What stands below the chart.
+    /// The labels below the chart.
     pub axis: Axis,
     /// Some points of the axis are ours: the paper has them only in a picture, or not at all.
     pub chosen: bool,
@@ -79,7 +80,7 @@ pub struct Experiment {
     pub common: Settings,
     /// In the order of the axis.
     pub points: Vec<Point>,
-    /// What the paper says.
+    /// The paper's values.
     pub values: Vec<Value>,
 }
 
@@ -94,7 +95,7 @@ pub enum Taken {
     Counter(String),
 }
 
-/// Counters that figures need and nobody counts yet, and what each counts.
+/// Counters that figures need and that do not exist yet, each with its meaning.
 pub const LATER: &[(&str, &str)] =
     &[("evicted.blocks", "blocks of data that moved from persistent memory to a disk, in a round")];
 
@@ -105,7 +106,7 @@ pub struct System {
     pub name: String,
     /// `preset:hinfs` or `peer:ext4`; none where nothing stands for it, and then the reason.
     pub target: Result<String, String>,
-    /// What is to be known of it, or of what stands for it.
+    /// Remarks on it, or on its stand-in.
     pub about: String,
     /// Its own.
     pub settings: Settings,
@@ -123,28 +124,28 @@ pub enum Way {
 /// A place of the axis.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Point {
-    /// What values refer to: `4k`, `webproxy`.
+    /// The key that values refer to: `4k`, `webproxy`.
     pub key: String,
-    /// What stands below the chart: `4 KiB`; a stand-in is named.
+    /// The label below the chart: `4 KiB`; a stand-in is named.
     pub label: String,
     /// Its place in a sweep: bytes, nanoseconds, threads, percent.
     pub x: Option<f64>,
-    /// What runs; none where it cannot be had, and then the reason.
+    /// The workload; the reason where it cannot be had.
     pub workload: Result<String, String>,
     /// Its own.
     pub settings: Settings,
 }
 
-/// How things are set up. What is not given is up to who runs it.
+/// How things are set up. Settings that are not given are up to the user who runs it.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
     /// Persistent memory, in the words of `--emulate`.
     pub emulate: Option<String>,
-    /// Cores of the paper's machine, where it is their number that keeps the memory busy: fewer cores of ours get the
-    /// same share of its bandwidths.
+    /// Cores of the paper's machine, where their number keeps the PM busy: fewer cores of ours get the same share of
+    /// its bandwidths.
     pub cores: Option<u64>,
-    /// All data of the workload, in bytes: what shares refer to, where the workload does not know better.
+    /// All data of the workload, in bytes. Shares refer to it where the workload does not know better.
     pub data: Option<String>,
     /// Buffer or cache of nacre, and page cache of its peers: an [`Amount`].
     pub dram: Option<String>,
@@ -163,17 +164,17 @@ pub struct Settings {
     pub cold: Option<Cold>,
     /// The work ran twice before, so that the file system is used.
     pub aged: Option<bool>,
-    /// Work goes on for so many seconds before the rounds that count: who moves data while it is used is measured when it
-    /// has moved, as in a paper that runs for minutes. Not with the effort `quick`.
+    /// Work goes on for so many seconds before the rounds that count. Systems that move data while it is used are
+    /// measured after the move, as in a paper that runs for minutes. Not with the effort `quick`.
     pub settles: Option<u64>,
-    /// A round writes as much as `dram` so many times, and ends when all of that is durable: else what a buffer holds
-    /// at the end would cost nothing.
+    /// A round writes as much as `dram` so many times, and ends when all of that is durable. Otherwise the data left
+    /// in a buffer at the end would cost nothing.
     pub wraps: Option<u64>,
     /// The paper's machine, to be shown.
     pub machine: Option<String>,
 }
 
-/// An amount of memory.
+/// An amount of PM or DRAM.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Amount {
     /// Bytes, to be scaled with the data.
@@ -197,7 +198,7 @@ impl FromStr for Amount {
     }
 }
 
-/// What is said of an experiment: a ratio of two systems, or a value by itself.
+/// A statement about an experiment: a ratio of two systems, or a value by itself.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Value {
     /// These systems.
@@ -212,24 +213,24 @@ pub struct Value {
     pub said: f64,
     /// How it is meant.
     pub is: Meant,
-    /// What is made of several pairs and points.
+    /// How several pairs and points make one value.
     pub across: Across,
-    /// Who says it.
+    /// The origin of the value.
     pub source: Source,
     /// Where, if not at the figure.
     pub place: Option<String>,
-    /// What nacre holds itself to.
+    /// The bound that nacre aims at.
     pub goal: Option<Bound>,
     /// A counter that it speaks of, instead of the experiment's metric.
     pub counter: Option<String>,
-    /// What else is said.
+    /// Further remarks.
     pub note: String,
 }
 
 /// A value of several experiments, at all of their points or at those that it names, which all of them have.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Overall {
-    /// What is said. An empty list of points is all of them.
+    /// The statement. An empty list of points is all of them.
     pub value: Value,
     /// Names that [`find`] knows.
     pub experiments: Vec<String>,
@@ -244,7 +245,7 @@ pub enum OverAt {
     Best,
 }
 
-/// What is made of several pairs and points.
+/// How several pairs and points make one value.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Across {
@@ -259,7 +260,7 @@ pub enum Across {
     Least,
 }
 
-/// Who says it.
+/// The origin of a value.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Source {
@@ -268,7 +269,7 @@ pub enum Source {
     Text,
     /// A table of it.
     Table,
-    /// Nobody but us.
+    /// nacre itself, not a paper.
     Nacre,
 }
 
@@ -313,8 +314,8 @@ impl Experiment {
         self.points.iter().find(|point| point.key == key)
     }
 
-    /// How a system is set up at a point: what the point says goes before what the system says, and that before what is
-    /// common to all.
+    /// The setup of a system at a point. The point's settings take precedence over the system's, and the system's over
+    /// the common ones.
     pub fn settings(&self, system: &System, point: &Point) -> Settings {
         point.settings.or(&system.settings).or(&self.common)
     }
@@ -346,7 +347,7 @@ impl Experiment {
 }
 
 impl Point {
-    /// Whether what runs is another program, which finds files by path only.
+    /// Whether the workload is another program, which finds files by path only.
     pub fn needs_directory(&self) -> bool {
         self.workload.as_ref().is_ok_and(|workload| workload.starts_with("program."))
     }

@@ -1,11 +1,11 @@
 //! From the catalogs to the types of [`super`].
 //!
-//! A file holds a paper: `name`, `short`, `title`, `[settings]` for all of it, a `[[system]]` for each that is compared
-//! (`name`, `target` or the reason why it is `absent`, `about`, `settings`), `[[overall]]` values, and an
-//! `[[experiment]]` for each figure. Its points are listed (`points`, each with `settings` of its own where it has some), or
-//! made from a list of texts: `sweep`, of which each stands for every `{}` in `workload` and in the settings.
-//! `[[experiment.panel]]` makes an experiment of its own from what differs: it replaces what it gives, and its settings go
-//! before the figure's.
+//! A file holds a paper: `name`, `short`, `title`, and `[settings]` for all of it. A `[[system]]` stands for each that
+//! is compared (`name`, `target` or the reason why it is `absent`, `about`, `settings`). `[[overall]]` holds values,
+//! and an `[[experiment]]` each figure. The points of a figure are listed (`points`, each with `settings` of its own
+//! where it has some), or made from a list of texts. That list is `sweep`: each text stands for every `{}` in
+//! `workload` and in the settings. `[[experiment.panel]]` makes an experiment of its own from the differences: it
+//! replaces the keys that it gives, and its settings go before the figure's.
 
 use serde::Deserialize;
 
@@ -23,7 +23,7 @@ const CATALOGS: [(&str, &str); 6] = [
     ("tiers.toml", include_str!("catalog/tiers.toml")),
 ];
 
-/// What a sweep's texts are put in place of.
+/// The placeholder for a sweep's texts.
 const PLACE: &str = "{}";
 
 #[derive(Deserialize)]
@@ -113,7 +113,7 @@ struct RawPoint {
     label: String,
     workload: Option<String>,
     absent: Option<String>,
-    /// What stands in for the paper's workload.
+    /// The stand-in for the paper's workload.
     about: Option<String>,
     #[serde(default)]
     settings: Settings,

@@ -1,4 +1,4 @@
-//! What of an experiment can run on this machine, with which targets, and at which factor of the paper's sizes.
+//! The part of an experiment that can run on this machine, its targets, and its factor of the paper's sizes.
 
 use std::path::PathBuf;
 
@@ -21,7 +21,7 @@ const AGEING: u64 = 2;
 /// By default, a target has no more data than this.
 const DATA: u64 = 1 << 30;
 
-/// What there is to run with, besides programs and the kernel.
+/// The means of a run, besides programs and the kernel.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Means {
     /// Files of traces, by name: `facebook`.
@@ -32,7 +32,7 @@ pub(super) struct Means {
     pub(super) uncapped: bool,
     /// Neither mounts nor peers are to run.
     pub(super) in_process: bool,
-    /// Figures are to show that they run, and need not mean much: nobody waits until data has moved.
+    /// Figures only need to show that they run: no round waits until data has moved.
     pub(super) hasty: bool,
     /// Cores that there are, or 0 where that does not matter.
     pub(super) cores: usize,
@@ -53,7 +53,7 @@ pub(super) struct Runs<'a> {
     pub(super) waits: Vec<Absent>,
 }
 
-/// What a system on one of its ways is called in the report: `NOVA (mount:nova)`.
+/// The name in the report of a system on one of its ways: `NOVA (mount:nova)`.
 pub(super) fn entrant_name(system: &System, way: Way) -> String {
     match system.target(way) {
         Some(target) => format!("{} ({target})", system.name),
@@ -98,15 +98,15 @@ impl<'a> Runs<'a> {
         runs
     }
 
-    /// At the largest factor up to 1 with which a target has no more than [`DATA`] and everything together fits into
-    /// `room` bytes of memory.
+    /// The runs at the largest factor up to 1 with which a target has at most [`DATA`] and everything together fits
+    /// into `room` bytes of DRAM.
     pub(super) fn fitting(experiment: &'a Experiment, means: &Means, room: u64) -> Runs<'a> {
         let (mut scale, mut last) = (1.0, f64::INFINITY);
         loop {
             let runs = Runs::new(experiment, scale, means);
             let (data, needs) = runs.needs();
             let over = (data as f64 / DATA as f64).max(needs as f64 / room as f64);
-            // Counts and devices have a least size, and traces have their own: what does not get smaller stays.
+            // Counts and devices have a least size, and traces have their own: such sizes do not shrink.
             if over <= 1.0 || over > 0.95 * last {
                 return runs;
             }
@@ -115,8 +115,8 @@ impl<'a> Runs<'a> {
         }
     }
 
-    /// Bytes of data of the largest target, and of memory that all targets of a point take together; the largest of all
-    /// points.
+    /// Bytes of data of the largest target, and bytes of DRAM that all targets of a point take together; the largest
+    /// of all points.
     pub(super) fn needs(&self) -> (u64, u64) {
         let needs = self.places.iter().map(|place| self.needs_at(place));
         needs.fold((0, 0), |most, needs| (most.0.max(needs.0), most.1.max(needs.1)))
@@ -132,7 +132,8 @@ impl<'a> Runs<'a> {
         (load.bytes, place.entrants.iter().map(|entrant| entrant.plan.needs(load)).sum())
     }
 
-    /// Places whose targets take more than `most` bytes of memory together wait, for a smaller factor or a larger machine.
+    /// Places whose targets take more than `most` bytes of DRAM together wait, for a smaller factor or a larger
+    /// machine.
     pub(super) fn leave_out_larger_than(&mut self, most: u64) {
         for place in std::mem::take(&mut self.places) {
             let needs = self.needs_at(&place).1;
@@ -223,7 +224,7 @@ impl<'a> Runs<'a> {
     }
 }
 
-/// What the value of a round is; an error where nobody counts it yet.
+/// How the value of a round is measured; an error where no counter for it exists yet.
 fn measure(experiment: &Experiment) -> Result<Measure, String> {
     match &experiment.taken {
         Taken::Counter(name) => is_counted(name).map(|()| Measure::Counter(name.clone())),
@@ -276,14 +277,14 @@ fn missing(experiment: &Experiment, system: &System, way: Way, means: &Means) ->
     }
 }
 
-/// The workload of a point; an error says what it waits for.
+/// The workload of a point; an error gives the reason for its wait.
 fn workload_text(point: &Point, means: &Means) -> Result<String, String> {
     let text = point.workload.clone()?;
     let spec: Spec = text.parse()?;
     let name = spec.name();
     let trace = name.strip_prefix("trace.");
     if let Some((_, file)) = means.traces.iter().find(|(known, _)| Some(known.as_str()) == trace) {
-        // Any trace can be replayed, whatever it is called.
+        // Any trace can be replayed, under any name.
         return Ok(format!("{},from={}", text.replacen(name, "trace.file", 1), file.display()));
     }
     match (name, workload::KINDS.iter().any(|kind| kind.name == name)) {
@@ -294,9 +295,10 @@ fn workload_text(point: &Point, means: &Means) -> Result<String, String> {
     }
 }
 
-/// Random reads of more threads than there are cores, each of a file of its own: as many threads as cores, of one file that is
-/// as large as all. Else who finds all of his file in DRAM would make nearly all reads while the others wait for the disk, and
-/// the sum would tell whose caches hold one file, not how much of all they find.
+/// Random reads of more threads than there are cores, each of a file of its own, are changed: as many threads as cores
+/// read one file that is as large as all. Otherwise a thread that finds all of its file in DRAM would make nearly all
+/// reads while the others wait for the disk. The sum would then tell which caches hold one file, not how much of all
+/// data they hold.
 fn on_cores(spec: &Spec, cores: usize) -> Option<String> {
     let is_meant = spec.name() == "micro.read"
         && spec.word("files", "shared", &[("shared", false), ("each", true)]).ok()?

@@ -1,8 +1,8 @@
 //! A system of an experiment as a target of `nacre bench run`.
 //!
-//! Each setting of the catalog becomes parameters of the target, or is of something that the system does not have, as the
-//! disk of a paper below a file system in memory; or else the system waits, with the reason. Nothing that a paper sets is
-//! left out without a word.
+//! Each setting of the catalog becomes parameters of the target, or belongs to a part that the system does not have.
+//! An example is the disk of a paper, for a file system that has none. Otherwise the system waits, with the reason.
+//! Every setting of a paper that is left out is reported.
 
 use std::path::Path;
 
@@ -15,27 +15,27 @@ use crate::workload::Workload;
 
 /// A page cache is not held to less, since the process that works on it is held with it.
 const LEAST_CACHE: u64 = 32 << 20;
-/// A write buffer, or a cache of what is on tiers, of less is not worth its name.
+/// The least size of a write buffer, or of a cache of data on tiers, in bytes. Smaller ones are of no use.
 pub(super) const LEAST_BUFFER: u64 = 1 << 20;
 /// mkfs refuses less.
 const LEAST_MEMORY: u64 = 16 << 20;
-/// nacre moves nothing down while its memory is used less than this, in percent, whatever is read and written (docs/tiers.md:
-/// 50 to 90). Logs of a program that take no more stay there; of larger ones the old parts would go to disk.
+/// nacre demotes nothing while its PM is used less than this, in percent, at any load (docs/tiers.md: 50 to 90). Logs
+/// of a program that take no more stay there; of larger ones the old parts would go to disk.
 const NOTHING_MOVES: u64 = 50;
-/// Of the logs of a program, one over what they take beside their bytes: RocksDB allocates a tenth more for each, and nacre has
-/// the logs of their inodes.
+/// The divisor for the space of a program's logs beyond their bytes: RocksDB allocates a tenth more for each, and
+/// nacre has the logs of their inodes.
 const BESIDE_LOGS: u64 = 8;
 /// mkfs refuses less for an external log of xfs, and for a journal of ext4.
 const LEAST_ASIDE: [(&str, u64); 3] =
     [("peer:xfs-ml", 64 << 20), ("peer:ext4-dj", 8 << 20), ("peer:dm-writecache", 8 << 20)];
 /// Peers on a disk with nothing beside it.
 const ON_DISK: [&str; 2] = ["peer:ext4-disk", "peer:xfs-disk"];
-/// Peers whose memory is the medium.
+/// Peers with DRAM as their medium.
 const IN_MEMORY: [&str; 2] = ["peer:tmpfs", "peer:ramfs"];
-/// Presets that have a disk below their memory, always.
+/// Presets that always have a disk below their PM.
 const TIERED: [&str; 2] = ["tpfs", "acbpfs"];
-/// Those that have one where their experiment says which, as beside TPFS, and none where it does not, as beside HiNFS. Others
-/// have none in an experiment, even where they could: NOVA is in memory alone.
+/// Presets that have one where their experiment names it, as in the figures of TPFS, and none otherwise, as in those
+/// of HiNFS. Others have none in an experiment, even where they could: NOVA is in PM alone.
 const TIERED_OVER_A_DISK: [&str; 1] = ["nacre"];
 /// Options that only these have, and none of them yet.
 const OPTIONS_OF_TIERED: [&str; 1] = ["anticache"];
@@ -45,7 +45,7 @@ const PARAMETERS_OF_TIERED: [&str; 2] = ["group", "sync_threshold"];
 /// Writes wait nowhere: each is durable when it returns, as on a mount that is told nothing.
 const THROUGH: &str = "through";
 
-/// What of [`Settings`] says how a target is made. The rest says how it is worked on, or is there to be read.
+/// The [`Settings`] that tell how a target is made. The others tell how work on it is done, or are only shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Setting {
     Emulate,
@@ -57,17 +57,17 @@ enum Setting {
 }
 
 impl Setting {
-    /// First what is refused, so that this is the reason, and not what follows from it.
+    /// Settings that can be refused come first, so that the refusal is the reason, and not its consequence.
     const ALL: [Setting; 6] =
         [Setting::Options, Setting::Cold, Setting::Disk, Setting::Pm, Setting::Dram, Setting::Emulate];
 }
 
-/// What becomes of a setting on a target.
+/// The effect of a setting on a target.
 #[derive(Debug, PartialEq)]
 enum Fate {
     /// These parameters.
     Parameters(Vec<(&'static str, String)>),
-    /// Nothing: what it is of is not there, in words.
+    /// None: the part that it belongs to is missing. The text says so.
     Without(&'static str),
 }
 
@@ -84,7 +84,7 @@ pub(super) struct Sizes {
     pub(super) data: u64,
     /// Bytes of write-ahead logs.
     pub(super) logs: u64,
-    /// What sizes of the paper are multiplied by.
+    /// The factor of the paper's sizes.
     pub(super) scale: f64,
 }
 
@@ -94,8 +94,8 @@ impl Sizes {
         Sizes { data: work.bytes(), logs: work.logs(), scale }
     }
 
-    /// The persistent memory in which the write-ahead logs stay: paper 002 has 2 GB for 128 MB of them, and section 6.5 says
-    /// that this is what counts. No target has less, whatever the factor is.
+    /// The persistent memory, in bytes, in which the write-ahead logs stay. Paper 002 has 2 GB for 128 MB of them, and
+    /// its section 6.5 calls this decisive. No target has less, at any factor.
     fn least_memory(self) -> u64 {
         (self.logs + self.logs / BESIDE_LOGS) * 100 / NOTHING_MOVES
     }
@@ -141,7 +141,7 @@ impl<'a> Subject<'a> {
         Ok(text)
     }
 
-    /// What it is, without parameters.
+    /// Its kind, without parameters.
     fn kind(&self) -> &str {
         self.target.split(',').next().unwrap_or_default()
     }
@@ -187,14 +187,14 @@ impl<'a> Subject<'a> {
         }
     }
 
-    /// What makes bandwidths of memory those of fewer cores than the paper has.
+    /// The factor that turns bandwidths of PM into those of fewer cores than the paper has.
     fn factor(&self) -> Option<String> {
         let ours = self.means.cores as f64 / self.settings.cores? as f64;
         (self.means.cores > 0 && ours < 1.0).then(|| format!(",factor={ours:.4}"))
     }
 
-    /// The buffer of presets that have one, the cache of what is on tiers, and else the page cache. With tiers it is shared
-    /// by those of them that there are, in equal parts.
+    /// The DRAM of a target: the buffer of presets that have one, the cache of data on tiers, and otherwise the page
+    /// cache. With tiers, the existing ones of these share it in equal parts.
     fn dram(&self) -> Result<Fate, String> {
         let amount = |least| self.amount(self.settings.dram.as_deref(), least);
         let Some(all) = amount(0)? else { return self.unsaid("dram") };
@@ -210,7 +210,7 @@ impl<'a> Subject<'a> {
         }
         if self.buffers() {
             let mut caches = vec![("buffer", megabytes(least(LEAST_BUFFER)?))];
-            // The kernel's page cache above it is not to hold what the buffer of peers cannot.
+            // The kernel's page cache above it must not hold data that the buffer of peers cannot.
             if self.is_mounted() && !self.means.uncapped {
                 caches.push(("dram", megabytes(LEAST_CACHE >> 20)));
             }
@@ -228,8 +228,9 @@ impl<'a> Subject<'a> {
         Ok(Fate::one("dram", megabytes(least(LEAST_CACHE)?)))
     }
 
-    /// What a tiered system has of its DRAM, in eighths: the write buffer, the cache of what is on tiers, and the kernel's page
-    /// cache. On a mount most of it is the kernel's, as on a mount of peers: what is found there is no request.
+    /// The shares of DRAM of a tiered system, in eighths: the write buffer, the cache of data on tiers, and the
+    /// kernel's page cache. On a mount most of it is the kernel's, as on a mount of peers: data found there causes no
+    /// request.
     fn shares(&self) -> [u64; 3] {
         let waits_elsewhere = self.is_mounted_with("writeback") || self.is_mounted_with(THROUGH);
         match (self.is_mounted(), self.buffers() && !waits_elsewhere) {
@@ -249,7 +250,7 @@ impl<'a> Subject<'a> {
     fn pm(&self) -> Result<Fate, String> {
         let amount = |least| self.amount(self.settings.pm.as_deref(), least);
         let Some(_) = amount(0)? else { return self.unsaid("pm") };
-        // Peers have their journal, log or cache in as much memory as nacre has.
+        // Peers have their journal, log or cache in as much PM as nacre has.
         let least_memory = self.sizes.least_memory();
         let megabytes = |least: u64| {
             Ok::<_, String>(format!("{}m", amount(least.max(least_memory))?.unwrap_or_default()))
@@ -307,7 +308,7 @@ impl<'a> Subject<'a> {
         })
     }
 
-    /// Who works on targets empties page caches, and in the process the caches of what is on tiers.
+    /// The worker of a target empties page caches, and in the process the caches of data on tiers.
     fn cold(&self) -> Result<Fate, String> {
         match self.settings.cold {
             Some(cold) if cold != Cold::Never && self.is_tiered() && self.is_mounted() => {
@@ -330,13 +331,13 @@ impl<'a> Subject<'a> {
         format!("the setting {setting} cannot be had on {}: {why}", self.kind())
     }
 
-    /// An amount of memory in whole MiB.
+    /// An amount of PM or DRAM in whole MiB.
     fn amount(&self, text: Option<&str>, least: u64) -> Result<Option<u64>, String> {
         amount(text, least, self.settings, self.sizes)
     }
 }
 
-/// An amount of memory in whole MiB, of a workload with so much data.
+/// An amount of PM or DRAM in whole MiB, of a workload with so much data.
 pub(super) fn amount(
     text: Option<&str>,
     least: u64,

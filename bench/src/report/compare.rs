@@ -1,11 +1,11 @@
-//! Two reports of the same work: what got worse, and how sure that is.
+//! Two reports of the same work: the values that got worse, and how sure that is.
 //!
-//! Points are matched by experiment, target and workload with all its parameters. The runs did not take turns, so samples
-//! are compared without pairs, and what was different about the machine between the runs counts as a difference of the
+//! Points are matched by experiment, target and workload with all its parameters. The runs did not take turns, so
+//! samples are compared without pairs. Differences of the machine between the runs count as differences of the
 //! targets: the threshold is for that. The probabilities are adjusted for the number of points.
 //!
-//! Rounds of one sitting share the pages and addresses that the target was given, so a hundred of them say little more than
-//! one: where both runs had a few sittings, these are compared, each by its median.
+//! Rounds of one sitting share the pages and addresses that the target was given, so a hundred of them say little more
+//! than one. Where both runs had a few sittings, these are compared, each by its median.
 
 use std::fmt::Write;
 
@@ -20,26 +20,26 @@ use crate::stats;
 /// Below this a difference is no accident.
 const LEVEL: f64 = 0.05;
 
-/// Stands behind what is less sure than it looks.
+/// The mark of a result that is less sure than it looks.
 const ROUNDS: &str = " (rounds of too few sittings)";
 
 /// The version of a comparison as JSON.
 const SCHEMA: u32 = 2;
 
-/// What came of two reports.
+/// The result of the comparison of two reports.
 #[derive(Debug, Clone, Serialize)]
 pub struct Comparison {
     schema: u32,
-    /// What they are called.
+    /// Their names.
     a: String,
     b: String,
     /// The share by which values may get worse.
     threshold: f64,
-    /// What else was not the same.
+    /// Further differences of the runs.
     differences: Vec<Difference>,
     /// The worst first.
     changes: Vec<Change>,
-    /// Experiment, target and workload of what only one of them has.
+    /// Experiment, target and workload of points that only one of them has.
     only_a: Vec<String>,
     only_b: Vec<String>,
 }
@@ -61,7 +61,7 @@ pub struct Change {
     unit: String,
     /// Whether sittings were compared, as is right, or rounds, for want of sittings.
     sittings: bool,
-    /// Medians of what was compared.
+    /// Medians of the compared samples.
     a: f64,
     b: f64,
     /// Median of b over median of a, and its interval of 95 %.
@@ -75,7 +75,7 @@ pub struct Change {
     verdict: Verdict,
 }
 
-/// What became of a point.
+/// The result of a point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
@@ -116,7 +116,7 @@ impl Comparison {
             .filter(|(key, ..)| of_a.iter().all(|(other, ..)| other != key))
             .map(|(key, ..)| key.join(" "))
             .collect();
-        // What has too few rounds is no question that was asked.
+        // Points with too few rounds do not count as questions.
         let mut asked: Vec<&mut Change> =
             changes.iter_mut().filter(|change| change.verdict != Verdict::Unsure).collect();
         let probabilities: Vec<f64> = asked.iter().map(|change| change.p).collect();
@@ -195,7 +195,7 @@ impl Comparison {
     }
 }
 
-/// What tells a point from others, its experiment, and itself.
+/// The key of a point, its experiment, and the point itself.
 type Keyed<'a> = ([String; 3], &'a Experiment, &'a Point);
 
 fn points(report: &Report) -> Vec<Keyed<'_>> {
@@ -234,7 +234,7 @@ fn change(key: &[String; 3], experiment: &Experiment, a: &Point, b: &Point) -> C
         },
         p: if by_sittings { stats::same_mean(&a, &b) } else { stats::same_source(&a, &b) },
         q: 1.0,
-        // Until all probabilities are known; who has too few rounds keeps it.
+        // Until all probabilities are known; points with too few rounds keep it.
         verdict: if a.len().min(b.len()) < stats::FEWEST || !ratio.is_finite() {
             Verdict::Unsure
         } else {
@@ -273,7 +273,7 @@ fn verdict(change: &Change, threshold: f64) -> Verdict {
     }
 }
 
-/// What of the runs, besides their figures, is not the same.
+/// Differences of the runs, besides their figures.
 fn differences(a: &Report, b: &Report) -> Vec<Difference> {
     let emulate = |report: &Report| report.options.emulate.clone().unwrap_or_else(|| "none".to_owned());
     let memory = |report: &Report| format!("{:.1} GiB", report.machine.memory_gib);
@@ -309,7 +309,7 @@ fn differences(a: &Report, b: &Report) -> Vec<Difference> {
     all
 }
 
-/// Experiments that had different factors, where a run had several: what ran at another size is another thing.
+/// Experiments that had different factors, where a run had several: points of another size are not comparable.
 fn factors(a: &Report, b: &Report) -> Vec<Difference> {
     if !(a.options.scale.is_nan() || b.options.scale.is_nan()) {
         return Vec::new();

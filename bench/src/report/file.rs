@@ -14,14 +14,14 @@ pub fn read(path: &Path) -> Result<Report, Error> {
     parse(&text).map_err(|error| failed(&error).into())
 }
 
-/// What every version has.
+/// The part that every version has.
 #[derive(Deserialize)]
 struct Head {
     schema: u32,
 }
 
 fn parse(text: &str) -> Result<Report, String> {
-    // The version comes first: what a newer document means by the same names is not for us to guess.
+    // The version comes first: the same names may have another meaning in a newer document.
     let head: Head = serde_json::from_str(text)
         .map_err(|error| format!("no report of nacre bench: {error}; give a file that --json has written"))?;
     if head.schema > SCHEMA {
@@ -33,7 +33,7 @@ fn parse(text: &str) -> Result<Report, String> {
     serde_json::from_str(text).map_err(|error| format!("a report that is damaged: {error}"))
 }
 
-/// Replaces a file as a whole: what was valid stays so, whenever this is interrupted.
+/// Replaces a file as a whole: valid contents stay valid at any interruption.
 pub fn replace(path: &Path, contents: &str) -> Result<(), Error> {
     let failed = |error: std::io::Error| format!("{}: {error}", path.display());
     let mut name = path.as_os_str().to_owned();

@@ -2,7 +2,7 @@
 
 use super::schema::{Absent, Experiment, Report};
 
-/// A report and what it is called beside others.
+/// A report and its name among others.
 #[derive(Debug, Clone)]
 pub struct Named {
     /// Short: the name of its file.
@@ -18,13 +18,13 @@ pub struct Document {
     pub runs: Vec<Named>,
     /// Experiments of all of them. Where there are several reports, targets carry the name of theirs.
     pub experiments: Vec<Experiment>,
-    /// What none or some of them could have.
+    /// Targets that none or some of them could not have.
     pub absent: Vec<Absent>,
 }
 
 impl Document {
     /// Puts reports together. Experiments of one name are one when they have the same metric and axis. Their ratios
-    /// remain those of each run: only what ran in turns is compared round by round.
+    /// remain those of each run: only targets that took turns are compared round by round.
     pub fn new(runs: Vec<Named>) -> Document {
         let several = runs.len() > 1;
         let mut experiments: Vec<Experiment> = Vec::new();
@@ -69,7 +69,7 @@ fn labelled(mut experiment: Experiment, name: &str) -> Experiment {
     experiment
 }
 
-/// Adds what another run found. Series of one target stand beside each other, so that runs can be compared.
+/// Adds the series of another run. Series of one target stand next to each other, so that runs can be compared.
 fn join(into: &mut Experiment, from: Experiment) {
     let target_of = |target: &str| target.split(" · ").next().unwrap_or(target).to_owned();
     for series in from.series {

@@ -1,8 +1,8 @@
-//! What was measured: one document, and what is drawn from it.
+//! Measurements: one document, and the drawings made from it.
 //!
 //! - [`schema`]: the document, as JSON. Everything else is made from it, at once or later. [`mod@file`]: as a file.
 //! - [`text`]: for terminals. [`html`]: a page with charts. [`merge`]: several reports in one.
-//! - [`compare`]: what got worse from one report to another.
+//! - [`compare`]: the values that got worse from one report to another.
 //! - [`command`]: the commands that do so.
 //! - [`sample`]: a report with everything in it, for tests.
 

@@ -1,4 +1,4 @@
-//! A report with everything that a report can have, of values that nobody measured: for tests.
+//! A report with everything that a report can have, of made-up values: for tests.
 
 use std::collections::BTreeMap;
 
@@ -16,8 +16,8 @@ const TARGETS: [(&str, &str, Pays, f64); 4] = [
     ("peer:tmpfs", "tmpfs", Pays::Kernel, 1.0),
 ];
 
-/// The report: categories, a sweep, one workload with latencies, claims of all verdicts, of ratios and of values, what
-/// waits, something absent, interrupted.
+/// The report: categories, a sweep, one workload with latencies, claims of all verdicts, of ratios and of values,
+/// waiting parts, something absent, interrupted.
 pub fn report() -> Report {
     Report {
         schema: SCHEMA,

@@ -1,14 +1,14 @@
 //! The document of a run: every sample, the machine, the commit, and how to do it again.
 //!
-//! [`SCHEMA`] is raised when a field changes its meaning or goes away, or when a reader would miss what was added; older
+//! [`SCHEMA`] is raised when a field changes its meaning or goes away, or when a reader would miss an addition; older
 //! documents are read for ever. Times are in nanoseconds, sizes in bytes, moments in RFC 3339 and UTC, unless a unit
-//! stands beside.
+//! is given.
 //!
 //! - 1: the first.
-//! - 2: figures of papers. What a series is called ([`Series::target`]) may have the paper's name before the target, which
-//!   stands in [`Point::target`] then; [`Experiment::waits`], [`Claim::meant`] and [`Claim::unit`].
-//! - 3: all of what a run was asked for ([`Options::cold`], [`Options::warm_up`], [`Options::flush`], [`Options::disk`]), the
-//!   factor of each experiment ([`Experiment::scale`]), and which rounds belong together ([`Point::sittings`]).
+//! - 2: figures of papers. The name of a series ([`Series::target`]) may have the paper's name before the target,
+//!   which stands in [`Point::target`] then; [`Experiment::waits`], [`Claim::meant`] and [`Claim::unit`].
+//! - 3: all options of a run ([`Options::cold`], [`Options::warm_up`], [`Options::flush`], [`Options::disk`]), the
+//!   factor of each experiment ([`Experiment::scale`]), and the rounds that belong together ([`Point::sittings`]).
 
 use std::collections::BTreeMap;
 
@@ -36,13 +36,13 @@ pub struct Report {
     pub seconds: f64,
     /// The command line.
     pub command: Vec<String>,
-    /// What was chosen, or stands for what was not.
+    /// The options in use, given or by default.
     pub options: Options,
-    /// False when it was interrupted: what is here was finished.
+    /// False when it was interrupted: the parts here were finished.
     pub complete: bool,
     /// In the order in which they ran.
     pub experiments: Vec<Experiment>,
-    /// What was asked for and could not be had.
+    /// Requested targets that could not be had.
     pub absent: Vec<Absent>,
 }
 
@@ -59,7 +59,7 @@ pub struct Options {
     pub scale: f64,
     /// The emulation of persistent memory, in the words of `--emulate`.
     pub emulate: Option<String>,
-    /// What the page cache of targets was held to, in bytes.
+    /// The limit of the page cache of targets, in bytes.
     #[serde(default)]
     pub memory: Option<u64>,
     /// When page caches were emptied, in the words of `--cold`. Here and below: none where that is up to each experiment, and
@@ -72,7 +72,7 @@ pub struct Options {
     /// Seconds of work before those, at least.
     #[serde(default)]
     pub settle: Option<u64>,
-    /// What each round wrote at least before the sync that ended it, in bytes; none also where no sync did.
+    /// Bytes that each round wrote at least before the sync that ended it; none also where no sync did.
     #[serde(default)]
     pub flush: Option<u64>,
     /// Where files went that stood for disks.
@@ -80,7 +80,7 @@ pub struct Options {
     pub disk: Option<Place>,
 }
 
-/// A directory, and what it lies on.
+/// A directory, and the medium below it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {
     /// The directory.
@@ -96,7 +96,7 @@ impl Place {
     }
 }
 
-/// What could not be had, and why.
+/// A part that could not be had, and the reason.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Absent {
     /// A target, a workload, or an experiment.
@@ -112,27 +112,27 @@ pub struct Experiment {
     pub name: String,
     /// For people.
     pub title: String,
-    /// What is done and what to look at; plain text.
+    /// The work and the points to look at; plain text.
     pub about: String,
     /// The figure of a paper that this draws again.
     pub paper: Option<String>,
-    /// Sizes of its workloads were multiplied by this, whether somebody said so or it was chosen; none where it has sizes of
-    /// its own, and in documents before version 3.
+    /// The factor of the sizes of its workloads, given or chosen; none where it has sizes of its own, and in documents
+    /// before version 3.
     #[serde(default)]
     pub scale: Option<f64>,
     /// The command that repeats this experiment alone.
     pub command: String,
-    /// What the values of points are.
+    /// The metric of the values of points.
     pub metric: Metric,
-    /// What stands below the chart: categories, or a sweep.
+    /// The labels below the chart: categories, or a sweep.
     pub axis: Axis,
     /// The target that ratios refer to.
     pub baseline: Option<String>,
     /// A line or a bar for each target.
     pub series: Vec<Series>,
-    /// What is said of it, in a paper or by us, beside what was found.
+    /// Claims of a paper or of nacre about it, next to the measured values.
     pub claims: Vec<Claim>,
-    /// What a figure of a paper has and this one does not yet: systems and points, and what they wait for.
+    /// Systems and points that a figure of a paper has and this one does not yet, and the reasons for their wait.
     #[serde(default)]
     pub waits: Vec<Absent>,
 }
@@ -165,7 +165,7 @@ pub enum Better {
     Less,
 }
 
-/// What tells the points of a series apart.
+/// The axis along which the points of a series differ.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Axis {
     /// `workload`, `I/O size`, `threads`, `latency of a line`.
@@ -176,13 +176,13 @@ pub struct Axis {
     pub log2: bool,
 }
 
-/// What one target did.
+/// The results of one target.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Series {
     /// As on the command line: `preset:nova`, `peer:ext4`. In a figure of a paper it comes after the paper's name for it:
     /// `NOVA (preset:nova)`.
     pub target: String,
-    /// What the target is, in words: device, emulation, options, memory.
+    /// The target, in words: device, emulation, options, PM and DRAM.
     pub about: String,
     /// Which way its operations go.
     pub pays: Pays,
@@ -190,7 +190,7 @@ pub struct Series {
     pub points: Vec<Point>,
 }
 
-/// Which way operations go, and so what they pay for.
+/// Which way operations go, and so the costs that they include.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Pays {
@@ -213,10 +213,10 @@ impl Pays {
     }
 }
 
-/// What one target did at one place of the axis.
+/// The results of one target at one place of the axis.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Point {
-    /// What stands below it on the axis.
+    /// Its label below the axis.
     pub label: String,
     /// Its place in a sweep.
     pub x: Option<f64>,
@@ -228,11 +228,12 @@ pub struct Point {
     /// The value of each round that counts, in the order of rounds.
     #[serde(deserialize_with = "numbers")]
     pub samples: Vec<f64>,
-    /// How many of these each sitting had, in their order: rounds of one sitting depend on each other, for they share the
-    /// pages and addresses that the target was given. Empty where that is not known, as in documents before version 3.
+    /// How many of these each sitting had, in their order. Rounds of one sitting depend on each other, because they
+    /// share the pages and addresses that the target was given. Empty where that is not known, as in documents before
+    /// version 3.
     #[serde(default)]
     pub sittings: Vec<usize>,
-    /// Rounds in which the scheduler ran somebody else. They count: on a busy machine there are no others.
+    /// Rounds in which the scheduler ran another process. They count: on a busy machine there are no others.
     pub disturbed: usize,
     /// Of the samples: the median and its confidence interval of 95 %.
     #[serde(deserialize_with = "number")]
@@ -274,16 +275,16 @@ pub struct Latency {
     pub mean: f64,
     /// Pairs of a share and the time that this share of all operations stayed within: 0.5, 0.9, 0.99, 0.999, 1.
     pub quantiles: Vec<(f64, f64)>,
-    /// Pairs of a time and the number of operations up to it and above the one before: what is drawn.
+    /// Pairs of a time and the number of operations up to it and above the one before, for the drawing.
     pub histogram: Vec<(f64, u64)>,
 }
 
-/// What is said of an experiment, beside what was found.
+/// A statement about an experiment, next to the measured value.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Claim {
     /// In words: `HiNFS over PMFS, fileserver, one thread`.
     pub what: String,
-    /// Who says so: `HiNFS, figure 7`, or `nacre`.
+    /// The source of the claim: `HiNFS, figure 7`, or `nacre`.
     pub source: String,
     /// The value that is said.
     pub said: f64,
@@ -297,13 +298,13 @@ pub struct Claim {
     pub found: Option<f64>,
     /// Of [`Claim::found`].
     pub interval: Option<(f64, f64)>,
-    /// What the found value is to be, to hold; none where values only stand side by side.
+    /// The range of the measured value in which the claim holds; none where values only stand side by side.
     pub holds_if: Option<Bound>,
-    /// Why there is no value: what it waits for.
+    /// Why there is no value: the missing part.
     pub waits_for: Option<String>,
 }
 
-/// How a value is meant that somebody states.
+/// How a stated value is meant.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Meant {
@@ -342,7 +343,7 @@ pub enum Bound {
     Between(f64, f64),
 }
 
-/// What became of a claim.
+/// The verdict on a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// The value is within its bound.
@@ -356,7 +357,7 @@ pub enum Verdict {
 }
 
 impl Claim {
-    /// What became of it.
+    /// The verdict on it.
     pub fn verdict(&self) -> Verdict {
         let Some(found) = self.found else { return Verdict::Waits };
         let holds = match self.holds_if {
@@ -369,7 +370,7 @@ impl Claim {
     }
 }
 
-/// JSON writes what is no number as null; it is read back as such.
+/// JSON writes a value that is not a number as null; it is read back as such.
 fn number<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
     Ok(Option::deserialize(from)?.unwrap_or(f64::NAN))
 }

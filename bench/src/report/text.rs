@@ -66,7 +66,7 @@ pub fn experiment(experiment: &Experiment) -> String {
     text
 }
 
-/// What waits, by what it waits for.
+/// The waiting parts, by the reason of their wait.
 pub fn waits(waits: &[Absent]) -> String {
     let mut reasons: Vec<(&str, Vec<&str>)> = Vec::new();
     for Absent { what, why } in waits {
@@ -118,7 +118,7 @@ fn claim(text: &mut String, claim: &Claim) {
     let _ = writeln!(text, "  {verdict:<7} {}: {} says {said}, {found}", claim.what, claim.source);
 }
 
-/// What is said, with how it is meant.
+/// The stated value, and how it is meant.
 pub fn said(claim: &Claim) -> String {
     format!("{}{}", claim.meant.words(), valued(claim, claim.said))
 }
@@ -132,7 +132,7 @@ pub fn valued(claim: &Claim, value: f64) -> String {
     }
 }
 
-/// What could not be had, and where it ran.
+/// The parts that could not be had, and the machine of the run.
 pub fn tail(report: &Report) -> String {
     let mut text = missing(&report.absent);
     if !report.complete {

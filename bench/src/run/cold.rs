@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use crate::Error;
 
-/// When the kernel forgets what it has cached: pages, names and inodes, of everything on the machine.
+/// When the kernel drops its caches: pages, names and inodes, of everything on the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cold {
@@ -53,7 +53,7 @@ impl FromStr for Cold {
     }
 }
 
-/// Empties page caches, once what is in these directories is on their media: dirty pages stay.
+/// Empties page caches, once the data of these directories is on their media: dirty pages stay.
 pub(super) fn empty<'a>(dirs: impl Iterator<Item = &'a Path>) -> Result<(), Error> {
     for dir in dirs {
         let dir = rustix::fs::open(dir, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;

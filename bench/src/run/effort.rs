@@ -10,12 +10,12 @@ pub struct Effort {
     pub name: &'static str,
     /// How long a round is, of workloads that run in slices.
     pub slice: Duration,
-    /// Where operations are all alike, a round is this much shorter, and there are that many more: other work on the machine
-    /// comes and goes within some tenths of a second, and is to meet both sides of a ratio.
+    /// Where operations are all alike, a round is this much shorter, and there are that many more. Other work on the
+    /// machine comes and goes within some tenths of a second, and is to meet both sides of a ratio.
     pub parts: u32,
     /// Rounds at the begin of each sitting that do not count.
     pub warm_up: u64,
-    /// Rounds that count of one sitting, at least. The next one sets the targets up anew: pages and addresses that a
+    /// Rounds that count of one sitting, at least. The next one sets the targets up anew. Pages and addresses that a
     /// target was given by chance make it some percent faster or slower for as long as it has them.
     pub sitting: u64,
     /// Rounds that are run in any case, and after which it ends in any case.
@@ -82,8 +82,8 @@ impl Effort {
         }
     }
 
-    /// Whether targets are to be set up anew before a turn of a sitting, with so many that counted before it: when it had its
-    /// rounds, each of the targets came first equally often, and it lasted as long as what it took to set them up.
+    /// Whether targets are to be set up anew before a turn of a sitting, with so many that counted before it. That is
+    /// so when it had its rounds, each of the targets came first equally often, and it lasted as long as their setup.
     pub(super) fn is_sitting_over(
         &self,
         counted: u64,

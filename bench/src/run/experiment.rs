@@ -8,7 +8,7 @@ use crate::report::schema::{Absent, Axis, Experiment, Metric, Series};
 use crate::target::plan::Plan;
 use crate::workload;
 
-/// A target, and what it is called in the report.
+/// A target, and its name in the report.
 #[derive(Debug, Clone)]
 pub struct Entrant {
     /// The same at all places.
@@ -20,11 +20,11 @@ pub struct Entrant {
 /// A place on the axis.
 #[derive(Debug, Clone)]
 pub struct Place {
-    /// What stands below it.
+    /// Its label.
     pub label: String,
     /// Where it is, in a sweep.
     pub x: Option<f64>,
-    /// What is run there.
+    /// The workload there.
     pub workload: String,
     /// On these.
     pub entrants: Vec<Entrant>,
@@ -38,18 +38,18 @@ pub struct Place {
     pub flush: Option<u64>,
 }
 
-/// What is to be run.
+/// A request for an experiment.
 #[derive(Debug, Clone)]
 pub struct Request {
     /// As in the report.
     pub name: String,
     /// As in the report.
     pub title: String,
-    /// As in the report; what the workloads do stands behind it.
+    /// As in the report; descriptions of the workloads follow it.
     pub about: String,
     /// The figure of a paper.
     pub paper: Option<String>,
-    /// What repeats it.
+    /// The command that repeats it.
     pub command: String,
     /// The axis.
     pub axis: Axis,
@@ -57,13 +57,13 @@ pub struct Request {
     pub places: Vec<Place>,
     /// The entrant that others are compared with.
     pub baseline: Option<String>,
-    /// What the value of a round is.
+    /// How the value of a round is measured.
     pub measure: Measure,
-    /// What that is called.
+    /// The name of that metric.
     pub metric: Metric,
 }
 
-/// Runs it. What was finished when the run was to end is in it.
+/// Runs it. The result includes everything that was finished when the run was to end.
 pub fn run(setting: &Setting<'_>, request: &Request, absent: &mut Vec<Absent>) -> Result<Experiment, Error> {
     let mut series: Vec<Series> = Vec::new();
     let mut about = request.about.clone();

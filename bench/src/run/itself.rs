@@ -1,4 +1,4 @@
-//! A target beside a copy of itself: what the harness finds between two of the same is its own error.
+//! A target next to a copy of itself (A/A test): the difference between the two is the error of the harness.
 
 use std::str::FromStr;
 
@@ -6,8 +6,8 @@ use super::effort::Effort;
 use crate::report::schema::{Bound, Claim, Experiment, Meant};
 use crate::spec::Spec;
 
-/// What an experiment says of the harness: for each target that is the baseline over again (`copy=WORD`), that their
-/// ratio is 1, within what the effort promises.
+/// An experiment's claims about the harness: for each target that is a copy of the baseline (`copy=WORD`), that their
+/// ratio is 1, within the error that the effort allows.
 pub fn claims(experiment: &Experiment, effort: &Effort) -> Vec<Claim> {
     let Some(baseline) = experiment.baseline.as_deref() else { return Vec::new() };
     let copies = experiment
@@ -35,7 +35,7 @@ pub fn claims(experiment: &Experiment, effort: &Effort) -> Vec<Claim> {
         .collect()
 }
 
-/// A target without what makes it another one of the same.
+/// The name of a target without the parameters that make it a copy.
 fn original(target: &str) -> String {
     match Spec::from_str(target) {
         Ok(spec) => spec.without("copy").to_string(),

@@ -1,4 +1,4 @@
-//! What the value of a round is: what the workload gives by itself, or another of its measurements.
+//! The value of a round: the workload's own value, or another of its measurements.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,10 +8,10 @@ use crate::counters::{self, Counters};
 use crate::report::schema::{Better, Metric};
 use crate::workload::{Measured, Op, Value};
 
-/// The latency of every operation, whatever its kind.
+/// The latency of every operation, of any kind.
 const ALL: &str = "all";
 
-/// What is made of a round.
+/// The value that is taken of a round.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Measure {
     /// Operations, bytes, time, or the tail of latencies.

@@ -1,9 +1,9 @@
-//! Holding a worker, and the page cache that it fills, to some memory: a memory cgroup of its own.
+//! Limits on the DRAM of a worker, and of the page cache that it fills: a cgroup of its own.
 //!
-//! A peer keeps files in the page cache, as much as there is memory; nacre has the DRAM that it was given. Held to the
-//! same, they can be compared. Pages belong to the group whose process first touched them, so a worker goes into its
-//! group before it opens anything. What a loop device and an emulated disk hold in memory for their media was allocated
-//! before, by others.
+//! A peer keeps files in the page cache, as much as there is DRAM; nacre has the DRAM that it was given. With the same
+//! limit, they can be compared. Pages belong to the group of the process that first touched them, so a worker goes
+//! into its group before it opens anything. DRAM that a loop device and an emulated disk hold for their media was
+//! allocated before, by others.
 
 use std::fs;
 use std::io;
@@ -39,7 +39,7 @@ impl Version {
         }
     }
 
-    /// The file with what is used of it.
+    /// The file with the amount in use.
     fn usage(self) -> &'static str {
         match self {
             Version::One => "memory.usage_in_bytes",
@@ -58,8 +58,8 @@ impl Version {
     }
 }
 
-/// Bytes of DRAM that this process and its children can have: those that the machine has and its memory cgroups leave.
-/// `None` when no source says it.
+/// Bytes of DRAM that this process and its children can have: the part of the machine's DRAM that its cgroups leave.
+/// `None` when no source tells it.
 pub fn left() -> Option<u64> {
     let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
@@ -72,7 +72,7 @@ pub fn left() -> Option<u64> {
 }
 
 impl Groups {
-    /// Finds where this process can make groups that limit memory; an error says what is missing.
+    /// Finds the place where this process can make groups with a limit; an error tells the missing part.
     pub fn find() -> Result<Groups, Error> {
         let own = fs::read_to_string("/proc/self/cgroup")?;
         let mounts = fs::read_to_string("/proc/self/mounts")?;
@@ -140,8 +140,8 @@ fn own_groups(own: &str, mounts: &str) -> Vec<(PathBuf, String, Version)> {
     two.map(with(Version::Two)).into_iter().chain(one.map(with(Version::One))).collect()
 }
 
-/// Where groups might be made: with version 2 the group of this process or one above it that hands the memory controller
-/// down (one with processes cannot, but for the root), then version 1.
+/// Where groups might be made: with version 2 the group of this process or one above it that delegates the controller
+/// of such a limit, then version 1. With version 2, a group with processes cannot, except the root.
 fn candidates(own: &str, mounts: &str) -> Vec<Groups> {
     let mut found = Vec::new();
     for (root, path, version) in own_groups(own, mounts) {
@@ -160,7 +160,7 @@ fn candidates(own: &str, mounts: &str) -> Vec<Groups> {
     found
 }
 
-/// A memory cgroup. It is removed when this value goes away; its processes have ended then.
+/// A cgroup with a limit. It is removed when this value goes away; its processes have ended then.
 #[derive(Debug)]
 pub struct Group {
     path: PathBuf,

@@ -29,7 +29,7 @@ pub fn check(requests: &[Request], scale: f64, disk: &Path) -> Result<(), Error>
         }
         for (dir, bytes) in taken.disks {
             let there = rustix::fs::statvfs(&dir).map(|stat| stat.f_bavail.saturating_mul(stat.f_frsize));
-            // A directory that is not there is told of by who uses it.
+            // A missing directory is reported by its user.
             if let Ok(there) = there
                 && bytes > there
             {
@@ -69,7 +69,7 @@ fn taken_at(place: &Place, load: Load, disk: &Path) -> Footprint {
     all
 }
 
-/// Directories of one device share what is free there.
+/// Directories of one device share its free space.
 fn add(disks: &mut Vec<(PathBuf, u64)>, devices: &mut Vec<u64>, dir: PathBuf, bytes: u64) {
     let device = fs::metadata(&dir).map_or(0, |metadata| metadata.dev());
     match devices.iter().position(|other| *other == device) {

@@ -28,7 +28,7 @@ const QUANTILES: [f64; 5] = [0.5, 0.9, 0.99, 0.999, 1.0];
 /// Rounds after which a point may end because its time is over.
 const FEW: u64 = 9;
 
-/// What all points of a run have in common.
+/// The common settings of all points of a run.
 pub struct Setting<'a> {
     /// Where targets are made.
     pub place: &'a Workplace,
@@ -36,9 +36,9 @@ pub struct Setting<'a> {
     pub program: &'a Path,
     /// A directory on a disk.
     pub disk: &'a Path,
-    /// What memory of nacre is slowed down to, where a target does not say.
+    /// The emulation of nacre's PM, where a target does not give one.
     pub emulate: Option<&'a str>,
-    /// What the page cache of each target is held to, in bytes, where a target does not say.
+    /// The limit of the page cache of each target, in bytes, where a target does not give one.
     pub memory: Option<u64>,
     /// Where groups for that are made.
     pub groups: &'a FoundGroups,
@@ -50,26 +50,26 @@ pub struct Setting<'a> {
     pub effort: Effort,
     /// Set when the run is to end.
     pub stop: &'a Stop,
-    /// Told what is done, and how much of a point is behind it, from 0 to 1; 1 once, when it is finished.
+    /// Told the current work, and how much of a point is behind it, from 0 to 1; 1 once, when it is finished.
     pub progress: &'a dyn Fn(&str, f64),
 }
 
-/// Where memory cgroups can be made, or why nowhere; looked for when they are first needed.
+/// Where cgroups with a limit can be made, or why nowhere; looked for when they are first needed.
 pub type FoundGroups = LazyCell<Result<Groups, String>>;
 
 /// One target at one point.
 pub struct Outcome {
     /// Its name in the report.
     pub target: String,
-    /// What it is made of.
+    /// The parts that it is made of.
     pub about: String,
-    /// What it pays for.
+    /// The costs that its operations include.
     pub pays: Pays,
-    /// What it did.
+    /// Its results.
     pub point: Point,
 }
 
-/// A target, and what it has done.
+/// A target, and its results so far.
 struct Side<'a> {
     entrant: &'a Entrant,
     about: String,
@@ -83,7 +83,7 @@ struct Side<'a> {
 
 /// A target at work, for one sitting.
 struct Seat {
-    // Dropped in this order: what holds an emulated disk to its pace, who works, then what is worked on.
+    // Dropped in this order: the handle that keeps an emulated disk to its pace, the worker, then its target.
     _hurry: Option<std::process::ChildStdin>,
     worker: Worker,
     group: Option<Group>,
@@ -98,8 +98,8 @@ struct Sample {
     value: f64,
 }
 
-/// Runs one workload on targets in turns. What cannot be had is noted; when the run is to end, what was finished counts,
-/// and nothing if no target has finished a round.
+/// Runs one workload on targets in turns. Targets that cannot be had are noted. When the run is to end, the finished
+/// rounds count; if no target has finished a round, nothing does.
 pub fn run_point(
     setting: &Setting<'_>,
     request: &Request,
@@ -212,8 +212,9 @@ impl Turns<'_> {
             || self.counted >= fewest.min(FEW) && begin.elapsed() > limit
     }
 
-    /// Sets every target up, beginning with another one each time: who is set up last finds memory and caches as nobody
-    /// else does. What was there goes away first: there may be no room for both. False when the run is to end.
+    /// Sets every target up, beginning with another one each time, because the last one finds other free DRAM and
+    /// caches than the rest. The previous targets go away first: there may be no room for both. False when the run is
+    /// to end.
     fn sit_down(&mut self, sitting: u64) -> Result<bool, Error> {
         self.sides.iter_mut().for_each(|side| side.seat = None);
         let watch = self.request.measure == Measure::Counter(counters::SYNCED.to_owned());
@@ -262,7 +263,7 @@ impl Turns<'_> {
         let seed = self.setting.seed.wrapping_add(sitting);
         let order = Order::Run { number: turn, seed, slice: self.effort.slice, flush: self.flush };
         let counts = begin.map(|_| (sitting, self.counted));
-        // Another one begins each time, so that nobody always follows the same.
+        // Another one begins each time, so that no target always follows the same.
         let first = (sitting + turn) as usize % self.sides.len();
         let mut failed = Vec::new();
         for place in 0..self.sides.len() {
@@ -337,8 +338,8 @@ fn ratios(samples: &[Sample], base: &[Sample]) -> Vec<Sample> {
     samples.iter().filter_map(|at| Some(Sample { value: at.value / base.get(&at.round)?, ..*at })).collect()
 }
 
-/// Values that do not depend on each other: the medians of sittings, as soon as there are enough of them for an interval;
-/// before that, those of cycles; and rounds where there are few.
+/// Values that do not depend on each other. These are the medians of sittings, as soon as there are enough of them for
+/// an interval; before that, those of cycles; and rounds where there are few.
 fn independent(samples: &[Sample], cycle: usize) -> Vec<f64> {
     let sittings: Vec<Vec<f64>> =
         samples.chunk_by(|a, b| a.sitting == b.sitting).map(|sitting| cycles(sitting, cycle)).collect();
@@ -349,8 +350,8 @@ fn independent(samples: &[Sample], cycle: usize) -> Vec<f64> {
     if cycles.len() < stats::FEWEST_FOR_INTERVAL { values(samples) } else { cycles }
 }
 
-/// The means of so many rounds each, in which each target came first once: who comes first finds cores and caches as
-/// nobody else does, which is worth up to a fifth of what small requests take.
+/// The means of so many rounds each, in which each target came first once. The first one finds other cores and caches
+/// than the rest, which is worth up to a fifth of the time of small requests.
 fn cycles(sitting: &[Sample], cycle: usize) -> Vec<f64> {
     if cycle < 2 || sitting.len() < cycle {
         return values(sitting);
@@ -406,7 +407,7 @@ impl<'a> Side<'a> {
         measure: &Measure,
     ) -> Result<bool, Error> {
         let Some(Seat { prepared, worker, group, .. }) = &mut self.seat else { return Ok(false) };
-        // Asking the server what it has stored takes its time, which is not the workload's.
+        // The question to the server for its traffic takes time that is not the workload's.
         let before = prepared.traffic();
         let (server, disk) = (prepared.server().map(counters::processor_time), prepared.disk_work());
         let Some(Answer::Ran(ran)) = worker.tell(order, setting.stop)? else { return Ok(false) };
@@ -457,7 +458,7 @@ impl<'a> Side<'a> {
     }
 }
 
-/// Holds a worker, and the page cache that it fills, to the memory of the run.
+/// Limits a worker, and the page cache that it fills, to the DRAM of the run.
 fn hold(
     worker: &Worker,
     prepared: &mut Prepared,

@@ -1,4 +1,4 @@
-//! Ctrl-C: a run ends with what it has, and takes everything down that it set up.
+//! Ctrl-C: a run ends with the results so far, and takes everything down that it set up.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

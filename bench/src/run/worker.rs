@@ -1,7 +1,7 @@
 //! The process that works on one target.
 //!
-//! It reads one [`Order`] a line from standard input and answers each with one [`Answer`] a line on standard output; it
-//! ends when its input ends. What the target says on standard error goes to the terminal.
+//! It reads one [`Order`] a line from standard input and answers each with one [`Answer`] a line on standard output;
+//! it ends when its input ends. Standard error of the target goes to the terminal.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Write};
@@ -23,7 +23,7 @@ use crate::workload::recorder::{Encoded, Times};
 use crate::workload::{self, Measured, Round};
 use crate::{Error, counters};
 
-/// What a worker is told.
+/// An order to a worker.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Order {
     /// Open the target and prepare the workload on it.
@@ -34,7 +34,7 @@ pub enum Order {
         workload: String,
         /// Its sizes are multiplied by this.
         scale: f64,
-        /// Count what is synced.
+        /// Count the synced bytes.
         watch: bool,
     },
     /// Close the target, and open it with empty caches.
@@ -52,7 +52,7 @@ pub enum Order {
     },
 }
 
-/// What it answers.
+/// The answer to an order.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Answer {
     /// It is prepared, or its caches are empty.
@@ -75,7 +75,7 @@ pub struct Ran {
     told: BTreeMap<String, f64>,
     /// Processor time of the worker, in nanoseconds, its threads together.
     pub cpu: u64,
-    /// What reached media, where the worker can tell.
+    /// Bytes that reached media, where the worker can tell.
     pub traffic: Option<Traffic>,
     /// How often the scheduler took the core away from the thread that worked.
     pub disturbed: u64,
@@ -84,7 +84,7 @@ pub struct Ran {
 }
 
 impl Ran {
-    /// What was measured.
+    /// The measurements of the round.
     pub fn measured(&self) -> Measured {
         Measured {
             operations: self.operations,
@@ -132,7 +132,7 @@ pub fn work() -> Result<(), Error> {
     Ok(())
 }
 
-/// What is prepared.
+/// The prepared workload.
 struct Made {
     opening: Opening,
     target: Box<dyn Target>,
@@ -147,7 +147,7 @@ fn prepare(opening: &Opening, workload: &str, scale: f64, watch: bool) -> Result
     Ok(Made { opening: opening.clone(), target, workload, sums })
 }
 
-/// A target as it is, or with what sees what is synced around it.
+/// A target as it is, or wrapped in one that sees synced bytes.
 fn watched(target: Box<dyn Target>, watch: bool) -> (Box<dyn Target>, Option<Arc<Sums>>) {
     if !watch {
         return (target, None);
@@ -167,7 +167,7 @@ impl Made {
     }
 
     fn run(&self, round: Round, flush: Option<u64>) -> Result<Ran, Error> {
-        // What it takes to ask for the traffic is not the workload's.
+        // The question for the traffic takes time that is not the workload's.
         let (traffic, before) = (self.target.traffic(), usage());
         let synced = self.sums.as_ref().map(|sums| sums.get());
         let measured = match flush {
@@ -291,8 +291,8 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // What it works on is thrown away, so that nothing is lost by ending it at once. Programs that it runs are told
-        // by the kernel; while one of them has a file open, the target could not be taken down.
+        // Its target is thrown away, so that nothing is lost by ending it at once. Programs that it runs are told by
+        // the kernel; while one of them has a file open, the target could not be taken down.
         let programs = descendants(self.process());
         let _ = self.child.kill();
         let _ = self.child.wait();

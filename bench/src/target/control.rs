@@ -1,4 +1,5 @@
-//! What a mount of nacre is asked and told, as `nacre tier list` and `nacre demote` do it: attributes that no inode stores.
+//! Questions and orders to a mount of nacre, as `nacre tier list` and `nacre demote` send them: attributes that no
+//! inode stores.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -10,16 +11,16 @@ use serde_json::{Value, json};
 
 use super::Below;
 
-/// What it is asked for its tiers.
+/// The attribute that lists its tiers.
 const TIERS: &str = "system.nacre.tiers";
-/// What it is told what to do by, and what it is asked for the result.
+/// The attribute for orders, and the prefix of the one for their results.
 const ORDER: &str = "system.nacre.do";
 const RESULT: &str = "system.nacre.done.";
 /// The largest value of an extended attribute.
 const ATTRIBUTE_MAX: usize = 64 << 10;
 
-/// The order to move a file, by the number of its inode, to a tier or up to memory, from a block on, under a name of its own. A
-/// test of the command holds this to what mounts read.
+/// The order to move a file, by the number of its inode, to a tier or up to PM, from a block on, under a name of its
+/// own. A test of the command compares this with the format that mounts read.
 pub fn move_file_order(id: &str, inode: u64, to: Option<u8>, from: u64) -> String {
     let order = json!({ "move_files": { "to": to, "from": from, "inodes": [inode] } });
     json!({ "id": id, "order": order }).to_string()

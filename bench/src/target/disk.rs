@@ -1,8 +1,8 @@
-//! An emulated disk: one file on a FUSE mount, for a loop device. Reads, writes and flushes take the time of a disk; the
-//! bytes are in another file, in memory.
+//! An emulated disk: one file on a FUSE mount, for a loop device. Reads, writes and flushes take the time of a disk;
+//! the bytes are in another file, in DRAM.
 //!
-//! A process of its own serves it, as long as it is mounted. When its standard input ends it delays nothing any more, so
-//! that what is above it can be taken down, and nothing hangs when who started it was killed.
+//! A process of its own serves it, as long as it is mounted. When its standard input ends it delays nothing any more.
+//! So the layers above it can be taken down, and nothing hangs when the process that started it was killed.
 
 use std::ffi::{CString, OsStr};
 use std::fs::{self, File};
@@ -77,9 +77,9 @@ impl Server {
         }
     }
 
-    /// Does what an access is to do, and returns when it is done on the disk. It came now: what the loop device and FUSE
-    /// take is added to its time. That is not taken off again: what it took at least in a trial may be more than what it
-    /// takes later, and an access must not be faster than asked for.
+    /// Carries out an access, and returns when it is done on the disk. The access counts from now: the time of the
+    /// loop device and FUSE is added to its own. That time is not taken off again. The least time in a trial may be
+    /// more than the time later, and an access must not be faster than asked for.
     fn access(&self, access: Access, act: impl FnOnce() -> io::Result<()>) -> Result<(), Errno> {
         let now = self.epoch.elapsed().as_nanos() as u64;
         let done = self.pace.admit(now, access);
@@ -98,7 +98,7 @@ impl Server {
 
 impl Filesystem for Server {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        // What the kernel does not have makes it slower, not wrong.
+        // A feature that the kernel lacks makes it slower, not wrong.
         let _ = config.add_capabilities(InitFlags::FUSE_ASYNC_DIO);
         let _ = config.add_capabilities(InitFlags::FUSE_MAX_PAGES);
         let _ = config.set_max_write(MAX_IO);

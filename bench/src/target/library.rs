@@ -20,8 +20,8 @@ pub struct Library {
 }
 
 impl Library {
-    /// A new file system on a device that does not exist yet, with all its pages present; with a blank device below it as a
-    /// tier, where one is given, which is as slow as it is.
+    /// A new file system on a device that does not exist yet, with all its pages present. A blank device below it
+    /// becomes a tier, where one is given, which is as slow as it is.
     pub fn create(
         device: &Path,
         size: u64,

@@ -1,7 +1,7 @@
-//! A disk for who needs one: a loop device over a file, or over an emulated disk.
+//! A disk for targets that need one: a loop device over a file, or over an emulated disk.
 //!
-//! Peers of the kernel and tiers of nacre get theirs here, so that both pay for the same device. What it is made of is
-//! kept in [`Pieces`], and ends with them; who uses the device ends before.
+//! Peers of the kernel and tiers of nacre get theirs here, so that both pay for the same device. Its parts are kept in
+//! [`Pieces`], and end with them; the user of the device ends before.
 
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Command};
@@ -18,7 +18,7 @@ use crate::{Error, machine};
 pub(super) enum Medium {
     /// A file where `--disk` says.
     File,
-    /// A disk that is emulated, its bytes in memory.
+    /// A disk that is emulated, its bytes in DRAM.
     Emulated(Box<Disk>),
 }
 
@@ -27,7 +27,7 @@ pub(super) enum Medium {
 pub(super) struct Device {
     /// The loop device.
     pub(super) path: PathBuf,
-    /// What it is, in words.
+    /// The medium, in words.
     pub(super) about: String,
     /// The standard input of an emulated disk: when that ends, it delays nothing any more.
     pub(super) hurry: Option<ChildStdin>,
@@ -45,7 +45,7 @@ impl Medium {
         }
     }
 
-    /// Bytes of memory that one of this size takes.
+    /// Bytes of DRAM that one of this size takes.
     pub(super) fn memory(&self, size: u64) -> u64 {
         match self {
             Medium::File => 0,
@@ -70,7 +70,7 @@ impl Medium {
             Medium::File => {
                 let file = format!("nacre-bench-{}-{name}.img", std::process::id());
                 let backing = Backing::new(ground.disk.join(file), size)?;
-                // Past the page cache, or what was written would be read back from there.
+                // Past the page cache, because written data would otherwise be read back from there.
                 let device = LoopDevice::new(&backing.path, true)?;
                 pieces.keep(backing);
                 let path = pieces.keep_loop(device);
@@ -97,8 +97,8 @@ impl Medium {
     }
 }
 
-/// A directory for files that stand for disks, in words. In memory nobody can tell it from a disk by anything but its figures,
-/// and the directory for temporary files, where they go by default, lies in memory on many a machine.
+/// A directory for files that stand for disks, in words. Only its figures tell a directory in DRAM from one on a disk.
+/// The directory for temporary files, where they go by default, lies in DRAM on many a machine.
 fn where_it_is(dir: &Path) -> Result<String, Error> {
     let kind = machine::file_system(dir)?;
     let mut words = format!("{} ({kind})", dir.display());
@@ -108,12 +108,12 @@ fn where_it_is(dir: &Path) -> Result<String, Error> {
     Ok(words)
 }
 
-/// An emulated disk for who measures the disk itself. It goes away with this value.
+/// An emulated disk for measurements of the disk itself. It goes away with this value.
 #[derive(Debug)]
 pub(crate) struct EmulatedDisk {
     /// The loop device.
     pub(crate) path: PathBuf,
-    // Dropped in this order: what delays is told to hurry, then all is taken down.
+    // Dropped in this order: the source of delays is told to hurry, then all is taken down.
     _hurry: Option<ChildStdin>,
     _pieces: Pieces,
 }

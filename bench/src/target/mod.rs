@@ -1,13 +1,13 @@
-//! What workloads run on.
+//! The targets that workloads run on.
 //!
 //! One generator drives all targets through [`Target`]: the library in the same process ([`library`]), or any directory
 //! through system calls ([`directory`]). A call through the trait costs some 2 ns on each side.
 //!
-//! - [`plan`]: which targets there are, what they are made of, and how they are set up and torn down by the process that
-//!   runs the benchmark; the processes that do the work get a [`plan::Opening`].
-//! - [`watch`]: a target around another that sees what is synced. [`control`]: what a mount of nacre is told to do.
+//! - [`plan`]: which targets there are, their parts, and how they are set up and torn down by the process that runs
+//!   the benchmark. The processes that do the work get a [`plan::Opening`].
+//! - [`watch`]: a target around another that sees synced bytes. [`control`]: orders to a mount of nacre.
 //! - `peer`: the file systems of the kernel. [`disk`]: an emulated disk for them. `medium`: that, or a file, as a
-//!   block device, for peers and for `tier`s of nacre. `pieces`: what targets are made of.
+//!   block device, for peers and for `tier`s of nacre. `pieces`: the parts of targets.
 
 pub mod control;
 pub mod directory;
@@ -58,7 +58,7 @@ impl Open {
         sync: false,
         direct: false,
     };
-    /// For writing what is there.
+    /// For writing existing files.
     pub const WRITE: Open = Open { write: true, read: false, ..Open::READ };
     /// Made, or cut to nothing, for writing.
     pub const CREATE: Open = Open { create: true, truncate: true, ..Open::WRITE };
@@ -92,20 +92,20 @@ pub trait Target: Send + Sync {
     fn read_dir(&self, path: &Path, each: &mut dyn FnMut(&OsStr)) -> io::Result<()>;
     /// Makes everything durable.
     fn sync(&self) -> io::Result<()>;
-    /// The disk below its memory; none where it has no such thing, as all but nacre. An error where it is nacre, and has no
-    /// tier that takes blocks.
+    /// The disk below its PM; none where it has no such thing, as all targets except nacre. An error where it is
+    /// nacre, and has no tier that takes blocks.
     fn below(&self) -> io::Result<Option<Below>>;
-    /// Moves all of a file to a tier, or up to memory where that is none; gives the number of bytes that moved.
+    /// Moves all of a file to a tier, or up to PM where that is none; gives the number of bytes that moved.
     fn move_file(&self, path: &Path, to: Option<u8>) -> io::Result<u64>;
     /// The value of an extended attribute of a file.
     fn attribute(&self, path: &Path, name: &[u8]) -> io::Result<Vec<u8>>;
     /// Sets it.
     fn set_attribute(&self, path: &Path, name: &[u8], value: &[u8]) -> io::Result<()>;
-    /// What reached media so far, where that is counted.
+    /// The traffic that reached media so far, where that is counted.
     fn traffic(&self) -> Option<Traffic>;
-    /// Where programs find it, for what cannot run in this process; none for a library.
+    /// The directory for programs that cannot run in this process; none for a library.
     fn directory(&self) -> Option<&Path>;
-    /// Ends it in order. What it had in DRAM of its own is durable then, and not there any more.
+    /// Closes it cleanly. Its data in DRAM of its own is durable then, and no longer in DRAM.
     fn close(self: Box<Self>) -> io::Result<()>;
 }
 
@@ -125,14 +125,14 @@ pub trait File: Send + Sync {
     fn allocate(&self, offset: u64, len: u64) -> io::Result<()>;
     /// Size in bytes.
     fn size(&self) -> io::Result<u64>;
-    /// What it is, where a loop is to be made for it alone.
+    /// Its concrete type, where a loop is to be made for it alone.
     fn known(&self) -> Known<'_> {
         Known::Other
     }
 }
 
-/// A file of a kind that is worth a loop of its own: behind a system call a processor mispredicts a call through a table,
-/// which costs as much as a time-stamp.
+/// A file of a kind that is worth a loop of its own. Behind a system call a processor mispredicts a call through a
+/// table, which costs as much as a time-stamp.
 pub enum Known<'a> {
     /// Of a directory.
     Directory(&'a directory::DirectoryFile),
@@ -142,7 +142,8 @@ pub enum Known<'a> {
     Other,
 }
 
-/// Reads all of a buffer, in one read. What would end early was not what the workload means to measure.
+/// Reads all of a buffer, in one read. A read that ends early is an error, because the workload means to measure whole
+/// ones.
 #[inline]
 pub fn read_all<F: File + ?Sized>(file: &F, buffer: &mut [u8], offset: u64) -> Result<(), Error> {
     match file.read_at(buffer, offset)? {
@@ -160,10 +161,10 @@ pub struct Below {
     pub moved: u64,
 }
 
-/// What nacre says of itself: what reached persistent memory, and what it has in DRAM.
+/// Counters of nacre itself: bytes that reached persistent memory, and bytes in DRAM.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Traffic {
-    /// Whether bytes, lines, fences and nanoseconds are counted: where memory is emulated.
+    /// Whether bytes, lines, fences and nanoseconds are counted: where PM is emulated.
     pub is_counted: bool,
     /// Bytes stored.
     pub bytes: u64,

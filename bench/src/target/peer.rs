@@ -1,5 +1,5 @@
-//! File systems of the kernel, on loop devices: over memory, over a file, over an emulated disk; with a journal, a log
-//! or a write cache on memory that stands for PM, as paper 002 has them.
+//! File systems of the kernel, on loop devices: over tmpfs, over a file, over an emulated disk. Some have a journal, a
+//! log or a write cache on DRAM that stands for PM, as in paper 002.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use crate::spec::Spec;
 
 /// Blocks of ext4 and of its journal's device, which must be alike, and of the write cache.
 const BLOCK: u64 = 4096;
-/// What xfs takes for a log, at most: 2 GiB, less 10 MiB.
+/// The largest log of xfs: 2 GiB, less 10 MiB.
 const LARGEST_LOG: u64 = (2 << 30) - (10 << 20);
 /// xfs refuses less.
 const SMALLEST_XFS: u64 = 320 << 20;
@@ -42,7 +42,7 @@ enum Home {
     Dax(PathBuf),
 }
 
-/// What it has on memory beside its data, and of which size.
+/// Its part on PM besides its data, and the size of that part.
 #[derive(Debug, Clone, PartialEq)]
 enum Aside {
     Nothing,
@@ -50,7 +50,7 @@ enum Aside {
     Journal(u64),
     /// An external log.
     Log(u64),
-    /// A cache of the device mapper that holds what is written.
+    /// A cache of the device mapper that holds written data.
     Cache(u64),
 }
 
@@ -76,7 +76,7 @@ pub(super) const KINDS: &[(&str, &str)] = &[
 ];
 
 impl Peer {
-    /// From what stands behind `peer:`. None when it is no peer of this kind.
+    /// From the text after `peer:`. None when it is no peer of this kind.
     pub(super) fn parse(name: &str, spec: &Spec) -> Result<Option<Peer>, String> {
         let on_memory = |filesystem| Ok(Some(Peer { filesystem, home: Home::Memory, aside: Aside::Nothing }));
         let on_disk = |filesystem, aside| {
@@ -106,7 +106,7 @@ impl Peer {
         }
     }
 
-    /// An error says what this machine lacks for it.
+    /// An error names the part that this machine lacks for it.
     pub(super) fn check(&self) -> Result<(), Error> {
         check_kernel(self.filesystem)?;
         if matches!(self.aside, Aside::Cache(_)) {
@@ -123,7 +123,7 @@ impl Peer {
         }
     }
 
-    /// Bytes of memory that it is made of.
+    /// Bytes of DRAM that it is made of.
     pub(super) fn memory(&self, load: Load) -> u64 {
         let aside = match self.aside {
             Aside::Nothing => 0,
@@ -150,7 +150,7 @@ impl Peer {
         device_size(load).max(if self.filesystem == "xfs" { SMALLEST_XFS } else { 0 })
     }
 
-    /// Makes it. An error says what is missing.
+    /// Makes it. An error names the missing part.
     pub(super) fn set_up(&self, name: &str, ground: &Ground<'_>) -> Result<Prepared, Error> {
         self.check()?;
         let mut pieces = Pieces::default();

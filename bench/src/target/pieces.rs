@@ -1,4 +1,4 @@
-//! What targets are made of: mounts, loop devices, files, servers. Each goes away with its value.
+//! The parts of targets: mounts, loop devices, files, servers. Each goes away with its value.
 
 use std::fmt::Debug;
 use std::fs;
@@ -15,7 +15,7 @@ use crate::{Error, say};
 /// How long a mount may take to appear, and a server to end.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What a target is made of, in the order in which it was made. It is taken down in the other order.
+/// The parts of a target, in the order in which they were made. They are taken down in the other order.
 #[derive(Debug, Default)]
 pub(super) struct Pieces {
     all: Vec<Box<dyn Debug>>,
@@ -31,7 +31,7 @@ impl Pieces {
         self.all.push(Box::new(piece));
     }
 
-    /// Keeps a loop device; gives its path. What is written to it is counted.
+    /// Keeps a loop device; gives its path. Bytes written to it are counted.
     pub(super) fn keep_loop(&mut self, device: LoopDevice) -> PathBuf {
         let path = device.path.clone();
         self.loops.push(path.clone());
@@ -39,13 +39,13 @@ impl Pieces {
         path
     }
 
-    /// Keeps what serves an emulated disk. Its processor time is counted.
+    /// Keeps the server of an emulated disk. Its processor time is counted.
     pub(super) fn keep_disk(&mut self, server: Server) {
         self.disks.push(server.process());
         self.keep(server);
     }
 
-    /// What its loop devices did so far; none where there are no such devices.
+    /// The work of its loop devices so far; none where there are no such devices.
     pub(super) fn disk_work(&self) -> Option<DiskWork> {
         let written = self.loops.iter().map(|device| written_to(device)).sum::<Option<u64>>()?;
         let cpu = self.disks.iter().map(|&disk| processor_time(disk)).sum();
@@ -56,7 +56,7 @@ impl Pieces {
 /// Bytes written to a block device so far.
 fn written_to(device: &Path) -> Option<u64> {
     let stat = fs::read_to_string(Path::new("/sys/block").join(device.file_name()?).join("stat")).ok()?;
-    // The seventh number: sectors of 512 bytes, whatever the device has.
+    // The seventh number: sectors of 512 bytes, at any sector size of the device.
     Some(stat.split_whitespace().nth(6)?.parse::<u64>().ok()? * 512)
 }
 
@@ -71,7 +71,7 @@ impl Drop for Pieces {
 /// Runs a program that is to succeed.
 pub(super) fn run(command: &mut Command) -> Result<String, Error> {
     let name = command.get_program().to_string_lossy().into_owned();
-    // Ctrl-C on the terminal is for us alone: what is half made could not be taken down.
+    // Ctrl-C on the terminal is for us alone: half-made parts could not be taken down.
     let output =
         command.stdin(Stdio::null()).process_group(0).output().map_err(|error| match error.kind() {
             std::io::ErrorKind::NotFound => format!("{name} is not installed"),
@@ -107,7 +107,7 @@ impl Server {
         let before = rustix::fs::stat(&dir)?.st_dev;
         let mut child = command
             .stdin(Stdio::piped())
-            // That it is mounted is no news to who has it measured.
+            // The message that it is mounted is of no use to a benchmark.
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .process_group(0)
@@ -150,7 +150,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         if rustix::mount::unmount(&self.dir, UnmountFlags::empty()).is_err() {
-            // Somebody still has a file open, or it died: it goes away when the last one lets go.
+            // A process still has a file open, or the server died: the mount goes away when the last one lets go.
             let _ = rustix::mount::unmount(&self.dir, UnmountFlags::DETACH);
         }
         let begin = Instant::now();

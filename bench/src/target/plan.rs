@@ -1,4 +1,4 @@
-//! Which targets there are, and what each is made of.
+//! Which targets there are, and the parts of each.
 //!
 //! A [`Plan`] comes from text. [`Plan::set_up`] makes devices, mounts and servers, in the process that runs the benchmark,
 //! and gives a [`Prepared`]; when that goes away, everything it made is gone. The work is done by another process, which
@@ -51,7 +51,7 @@ enum Kind {
     Peer(Peer),
 }
 
-/// What a mount of nacre says of itself, as JSON, and how long that can be.
+/// The attribute with a mount's information, as JSON, and how long that can be.
 const INFO: &str = "system.nacre.info";
 const ATTRIBUTE_MAX: usize = 64 << 10;
 
@@ -80,19 +80,19 @@ const KINDS: &[(&str, &str)] = &[
     ("peer:ramfs", "a ramfs of its own (root)"),
 ];
 
-/// Every kind of target, and what it is: for `nacre bench list`.
+/// Every kind of target, and its description: for `nacre bench list`.
 pub fn kinds() -> impl Iterator<Item = (&'static str, &'static str)> {
     KINDS.iter().chain(peer::KINDS).copied()
 }
 
-/// What all targets of a point are made for.
+/// The common ground of all targets of a point.
 #[derive(Debug, Clone)]
 pub struct Ground<'a> {
     /// Where directories and mounts go.
     pub place: &'a Workplace,
-    /// What the workload needs.
+    /// The needs of the workload.
     pub load: Load,
-    /// Emulated memory of targets that do not say.
+    /// Emulated PM of targets that do not say.
     pub emulate: Option<&'a str>,
     /// A directory on a disk, for peers on disks.
     pub disk: &'a Path,
@@ -100,7 +100,7 @@ pub struct Ground<'a> {
     pub program: &'a Path,
 }
 
-/// What a workload puts on a target at most.
+/// The largest load that a workload puts on a target.
 #[derive(Debug, Clone, Copy)]
 pub struct Load {
     /// Bytes.
@@ -129,13 +129,13 @@ pub enum Opening {
         size: u64,
         /// The name of a preset.
         preset: String,
-        /// What it is slowed down to.
+        /// The emulation of its PM.
         emulate: Option<String>,
         /// Bytes of its write buffer, where it is not to have the usual one.
         buffer: Option<u64>,
         /// Whether names are indexed, where the preset has that choice.
         name_index: Option<bool>,
-        /// What becomes a tier of it, where it is to have one.
+        /// The device that becomes its tier, where it is to have one.
         tier: Option<PathBuf>,
         /// How data comes to that and from there.
         tier_settings: Box<TierSettings>,
@@ -155,7 +155,8 @@ impl Opening {
         self.open_as(false)
     }
 
-    /// Whether it keeps in DRAM what is on its disk, in the process that works on it: no page cache, and emptied by none.
+    /// Whether the process that works on it caches data of its disk in DRAM. That cache is no page cache, and is not
+    /// emptied as one.
     pub fn has_cache(&self) -> bool {
         matches!(self, Opening::Library { tier: Some(_), .. })
     }
@@ -182,14 +183,14 @@ impl Opening {
     }
 }
 
-/// A target that can be worked on. What it was made of goes away with it, in this order.
+/// A target that can be worked on. Its parts go away with it, in this order.
 #[derive(Debug)]
 pub struct Prepared {
     /// Where it is.
     pub opening: Opening,
     /// In words.
     pub about: String,
-    /// What its operations pay for.
+    /// The costs that its operations include.
     pub pays: Pays,
     /// Whether it is reached through a page cache that is not the medium itself.
     pub cached: bool,
@@ -266,7 +267,7 @@ impl Plan {
         self.spec.to_string()
     }
 
-    /// What its page cache, and the process that works on it, are held to.
+    /// The limit of its page cache, and of the process that works on it.
     pub fn dram(&self) -> Option<u64> {
         self.dram
     }
@@ -291,7 +292,7 @@ impl Plan {
         }
     }
 
-    /// Bytes of memory that it takes at most: what it is made of, and its page cache.
+    /// Bytes of DRAM that it takes at most: its parts, and its page cache.
     pub fn needs(&self, load: Load) -> u64 {
         let cache = self.dram.unwrap_or(u64::MAX).min(load.bytes);
         match &self.kind {
@@ -318,7 +319,7 @@ impl Plan {
         Footprint { memory, disks }
     }
 
-    /// What a preset is made of.
+    /// Bytes of DRAM of the parts of a preset.
     fn memory(&self, load: Load) -> u64 {
         let tier = self.tier.as_ref().map_or(0, |tier| tier.memory(load));
         self.device_size(load) + self.buffer.unwrap_or(0) + tier
@@ -331,7 +332,7 @@ impl Plan {
         self.pm.unwrap_or_else(|| device_size(load).max(inodes))
     }
 
-    /// Makes it. An error says what is missing.
+    /// Makes it. An error names the missing part.
     pub fn set_up(&self, ground: &Ground<'_>) -> Result<Prepared, Error> {
         let name = self.directory_name();
         match &self.kind {
@@ -434,7 +435,7 @@ impl Plan {
             Some(0) => None,
             Some(bytes) => Some(format!("lazy={bytes}")),
             None if in_kernel => None,
-            // As people mount it who say nothing else.
+            // As a mount without further options.
             None if preset == Preset::Nacre => None,
             None => preset.buffers_writes().then(|| "lazy".to_owned()),
         };
@@ -466,17 +467,16 @@ impl Plan {
     }
 }
 
-/// What is below nacre's memory: nothing, or a tier.
+/// The layer below nacre's PM: nothing, or a tier.
 #[derive(Default)]
 struct Below {
     path: Option<PathBuf>,
     about: String,
-    /// Dropped before what uses the device, so that this ends soon.
+    /// Dropped before the user of the device, so that this ends soon.
     hurry: Option<ChildStdin>,
 }
 
-/// A directory of our own in one that belongs to somebody, whose files are not to be touched. It goes away with this
-/// value.
+/// A directory of our own in one of the user's, where other files are not to be touched. It goes away with this value.
 #[derive(Debug)]
 struct Inside {
     path: PathBuf,
@@ -521,7 +521,7 @@ fn unknown(name: &str) -> String {
     format!("{name} is no target; 'nacre bench list' shows them")
 }
 
-/// What nacre is on, in words.
+/// The medium of nacre, in words.
 fn on_memory(emulate: Option<&str>) -> String {
     match emulate {
         Some(emulation) => format!("on a tmpfs that emulates {emulation}"),
@@ -529,7 +529,7 @@ fn on_memory(emulate: Option<&str>) -> String {
     }
 }
 
-/// A device that is never nearly full: what it holds, twice, with room for metadata.
+/// A device that is never nearly full: twice its content, with room for metadata.
 pub(super) fn device_size(load: Load) -> u64 {
     let size = load.bytes.saturating_mul(2).saturating_add(load.files.saturating_mul(1024));
     size.saturating_add(64 << 20).min(LARGEST).next_multiple_of(2 << 20)
@@ -566,18 +566,18 @@ impl Prepared {
         self
     }
 
-    /// The process that serves it, whose time is part of the work.
+    /// The process that serves it. Its time is part of the work.
     pub fn server(&self) -> Option<u32> {
         self.server.as_ref().map(Server::process)
     }
 
-    /// What the loop devices under it did so far; none where it has none.
+    /// The work of the loop devices under it so far; none where it has none.
     pub fn disk_work(&self) -> Option<DiskWork> {
         self.pieces.disk_work()
     }
 
-    /// What a mount of nacre stored so far. It is asked by this process: one of its own for each question would leave
-    /// threads elsewhere, and caches with less in them, right before what is measured.
+    /// The traffic of a mount of nacre so far. This process asks for it: a process of its own for each question would
+    /// leave threads elsewhere, and caches with less in them, right before a measurement.
     pub fn traffic(&self) -> Option<Traffic> {
         let server = self.server.as_ref()?;
         let mut text = vec![0; ATTRIBUTE_MAX];

@@ -1,4 +1,4 @@
-//! A disk below nacre's memory, for targets `preset:` and `mount:`: the same device that a peer on a disk gets
+//! A disk below nacre's PM, for targets `preset:` and `mount:`: the same device that a peer on a disk gets
 //! ([`Medium`]), so that both pay alike. nacre itself emulates no disk here.
 
 use nacre::{LayoutKind, Preset, TierSettings};
@@ -26,7 +26,7 @@ pub(super) struct Tier {
 }
 
 impl Tier {
-    /// From the parameters of a target of this preset, whose memory has so many bytes where that is said. None when there
+    /// From the parameters of a target of this preset, with so many bytes of PM where that is given. None when there
     /// is to be no tier.
     pub(super) fn parse(spec: &Spec, preset: Preset, pm: Option<u64>) -> Result<Option<Tier>, String> {
         let name = spec.name();
@@ -63,7 +63,7 @@ impl Tier {
         Ok(Some(Tier { medium, size, settings }))
     }
 
-    /// An error says what this machine lacks for it.
+    /// An error names the part that this machine lacks for it.
     pub(super) fn check() -> Result<(), Error> {
         check_program("losetup")
     }
@@ -75,7 +75,7 @@ impl Tier {
         all.into_iter().filter_map(|(name, value)| Some(format!("{name}={}", value?))).collect()
     }
 
-    /// Bytes of memory that it takes at most.
+    /// Bytes of DRAM that it takes at most.
     pub(super) fn memory(&self, load: Load) -> u64 {
         self.medium.memory(self.size(load)) + self.cache()
     }
@@ -85,7 +85,7 @@ impl Tier {
         self.medium.on_disk(self.size(load))
     }
 
-    /// Bytes of DRAM with what was read from it.
+    /// Bytes of DRAM with data that was read from it.
     fn cache(&self) -> u64 {
         self.settings.cache.unwrap_or_default()
     }
@@ -94,7 +94,7 @@ impl Tier {
         self.size.unwrap_or_else(|| tier_size(load))
     }
 
-    /// Makes the device, and says in words what nacre has then.
+    /// Makes the device, and describes in words what nacre has then.
     pub(super) fn set_up(
         &self,
         name: &str,
@@ -109,8 +109,8 @@ impl Tier {
     }
 }
 
-/// What a workload holds, with an eighth to spare and its last blocks whole: memory above it gives room to move, and takes
-/// the metadata. A figure of paper 002 has eight targets with a tier each, and all of them are there at once.
+/// The data of a workload, with an eighth to spare and its last blocks whole: PM above it gives room to move, and
+/// takes the metadata. A figure of paper 002 has eight targets with a tier each, and all of them are there at once.
 fn tier_size(load: Load) -> u64 {
     let size = load.bytes.saturating_add(load.bytes / 8).saturating_add(load.files.saturating_mul(4096));
     size.saturating_add(64 << 20).min(LARGEST).next_multiple_of(2 << 20)

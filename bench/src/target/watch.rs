@@ -1,6 +1,6 @@
-//! A target around another that sees how much of what is written is synced: for `share.synced`.
+//! A target around another that sees how much of the written data is synced: for `share.synced`.
 //!
-//! It takes some time for each open and each write, so it stands between only where that is what is measured. A byte
+//! It takes some time for each open and each write, so it stands between only where that share is measured. A byte
 //! counts as synced when its file is synced after it was written, once for each time it was written.
 
 use std::collections::HashMap;
@@ -53,7 +53,7 @@ impl Watched {
         Watched { target, sums: Arc::default(), files: Mutex::default() }
     }
 
-    /// What it has seen so far.
+    /// Its sums so far.
     pub fn sums(&self) -> Arc<Sums> {
         Arc::clone(&self.sums)
     }

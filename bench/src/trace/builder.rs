@@ -1,5 +1,5 @@
-//! Puts calls together to a trace. What must have been there before the first call follows from the calls: who opens a
-//! file without making it finds one, who reads up to some byte finds that many.
+//! Puts calls together to a trace. The files that must have been there before the first call follow from the calls. A
+//! process that opens a file without making it finds one, and a process that reads up to some byte finds that many.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use super::Converted;
 use super::format::{Call, LARGEST_CALL, THREADS, Trace, What};
 use crate::target::Open;
 
-/// A file, under whatever names.
+/// A file, under any names.
 #[derive(Debug)]
 struct Object {
     /// Its name when it was seen first.
@@ -18,9 +18,9 @@ struct Object {
     before: u64,
     /// Bytes that it has now, as far as is known.
     size: u64,
-    /// Its size is the trace's doing: nothing that it has now tells what was there before.
+    /// The trace set its size: no present size tells the size before.
     cut: bool,
-    /// Somebody opened it: it is no directory.
+    /// It was opened: it is no directory.
     opened: bool,
 }
 
@@ -65,7 +65,7 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// What is added now happened at this time, in microseconds since anything, on this thread.
+    /// Calls added from now on happened at this time, in microseconds since anything, on this thread.
     pub fn at(&mut self, micros: u64, thread: u32) {
         let first = *self.first.get_or_insert(micros);
         self.last = self.last.max(micros.saturating_sub(first));
@@ -77,7 +77,7 @@ impl Builder {
         *self.left_out.entry(why.into()).or_default() += 1;
     }
 
-    /// Adds a call that failed, or one that tells nothing about what was there.
+    /// Adds a call that failed, or one that tells nothing about the files before.
     pub fn add(&mut self, failed: bool, what: What) {
         let (micros, thread) = self.now;
         self.calls.push(Call { micros, thread, failed, what });

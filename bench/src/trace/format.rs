@@ -17,8 +17,8 @@ pub const LARGEST_CALL: u64 = 64 << 20;
 /// Where a file ends at most.
 pub const LARGEST_FILE: u64 = 1 << 40;
 
-/// What was there before, and the calls in the order in which they ended. Paths are relative, without `.` and `..`; the
-/// directory itself is `.`.
+/// The files before the first call, and the calls in the order in which they ended. Paths are relative, without `.`
+/// and `..`; the directory itself is `.`.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Trace {
     /// Directories that are there, parents first.
@@ -38,11 +38,11 @@ pub struct Call {
     pub thread: u32,
     /// Whether it failed when it was recorded.
     pub failed: bool,
-    /// What was asked for.
+    /// The operation.
     pub what: What,
 }
 
-/// What is asked for. A handle is a number from 0 that no other open in the trace has.
+/// The operation of a call. A handle is a number from 0 that no other open in the trace has.
 #[derive(Debug, Clone, PartialEq)]
 pub enum What {
     /// A file is opened, and made where that is asked for.
@@ -167,7 +167,7 @@ pub enum What {
     Symlink {
         /// Its path.
         path: PathBuf,
-        /// What it points to.
+        /// The path that it points to.
         target: PathBuf,
     },
     /// Permission bits are changed.

@@ -1,11 +1,13 @@
 //! From the traces that come with MobiBench: thread, microseconds, call, arguments.
 //!
-//! What these traces have lost is put in its place as MobiBench itself does it, or plainly:
+//! Details that these traces have lost are filled in as MobiBench itself does it, or plainly:
 //! - Its lines go thread by thread; they are put in the order of their times, since threads share descriptors.
-//! - Descriptors are those of one process. One that was never opened, or opened to write without a name that says which
-//!   file it is (`/data/data`, a directory that others are in), has a file of its own, open to read and to write.
-//! - Sizes of reads are taken as what was read: files are as large as their reads need. A read that failed asks for a byte.
-//! - Files outside `/data` are files below the directory, too; what is in `/dev` and `/proc` is left out.
+//! - Descriptors are those of one process. A descriptor that was never opened has a file of its own, open to read and
+//!   to write. So has one that was opened to write without a name that says which file it is (`/data/data`, a
+//!   directory that others are in).
+//! - Sizes of reads are taken as the bytes read: files are as large as their reads need. A read that failed asks for a
+//!   byte.
+//! - Files outside `/data` are files below the directory, too; files in `/dev` and `/proc` are left out.
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Component, Path, PathBuf};
@@ -62,7 +64,7 @@ fn inside(text: &str) -> Option<PathBuf> {
     (text.contains('/') || text.ends_with(".db")).then_some(path)
 }
 
-/// What is behind a descriptor.
+/// The object behind a descriptor.
 #[derive(Debug, Clone)]
 enum Open {
     /// A file, and where it stands.

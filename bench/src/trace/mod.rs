@@ -1,7 +1,7 @@
-//! Traces of system calls: what they look like, and where they come from.
+//! Traces of system calls: their format, and their sources.
 //!
 //! - [`format`]: the text of a trace, read and written; `docs/trace.md` describes it.
-//! - [`builder`]: puts calls together to a trace, and finds out what was there before it.
+//! - [`builder`]: puts calls together to a trace, and finds out which files were there before it.
 //! - [`strace`]: from the output of strace. [`mobibench`]: from the traces that come with MobiBench.
 //! - [`command`]: `nacre bench trace`.
 //!
@@ -15,7 +15,7 @@ pub mod strace;
 
 use std::collections::BTreeMap;
 
-/// A trace, and what could not be converted.
+/// A trace, and the parts that could not be converted.
 #[derive(Debug)]
 pub struct Converted {
     /// The trace.

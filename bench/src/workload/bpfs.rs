@@ -3,8 +3,8 @@
 //! - `bpfs.ops`: the operations of its table 1, one after the other. The time of each kind stands in the report's
 //!   latencies under the nearest kind; `op=NAME` measures one operation alone.
 //! - `bpfs.append`, `bpfs.randwrite`: figure 3; each write is followed by fsync, unless `sync=no`.
-//! - `bpfs.coldness`: figure 4; a round reads 400 KB as whole files of 40 KB, `cold` percent of which are files that were
-//!   not read for long. Cold they are on a file system that moves what is not used; elsewhere all are alike.
+//! - `bpfs.coldness`: figure 4; a round reads 400 KB as whole files of 40 KB, `cold` percent of which are files that
+//!   were not read for long. Cold they are on a file system that moves unused data; elsewhere all are alike.
 //! - `bpfs.filebench`: figure 5; a file server's files, 1.25 GB together, a third of the operations reads. The threshold
 //!   of the figure is a setting of the file system, not of this workload.
 
@@ -110,12 +110,12 @@ fn name(name: &str) -> PathBuf {
     Path::new(DIR).join(name)
 }
 
-/// One operation of table 1: what it needs is made, it is done and taken, and what it made is removed.
+/// One operation of table 1: its preconditions are made, it is done and timed, and its results are removed.
 fn operation(at: usize, target: &dyn Target, recorder: &mut Recorder) -> Result<(), Error> {
     let (a, b, dir) = (name("a"), name("b"), name("dir"));
     let file = |path: &Path| target.open(path, Open::CREATE).map(drop);
     let mut data = buffer(4096);
-    // What each begins with.
+    // The first state of each.
     match OPERATIONS[at] {
         "chmod" | "link" | "rename_file_inter" => file(&a)?,
         "unlink_hardlink" => {

@@ -1,12 +1,13 @@
-//! The four personalities of filebench that the papers use, as its own definitions have them: each thread runs the
-//! operations of one in a loop, on files that it takes from a common set. The value is filebench's: operations a second,
-//! where opening, reading, writing, syncing, closing and removing a file count as one each.
+//! The four personalities of filebench that the papers use, as its own definitions have them. Each thread runs the
+//! operations of one in a loop, on files that it takes from a common set. The value is filebench's: operations a
+//! second, where opening, reading, writing, syncing, closing and removing a file count as one each.
 //!
-//! Each loop of varmail puts a mail of one append in the place of another, so that mails of a larger size are gone after as
-//! many loops as there are mails. `aged=yes` begins there: a run that is short would else measure more of the large ones the
-//! slower a target is.
+//! Each loop of varmail puts a mail of one append in the place of another. So mails of a larger size are gone after as
+//! many loops as there are mails. `aged=yes` begins there: a short run would otherwise measure more of the large ones
+//! the slower a target is.
 //!
-//! What differs: a log that all threads append to begins anew at 64 MiB, or it would grow as long as a run lasts.
+//! Differences: a log that all threads append to begins anew at 64 MiB, because it would otherwise grow as long as a
+//! run lasts.
 
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -49,7 +50,7 @@ struct Filebench {
     pool: Mutex<Pool>,
 }
 
-/// Which files are there, and which could be made. One that somebody works on is in neither.
+/// Which files are there, and which could be made. A file that a thread works on is in neither.
 #[derive(Debug, Default)]
 struct Pool {
     there: Vec<u64>,
@@ -237,7 +238,7 @@ impl Worker<'_> {
         self.append_log(log)
     }
 
-    /// What comes to a mail is durable before the mail is anybody else's.
+    /// Data appended to a mail is durable before another thread can take the mail.
     fn deliver(&mut self, number: u64, file: Box<dyn File>) -> Result<(), Error> {
         self.append(&*file)?;
         self.sync(&*file)?;
@@ -245,7 +246,7 @@ impl Worker<'_> {
         self.give(number, true)
     }
 
-    /// What a loop of varmail writes: a mail goes and another one comes, and one, which may be read first, grows.
+    /// The writes of a loop of varmail: a mail goes and another one comes, and one, which may be read first, grows.
     fn write_mails(&mut self, reads: bool) -> Result<(), Error> {
         self.remove()?;
         let number = self.absent()?;

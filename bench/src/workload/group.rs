@@ -28,8 +28,8 @@ pub const GROUPS: &[Group] = &[
     Group {
         name: "figures",
         about: "the operations whose speed nacre holds itself to",
-        // Six targets of this size fit into 24 GiB. Where memory runs short, the kernel drops cached pages, of peers that
-        // have a disk to read them from.
+        // Six targets of this size fit into 24 GiB. Where DRAM runs short, the kernel drops cached pages, of peers
+        // that have a disk to read them from.
         workloads: &[
             "micro.write,file=1g,io=4k",
             "micro.write,file=1g,io=1m",
@@ -49,7 +49,7 @@ pub const GROUPS: &[Group] = &[
     },
 ];
 
-/// What a word on the command line stands for: the workloads of a group, or itself.
+/// The meaning of a word on the command line: the workloads of a group, or itself.
 pub fn expand(word: &str) -> Result<Vec<String>, String> {
     let Some(name) = word.strip_prefix("group:") else { return Ok(vec![word.to_owned()]) };
     match GROUPS.iter().find(|group| group.name == name) {

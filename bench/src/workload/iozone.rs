@@ -1,6 +1,6 @@
 //! The six phases of IOzone on one file: write, rewrite, read, reread, random read, random write.
 //!
-//! A round is one phase over the whole file, as there: the file of `write` is new each time, and the times of opening,
+//! A round is one phase over the whole file, as there. The file of `write` is new each time. The times of opening,
 //! closing and flushing are left out, as without its options -e and -c.
 
 use std::path::Path;

@@ -154,7 +154,7 @@ impl Workload for Meta {
     }
 
     fn bytes(&self) -> u64 {
-        // What names and inodes take anywhere.
+        // The space of names and inodes anywhere.
         self.files() * 512
     }
 

@@ -1,5 +1,5 @@
-//! One kind of operation, in every size and pattern, as fio has them. An fsync (`sync=N`) is an operation, too: with `sync=1`
-//! half of the operations a second are writes; bytes a second and latencies count nobody twice.
+//! One kind of operation, in every size and pattern, as fio has them. An fsync (`sync=N`) is an operation, too: with
+//! `sync=1` half of the operations a second are writes. Bytes a second and latencies count none twice.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -41,7 +41,7 @@ enum Sync {
     Every(u64),
 }
 
-/// What is done.
+/// The kind of operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Read,
@@ -133,7 +133,7 @@ impl Micro {
         PathBuf::from(format!("micro{}", if self.shared { 0 } else { thread }))
     }
 
-    /// What a thread does in a round.
+    /// The draws of a thread in a round.
     fn draw(&self, seed: u64) -> Drawn {
         let mut random = SmallRng::seed_from_u64(seed);
         let count = self.file / self.io;
@@ -158,7 +158,7 @@ impl Micro {
         drawn
     }
 
-    /// What one thread does on its file.
+    /// The work of one thread on its file.
     fn work<F: File + ?Sized>(&self, file: &F, seed: u64, recorder: &mut Recorder) -> Result<(), Error> {
         if self.kind == Kind::Append {
             return self.append(file, recorder);

@@ -1,13 +1,13 @@
-//! What is done on targets.
+//! The work done on targets.
 //!
 //! A [`Workload`] is prepared once on a target and then runs in rounds: slices of time, or all of a job
-//! ([`Length::Whole`]). It sees the target only through [`Target`], takes the time of each operation with a
-//! [`Recorder`], and does the same on every target: what is random comes from the seed and the number of the round.
+//! ([`Length::Whole`]). It sees the target only through [`Target`], and takes the time of each operation with a
+//! [`Recorder`]. It does the same on every target: randomness comes from the seed and the number of the round.
 //!
 //! - [`micro`]: one kind of operation on one file, in every size and pattern. [`iozone`]: that program's six phases.
 //! - [`meta`]: names in small and large directories. [`filebench`]: file server, web server, web proxy, mail.
 //! - [`postmark`]: many small files with a short life.
-//! - [`tier`]: files that move between memory and a disk, and what others have of it.
+//! - [`tier`]: files that move between PM and a disk, and the effect on others.
 //! - [`bpfs`]: AC-BPFS's own. [`tree`]: a tree of sources searched and built. [`trace`]: system calls that were recorded, again.
 //! - [`program`]: real programs, where they are installed.
 //! - [`recorder`]: times. [`set`]: files to work on. [`group`]: workloads that belong together.
@@ -37,7 +37,7 @@ use crate::spec::Spec;
 use crate::target::Target;
 pub use recorder::{Measured, Op, Recorder};
 
-/// What is done, with its parameters.
+/// Work on a target, with its parameters.
 pub trait Workload: Send + Sync {
     /// In one plain sentence, with its sizes.
     fn describe(&self) -> String;
@@ -49,23 +49,23 @@ pub trait Workload: Send + Sync {
     fn logs(&self) -> u64 {
         0
     }
-    /// What its value is.
+    /// How its value is calculated.
     fn value(&self) -> Value;
     /// Whether a round is a slice of time or the whole of a job.
     fn length(&self) -> Length {
         Length::Slice
     }
-    /// What is not installed here, and which package brings it.
+    /// The programs that are not installed here, and the package that brings them.
     fn missing(&self) -> Option<String> {
         None
     }
-    /// Makes what it works on, durably.
+    /// Makes the files that it works on, durably.
     fn prepare(&self, target: &dyn Target) -> Result<(), Error>;
     /// Runs one round.
     fn round(&self, target: &dyn Target, round: Round) -> Result<Measured, Error>;
 }
 
-/// What a round takes.
+/// The length of a round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Length {
     /// As long as it is told.
@@ -96,7 +96,7 @@ impl Round {
     }
 }
 
-/// What is made of a round's measurements.
+/// The value that is calculated from a round's measurements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Value {
     /// Operations a second.
@@ -105,7 +105,7 @@ pub enum Value {
     Bytes,
     /// Seconds.
     Seconds,
-    /// What 99 of 100 operations took at the most, whatever their kind, in nanoseconds.
+    /// The most that 99 of 100 operations of any kind took, in nanoseconds.
     Tail,
 }
 
@@ -113,7 +113,7 @@ impl Value {
     /// All of them.
     pub const ALL: [Value; 4] = [Value::Operations, Value::Bytes, Value::Seconds, Value::Tail];
 
-    /// What it is called on the command line: its unit, unless others have that, too.
+    /// Its name on the command line: its unit, unless others have that, too.
     pub fn word(self) -> &'static str {
         match self {
             Value::Operations => "op/s",

@@ -1,4 +1,4 @@
-//! For tests: a target around another that notes what is asked of it.
+//! For tests: a target around another that notes the calls to it.
 
 use std::ffi::OsStr;
 use std::io;
@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use crate::target::directory::Directory;
 use crate::target::{Below, File, Open, Target, Traffic};
 
-/// What was asked for. Each is of a path; those on an open file of the path that it was opened by.
+/// A call. Each is of a path; those on an open file of the path that it was opened by.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Call {
     Open(Open),
@@ -42,7 +42,7 @@ impl Noted {
         Noted { target: Directory::open(dir).unwrap(), calls: Arc::default() }
     }
 
-    /// What was asked for since the last time.
+    /// The calls since the last time.
     pub(super) fn take(&self) -> Calls {
         std::mem::take(&mut self.calls.lock().unwrap())
     }

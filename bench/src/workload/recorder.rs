@@ -1,8 +1,8 @@
 //! The times of operations: one chained reading of the time-stamp counter for each.
 //!
-//! Threads that all have a core measure themselves: what one of them prepares is taken off its own time. More threads than
-//! cores take turns, so that the time of one is none in which all worked: there, the time is that from the first
-//! beginning to the last end, less the share of it that cores prepared.
+//! Threads that all have a core measure themselves: the preparation time of each is taken off its own time. More
+//! threads than cores take turns, so that the time of one is none in which all worked. There, the time is that from
+//! the first beginning to the last end, less the share of it that cores prepared.
 
 use std::collections::BTreeMap;
 use std::sync::Barrier;
@@ -99,13 +99,13 @@ impl Times {
         histogram.saturating_record(ticks.max(1));
     }
 
-    /// Takes in what a program says: so many operations took this long, in nanoseconds.
+    /// Takes in a program's report: so many operations took this long, in nanoseconds.
     pub(crate) fn add_many(&mut self, op: Op, nanos: f64, count: u64) {
         let ticks = ((nanos / nanos_per_tick()) as u64).max(1);
         self.0[op as usize].get_or_insert_with(new_histogram).saturating_record_n(ticks, count);
     }
 
-    /// Takes in what others saw.
+    /// Takes in the times of others.
     pub fn merge(&mut self, other: &Times) {
         for (mine, theirs) in self.0.iter_mut().zip(&other.0) {
             if let Some(theirs) = theirs {
@@ -120,7 +120,7 @@ impl Times {
         Op::ALL.into_iter().filter_map(|op| Some((op, self.0[op as usize].as_ref()?)))
     }
 
-    /// What this share of all operations took at the most, in ticks; nothing where there were none.
+    /// The most that this share of all operations took, in ticks; nothing where there were none.
     pub fn quantile(&self, share: f64) -> u64 {
         let mut all = new_histogram();
         for (_, times) in self.iter() {
@@ -138,7 +138,7 @@ impl Times {
         self.iter().map(|(op, histogram)| (op, pairs(histogram))).collect()
     }
 
-    /// What [`encode`](Times::encode) gave.
+    /// From the result of [`encode`](Times::encode).
     pub fn decode(encoded: &Encoded) -> Times {
         let mut times = Times::default();
         for (op, pairs) in encoded {
@@ -162,10 +162,10 @@ const PENDING: usize = 1024;
 /// Bits of a lap that are ticks; those above are the kind of operation.
 const TICK_BITS: u32 = 56;
 
-/// Where threads take turns, what somebody prepared is taken to be no longer: the rest he waited for a core.
+/// Where threads take turns, a preparation counts up to this length: the rest was waiting for a core.
 const LONGEST_PAUSE: Duration = Duration::from_micros(250);
 
-/// What one thread did.
+/// The record of one thread.
 pub struct Recorder {
     pending: Vec<u64>,
     begin: u64,
@@ -213,10 +213,10 @@ impl Recorder {
         now < self.end
     }
 
-    /// Puts what is pending into histograms; the time for it does not count.
+    /// Puts pending laps into histograms; the time for it does not count.
     #[cold]
     fn settle(&mut self) {
-        // Of who has done nothing there is nothing to take off, be it for as short as it takes to see that.
+        // A thread that has done nothing has no time to take off, not even the short time of this check.
         if self.pending.is_empty() {
             return;
         }
@@ -247,7 +247,7 @@ impl Recorder {
         self.last < self.end
     }
 
-    /// What happened since the last operation is not part of the work: it prepared it.
+    /// The time since the last operation is not part of the work: it was preparation.
     pub fn skip(&mut self) {
         let now = ticks();
         let skipped = now.wrapping_sub(self.last);
@@ -261,7 +261,7 @@ impl Recorder {
         }
     }
 
-    /// What happened since the last operation was waiting: it is none, and counts in the time that the work took.
+    /// The time since the last operation was waiting: it is no operation, and counts in the time of the work.
     pub fn wait(&mut self) {
         self.last = ticks();
     }
@@ -281,7 +281,7 @@ impl Recorder {
     }
 }
 
-/// What came out of a round.
+/// The measurements of a round.
 #[derive(Clone, Default)]
 pub struct Measured {
     /// Operations.
@@ -296,12 +296,12 @@ pub struct Measured {
     pub busy: f64,
     /// How long each operation took.
     pub times: Times,
-    /// What the workload counted besides, by the name of its counter ([`crate::counters`]).
+    /// Further values that the workload counted, by the name of their counter ([`crate::counters`]).
     pub told: BTreeMap<String, f64>,
 }
 
 impl Measured {
-    /// Takes in what was done after it.
+    /// Takes in work that was done after it.
     pub fn append(&mut self, other: &Measured) {
         let nanos = self.nanos + other.nanos;
         self.join(other);
@@ -317,7 +317,7 @@ impl Measured {
         self.busy += time.as_nanos() as f64;
     }
 
-    /// Takes in what another thread did in the same time.
+    /// Takes in another thread's work in the same time.
     fn join(&mut self, other: &Measured) {
         self.operations += other.operations;
         self.read += other.read;

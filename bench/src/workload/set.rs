@@ -57,8 +57,8 @@ pub fn fill(target: &dyn Target, path: &Path, size: u64) -> Result<(), Error> {
     Ok(())
 }
 
-/// Many files in a tree of directories, as filebench makes them: their sizes follow a gamma distribution with shape 1.5
-/// around the mean, their directories are as wide as asked for.
+/// Many files in a tree of directories, as filebench makes them. Their sizes follow a gamma distribution with shape
+/// 1.5 around the mean; their directories are as wide as asked for.
 #[derive(Debug, Clone)]
 pub struct FileSet {
     root: PathBuf,

@@ -1,11 +1,12 @@
-//! What moves between memory and a disk below it, and what that does to others.
+//! Moves between PM and a disk below it, and their effect on other work.
 //!
-//! - `tier.migrate`: files that were written once are moved to the disk, one after the other, with every flush and commit
-//!   that belongs to it: bytes a second. They are brought up again before each round, which does not count. On a file system
-//!   that has no memory above its disk the same bytes are written there, in order, past its page cache, and flushed at the end
-//!   of each file: what the disk can do.
-//! - `tier.beside`: the 99th percentile of random reads and writes of a file that stays in memory, while the mover moves other
-//!   files down and up again (`moving=yes`), or leaves them alone (`moving=no`). `tier.moved` counts what it moved meanwhile.
+//! - `tier.migrate`: files that were written once are moved to the disk, one after the other, with every flush and
+//!   commit that belongs to it: bytes a second. They are promoted again before each round, which does not count. A
+//!   file system that has no PM above its disk writes the same bytes there, in order, past its page cache, and flushes
+//!   at the end of each file: the bandwidth of the disk.
+//! - `tier.beside`: the 99th percentile of random reads and writes of a file that stays in PM. Meanwhile the mover
+//!   demotes and promotes other files (`moving=yes`), or leaves them alone (`moving=no`). `tier.moved` counts the
+//!   bytes that it moved.
 //!
 //! Where files are is asked by the attribute that users have for it (`user.nacre.tier`), and told by it.
 
@@ -27,18 +28,18 @@ use crate::spec::Spec;
 use crate::target::{Open, Target, create_dir_all, read_all, remove_dir_all};
 
 const DIR: &str = "tier";
-/// Bytes that are written to a disk at once where nothing moves: as much as the mover moves as one by default, so that a disk
-/// has as much to do at a time.
+/// Bytes that are written to a disk at once where nothing moves. The mover's default unit has the same size, so that a
+/// disk has as much to do at a time.
 const PIECE: u64 = 16 << 20;
-/// How long the mover may take until something of what it was told has moved.
+/// How long the mover may take until the first part of an order has moved.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How often it is looked where files are. Seldom enough that looking takes nothing from who works.
+/// How often the places of files are checked. Seldom enough that checking takes nothing from the work.
 const LOOK: Duration = Duration::from_millis(5);
 /// A round takes this long at the least, with and without a mover: a disk that is slow takes a group in a tenth of a second.
 const SLICE: Duration = Duration::from_millis(250);
 /// How often a round is tried in which nothing moved: the mover may not have been given a core.
 const TRIES: usize = 20;
-/// The value of the attribute of a file that is in memory.
+/// The value of the attribute of a file that is in PM.
 const MEMORY: &[u8] = b"pm";
 
 /// Files that move.
@@ -48,7 +49,7 @@ struct Files {
     size: u64,
 }
 
-/// Reads and writes beside what moves.
+/// Reads and writes during the moves.
 struct Foreground {
     /// Bytes of its file, for each thread.
     file: u64,
@@ -120,8 +121,8 @@ impl Files {
     }
 }
 
-/// As [`fill`], and nothing of it waits in a buffer: a sync of everything does not reach one behind a mount, and only what is
-/// below it can move.
+/// As [`fill`], and nothing of it waits in a buffer. A sync of everything does not reach a buffer behind a mount, and
+/// only data below the buffer can move.
 fn fill_durably(target: &dyn Target, path: &Path, size: u64) -> Result<(), Error> {
     fill(target, path, size)?;
     Ok(target.open(path, Open::WRITE)?.sync(false)?)
@@ -292,7 +293,7 @@ impl<'a> Director<'a> {
         Ok(())
     }
 
-    /// Until all have arrived: whoever is measured next is to have the machine for himself.
+    /// Waits until all have arrived: the next measurement is to have the machine for itself.
     fn finish(&self) -> Result<(), Error> {
         for at in 0..self.paths.len() {
             wait_until("a file has not arrived", || self.has_arrived(at))?;
@@ -329,7 +330,7 @@ impl Beside {
     fn work_beside(&self, target: &dyn Target, round: Round) -> Result<Measured, Error> {
         let before = moved(target)?;
         let mut director = Director::start(target, &self.files)?;
-        // Whoever comes up from DRAM moves no byte of the disk, and is sent down again.
+        // A file that is promoted from DRAM moves no byte of the disk, and is demoted again.
         wait_until("nothing has moved", || {
             director.look()?;
             Ok(moved(target)? > before)

@@ -1,13 +1,13 @@
 //! Work on a tree of sources: kernel-grep and kernel-make of paper 000, as far as a file system sees them.
 //!
-//! The tree is made here, the same each time: directories and sizes of files are shaped like those of a kernel's sources
-//! (a median of 5 KiB, a mean of about 15 KiB, some files of 1 MiB; a quarter are headers).
+//! The tree is made here, the same each time. Directories and sizes of files are shaped like those of a kernel's
+//! sources: a median of 5 KiB, a mean of about 15 KiB, some files of 1 MiB; a quarter are headers.
 //! - `tree.grep` lists every directory, reads every file whole, and searches it for a word that none has.
-//! - `tree.make` is the file-system side of a kernel's build, not a compiler. For each source, in turn, it finds and reads
-//!   the source and some headers, writes the object beside it and a list of what it depends on, reads that, writes the
-//!   command file that make reads the next time in its place under another name, removes the list, and renames. When a
-//!   directory is done its objects are read and written as one, and at the end these are, as the kernel. What it made is
-//!   removed afterwards, untimed.
+//! - `tree.make` is the file-system side of a kernel's build, not a compiler. For each source, in turn, it finds and
+//!   reads the source and some headers, and writes the object and a list of its dependencies. It reads the list, and
+//!   writes the command file that make reads the next time in its place under another name. Then it removes the list,
+//!   and renames. When a directory is done its objects are read and written as one, and at the end these are, as the
+//!   kernel. The products are removed afterwards, untimed.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -24,16 +24,16 @@ use crate::spec::Spec;
 use crate::target::{Open, Target, create_dir_all, remove_dir_all};
 
 const ROOT: &str = "tree";
-/// What a build makes at the end.
+/// The product of a build.
 const KERNEL: &str = "vmlinux.o";
 /// Source files and headers of one directory.
 const PER_DIRECTORY: u64 = 15;
-/// Bytes of the list of what an object depends on, some hundred paths, and of the command file made from it.
+/// Bytes of the list of an object's dependencies, some hundred paths, and of the command file made from it.
 const DEPENDENCIES: u64 = 12 << 10;
 const COMMAND: u64 = 2 * DEPENDENCIES;
 /// Larger files are as good as none in a tree of sources.
 const LARGEST: u64 = 1 << 20;
-/// What the log-normal distribution of sizes is made of.
+/// The median, in bytes, and the spread of the log-normal distribution of sizes.
 const MEDIAN: f64 = 5120.0;
 const SPREAD: f64 = 1.45;
 /// Bytes of one read or write.
@@ -91,7 +91,7 @@ fn object(number: u64) -> PathBuf {
     path(number).with_extension("o")
 }
 
-/// What make keeps beside an object: the list that the compiler writes, the command file, and that before it is whole.
+/// The files of make for an object: the list that the compiler writes, the command file, and that before it is whole.
 fn beside(number: u64, suffix: &str) -> PathBuf {
     directory(number).join(format!(".f{number}.o.{suffix}"))
 }
@@ -216,7 +216,7 @@ impl Tree {
         make.link(self.leaves().map(built_in), &Path::new(ROOT).join(KERNEL), recorder)
     }
 
-    /// Removes what a build made, and what one left that did not come to its end.
+    /// Removes the products of a build, and of one that did not come to its end.
     fn clean(&self, target: &dyn Target) -> Result<(), Error> {
         let beside_each = self.sources().flat_map(|number| {
             [object(number), beside(number, "cmd"), beside(number, "d"), beside(number, "tmp")]
@@ -239,9 +239,9 @@ struct Make<'a> {
     headers: u64,
     /// Headers that there are.
     all_headers: u64,
-    /// What is read.
+    /// The data that is read.
     data: Buffer,
-    /// What is written.
+    /// The data that is written.
     content: Buffer,
     /// A file that is read whole, to be written on.
     pieces: Vec<u8>,

@@ -1,4 +1,4 @@
-//! SQLite in WAL mode under the load: a transaction for each row, and a record of what was acknowledged.
+//! SQLite in WAL mode under load: a transaction for each row, and a record of acknowledged rows.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Write};
@@ -20,12 +20,12 @@ pub(crate) struct Database {
 }
 
 impl Database {
-    /// Starts inserting; `None` where the program sqlite3 is not installed.
+    /// Starts to insert rows; `None` if the program sqlite3 is not installed.
     pub(crate) fn start(dir: &Path) -> Result<Option<Database>, Failure> {
         let path = dir.join("demo.db");
         let failed = |error: io::Error| Failure::new("SQLite", path.display(), error);
         let mut command = Command::new("sqlite3");
-        // What it says when the file system dies under it is expected.
+        // Its messages when the file system dies are expected.
         command.arg(&path).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut shell = match command.spawn() {
             Ok(shell) => shell,
@@ -66,7 +66,7 @@ impl Database {
         Ok(Some(Database { path, shell, acknowledged, stop, threads: vec![reader, writer] }))
     }
 
-    /// Ends the shell and says how many transactions it had acknowledged.
+    /// Ends the shell. Returns the number of transactions that it acknowledged.
     pub(crate) fn acknowledged(&mut self) -> u64 {
         self.stop.store(true, Ordering::Relaxed);
         // The file system is dead and the shell may be, too.
@@ -78,7 +78,7 @@ impl Database {
         self.acknowledged.load(Ordering::Relaxed)
     }
 
-    /// Checks the database as SQLite sees it: intact, and with every acknowledged row.
+    /// Checks that the database is intact, and has every acknowledged row. Returns the result in words.
     pub(crate) fn verify(mut self) -> Result<String, Failure> {
         let acknowledged = self.acknowledged();
         let failed = |cause: String| Failure::new("verify", self.path.display(), cause);

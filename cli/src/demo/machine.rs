@@ -15,16 +15,16 @@ use rustix::mount::UnmountFlags;
 use crate::failure::Failure;
 use nacre_engine::size;
 
-/// How long a mount may take to become usable, and its process to end.
+/// The time limit for a mount to become usable, and for its process to end.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Where files are in DRAM.
+/// The directory of a file system in DRAM.
 const MEMORY: &str = "/dev/shm";
 
-/// Unmounts and removes everything when its standard input ends, that is, when the demo is over or was killed.
+/// Unmounts and removes everything when its standard input ends: after the demo, or when it was killed.
 const SWEEP: &str =
     "cat >/dev/null; { umount -l \"$1\" || fusermount3 -uz \"$1\"; } 2>/dev/null; rm -rf \"$2\" \"$3\"";
 
-/// The machine; everything is gone when it is dropped.
+/// The machine. The drop removes everything.
 pub(crate) struct Machine {
     home: PathBuf,
     image: PathBuf,
@@ -34,7 +34,7 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// Makes the file system. Nothing is mounted yet.
+    /// Makes the file system, without a mount. An error means too little space, or a failed step.
     pub(crate) fn new(size: u64, emulation: Option<String>) -> Result<Machine, Failure> {
         let name = format!("nacre-demo-{}", std::process::id());
         let memory = Path::new(MEMORY);
@@ -57,8 +57,8 @@ impl Machine {
         Ok(machine)
     }
 
-    /// A process that cleans up even when this one is killed. It is in a process group of its own, so that the
-    /// interrupt key does not reach it.
+    /// A process that cleans up even if this one is killed. It is in a process group of its own, so that the interrupt
+    /// key does not reach it.
     fn sweeper(&self) -> io::Result<(Child, PipeWriter)> {
         let (reader, writer) = io::pipe()?;
         let mut command = Command::new("/bin/sh");
@@ -67,12 +67,12 @@ impl Machine {
         Ok((child, writer))
     }
 
-    /// Where it is mounted.
+    /// The mountpoint.
     pub(crate) fn dir(&self) -> PathBuf {
         self.home.join("mnt")
     }
 
-    /// A place that does not die with the mount.
+    /// A directory that does not die with the mount.
     pub(crate) fn beside(&self) -> &Path {
         &self.home
     }
@@ -82,7 +82,7 @@ impl Machine {
         &self.image
     }
 
-    /// Mounts it and says how long that took.
+    /// Mounts the file system. Returns the time that this took.
     pub(crate) fn mount(&mut self) -> Result<Duration, Failure> {
         let failed = |cause: String| Failure::new("mount", self.dir().display(), cause);
         let started = Instant::now();
@@ -102,12 +102,12 @@ impl Machine {
         while !self.is_usable() {
             match server.try_wait() {
                 Ok(None) => {}
-                // It has said why on standard error.
+                // The process has reported the cause on standard error.
                 Ok(Some(status)) => return Err(failed(format!("the mount process ended: {status}"))),
                 Err(error) => return Err(failed(error.to_string())),
             }
             if started.elapsed() > PATIENCE {
-                // It may be gone just now.
+                // The process may be gone already.
                 let _ = server.kill();
                 return Err(failed(format!("not usable after {PATIENCE:?}")));
             }
@@ -135,7 +135,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Unmounts in order.
+    /// Makes a clean unmount.
     pub(crate) fn unmount(&mut self) -> Result<(), Failure> {
         mounts::unmount(&self.dir(), UnmountFlags::empty())?;
         let Some(mut server) = self.server.take() else { return Ok(()) };
@@ -150,7 +150,7 @@ impl Machine {
 impl Drop for Machine {
     fn drop(&mut self) {
         let Some((mut sweeper, writer)) = self.sweeper.take() else { return };
-        // The sweeper does all that can be done; its failures have nobody to hear them.
+        // The sweeper does all that can be done; its failures have no reader.
         drop(writer);
         let _ = sweeper.wait();
         if let Some(mut server) = self.server.take() {

@@ -1,8 +1,8 @@
 //! `nacre demo`: shows the file system at work, kills it in the middle, and proves that nothing was lost.
 //!
-//! - [`machine`]: the emulated PM, the mount and its process, and cleaning up whatever happens.
+//! - [`machine`]: the emulated PM, the mount and its process, and the cleanup in all cases.
 //! - [`tree`]: a real source tree, copied, archived and compared by checksum.
-//! - [`database`]: SQLite in WAL mode, with a record of what it acknowledged.
+//! - [`database`]: SQLite in WAL mode, with a record of acknowledged rows.
 //! - [`speed`]: the table of operations per second.
 
 mod database;
@@ -24,12 +24,12 @@ use database::Database;
 use machine::Machine;
 use tree::Tree;
 
-/// How long the load runs before the kill.
+/// The time of the load before the kill, in seconds.
 const LOAD_SECONDS: u32 = 4;
 /// Threads of the fsync-heavy load.
 const WORKERS: usize = 3;
 
-/// What `nacre demo` is told.
+/// Arguments of `nacre demo`.
 #[derive(Debug, Args)]
 pub(crate) struct DemoArgs {
     /// Size of the emulated persistent memory
@@ -43,7 +43,7 @@ pub(crate) struct DemoArgs {
     tree: Option<PathBuf>,
 }
 
-/// As the mount is told it, which would refuse it when all else is there.
+/// Checks an emulation early, because the mount would refuse a wrong one only after all other steps.
 fn emulation(text: &str) -> nacre::Result<String> {
     text.parse::<nacre::Emulation>().map(|_| text.to_owned())
 }
@@ -134,7 +134,7 @@ fn seconds(time: Duration) -> String {
     format!("{:.2} s", time.as_secs_f64())
 }
 
-/// Tells what happens.
+/// Prints the steps.
 struct Narrator {
     step: u32,
 }

@@ -9,21 +9,21 @@ use std::time::{Duration, Instant};
 use crate::failure::Failure;
 use crate::output;
 
-/// How long each measurement lasts.
+/// The time of each measurement.
 const DURATION: Duration = Duration::from_millis(500);
-/// Size of the file that is written and read.
+/// The size of the file that is written and read, in bytes.
 const FILE_SIZE: u64 = 16 << 20;
-/// Size of each write and read.
+/// The size of each write and read, in bytes.
 const BLOCK: usize = 4096;
-/// Most files that are created in one measurement.
+/// The most files that are created in one measurement.
 const MAX_FILES: u64 = 20_000;
-/// File systems in memory, by the type that statfs(2) shows: tmpfs and ramfs.
+/// File systems in DRAM, by the type that statfs(2) shows: tmpfs and ramfs.
 const IN_MEMORY: [u64; 2] = [0x0102_1994, 0x8584_58f6];
 
-/// Operations in the order of the table.
+/// The operations, in the order of the table.
 const OPERATIONS: [&str; 5] = ["create", "4 KiB write + fsync", "4 KiB read", "rename", "unlink"];
 
-/// The table; columns for file systems that are not there are left out.
+/// The table of results. A file system that is not there has no column.
 pub(crate) fn table(mount: &Path) -> Result<String, Failure> {
     let mut head = vec!["operation ".to_owned(), "this mount".to_owned()];
     let mut columns = vec![measure(mount)?];
@@ -47,7 +47,7 @@ pub(crate) fn table(mount: &Path) -> Result<String, Failure> {
     Ok(output::table(&head, &rows).lines().map(|line| format!("   {line}\n")).collect())
 }
 
-/// A directory on the machine's disk that can be written to.
+/// A writable directory on the machine's disk.
 fn disk() -> Option<PathBuf> {
     let home = std::env::var_os("HOME").map(PathBuf::from);
     let places = [Some(PathBuf::from("/var/tmp")), home, std::env::current_dir().ok(), Some("/tmp".into())];
@@ -94,7 +94,7 @@ fn measure_in(dir: &Path) -> io::Result<Vec<f64>> {
     Ok(vec![create, write, read, rename, unlink])
 }
 
-/// Repeats an operation for a while, at most `limit` times; returns how often it was done, and how often per second.
+/// Repeats an operation for a while, at most `limit` times. Returns the count, and the rate per second.
 fn rate(limit: u64, mut operation: impl FnMut(u64) -> io::Result<()>) -> io::Result<(u64, f64)> {
     let started = Instant::now();
     let mut count = 0;

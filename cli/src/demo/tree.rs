@@ -10,29 +10,29 @@ use std::process::{Command, Stdio};
 use crate::failure::Failure;
 use nacre_engine::size;
 
-/// Files that a copy stops at; the demo is to be watched, not waited for.
+/// The most files of a copy, so that the demo stays short.
 const MAX_FILES: usize = 10_000;
-/// Files of a tree that is made up.
+/// The number of files of a generated tree.
 const MADE_UP_FILES: usize = 3_000;
-/// Directories that are no sources.
+/// Names of directories without sources.
 const NO_SOURCES: [&str; 3] = ["target", ".git", "node_modules"];
 
-/// Where sources come from.
+/// The origin of the sources.
 pub(crate) enum Tree {
-    /// A directory, of which at most so many bytes are taken.
+    /// A directory, and the most bytes that are copied from it.
     Found(PathBuf, u64),
-    /// Nothing was found: generated files.
+    /// Generated files, because no sources were found.
     MadeUp,
 }
 
-/// Checksums of what was copied, by path below the tree.
+/// Checksums of the copied files, by path below the tree.
 pub(crate) struct Copied {
     files: BTreeMap<PathBuf, (u64, u32)>,
 }
 
 impl Tree {
-    /// The tree that the user named, or the sources of crates, of Rust itself, of this directory, or C headers:
-    /// whatever there is.
+    /// The tree that the user named. Otherwise the first of these that exists: sources of crates, of Rust itself, of
+    /// this directory, or C headers. An error means that the named tree cannot be read.
     pub(crate) fn choose(named: Option<&Path>, limit: u64) -> Result<Tree, Failure> {
         if let Some(dir) = named {
             let found = fs::read_dir(dir).map_err(|error| Failure::new("demo", dir.display(), error));
@@ -48,7 +48,7 @@ impl Tree {
         Ok(found.map_or(Tree::MadeUp, |place| Tree::Found(place, limit)))
     }
 
-    /// Copies it, and tells about it.
+    /// Copies the tree, and reports it.
     pub(crate) fn copy_to(
         &self,
         to: &Path,
@@ -91,7 +91,7 @@ fn copy_dir(from: &Path, to: &Path, below: &Path, limit: u64, copied: &mut Copie
             fs::create_dir(to.join(&path))?;
             copy_dir(from, to, &path, limit, copied)?;
         } else if kind.is_file() && bytes + entry.metadata()?.len() <= limit {
-            // What changes while it is copied is compared with what was written.
+            // A file that changes during the copy is compared with the written data.
             let content = fs::read(entry.path())?;
             write_file(to, path, &content, copied)?;
         }
@@ -125,7 +125,7 @@ impl Copied {
         (self.files.len(), self.files.values().map(|(bytes, _)| bytes).sum())
     }
 
-    /// Reads every file again; returns how many files and bytes were right.
+    /// Reads every file again. Returns the number of correct files and bytes. An error names the first wrong file.
     pub(crate) fn verify(&self, dir: &Path) -> Result<(usize, u64), Failure> {
         for (path, (bytes, checksum)) in &self.files {
             let path = dir.join(path);
@@ -145,7 +145,7 @@ pub(crate) struct Archive {
     checksum: u32,
 }
 
-/// Archives `dir/tree` with tar, through a pipe that is checksummed before it reaches the file.
+/// Archives `dir/tree` with tar, through a pipe that is checksummed before the data reaches the file.
 pub(crate) fn archive(dir: &Path) -> Result<Archive, Failure> {
     let path = dir.join("tree.tar");
     let failed = |error: io::Error| Failure::new("archive", path.display(), error);
@@ -180,7 +180,7 @@ pub(crate) fn archive(dir: &Path) -> Result<Archive, Failure> {
 }
 
 impl Archive {
-    /// Reads it again.
+    /// Reads the archive again. An error means that it differs from the written data.
     pub(crate) fn verify(&self) -> Result<(), Failure> {
         let content =
             fs::read(&self.path).map_err(|error| Failure::new("verify", self.path.display(), error))?;

@@ -1,4 +1,4 @@
-//! Comparing the tree with what the ledgers say.
+//! Comparison of the tree with the ledgers.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
@@ -8,7 +8,7 @@ use super::operation::{Change, Operation};
 use super::tree::Tree;
 use super::{BLOCK, Plan, TEMPORARY};
 
-/// What a ledger says about one worker: the state that was acknowledged, and the operation in flight.
+/// The expected state of one worker, from its ledger: the acknowledged state, and the operation in flight.
 #[derive(Default)]
 pub(super) struct Expected {
     pub(super) tree: Tree,
@@ -17,8 +17,8 @@ pub(super) struct Expected {
 }
 
 impl Expected {
-    /// Reads a worker's ledger: `begin TIME OPERATION`, then `done`, or `lost` when a check found that it had not
-    /// happened.
+    /// Reads a worker's ledger. It has `begin TIME OPERATION`, then `done`, or `lost` if a check found that the
+    /// operation had not happened.
     pub(super) fn read(ledger: &Path) -> io::Result<Expected> {
         let mut expected = Expected::default();
         for line in BufReader::new(File::open(ledger)?).lines() {
@@ -42,25 +42,25 @@ impl Expected {
     }
 }
 
-/// What a check found to be right.
+/// The result of a successful check.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Checked {
-    /// Operations that had been acknowledged.
+    /// Acknowledged operations.
     pub(crate) acknowledged: u64,
     /// Names compared.
     pub(crate) names: u64,
     /// Bytes compared.
     pub(crate) bytes: u64,
-    /// Operations that were in flight and had happened.
+    /// Operations in flight that had happened.
     pub(crate) kept: u64,
-    /// Operations that were in flight and had not happened.
+    /// Operations in flight that had not happened.
     pub(crate) lost: u64,
-    /// Changes in place that were in flight and had happened in part, where that is allowed.
+    /// Changes in place in flight that had happened in part, if the layout allows that.
     pub(crate) torn: u64,
 }
 
-/// Compares the tree with its ledgers, and settles in the ledgers what became of operations in flight, so that a load
-/// can go on. An error names every difference.
+/// Compares the tree with its ledgers. Records the outcome of operations in flight in the ledgers, so that a load can
+/// continue. An error names every difference.
 pub(crate) fn check(plan: &Plan) -> Result<Checked, String> {
     let mut checked = Checked::default();
     let mut wrong = Vec::new();
@@ -75,7 +75,7 @@ pub(crate) fn check(plan: &Plan) -> Result<Checked, String> {
     if wrong.is_empty() { Ok(checked) } else { Err(wrong.join("\n")) }
 }
 
-/// Gives the differences.
+/// Checks one worker, and returns the differences.
 fn check_worker(plan: &Plan, number: usize, checked: &mut Checked) -> io::Result<Vec<String>> {
     let (dir, ledger) = (plan.worker_dir(number), plan.ledger(number));
     let Expected { tree: before, in_flight, acknowledged } = Expected::read(&ledger)?;
@@ -114,9 +114,9 @@ fn check_worker(plan: &Plan, number: usize, checked: &mut Checked) -> io::Result
     Ok(Vec::new())
 }
 
-/// The file and its old length when it is what it was before an append and a part of what was to come, up to a block's
-/// end: the kernel hands a write that begins within a page that it has not cached to a FUSE server in two pieces, of
-/// which one may be lost while nothing was acknowledged.
+/// The file and its old length, if a crash cut an append at the end of a block; otherwise `None`. The kernel splits a
+/// write that begins within a page that is not cached, and hands a FUSE server two pieces. One piece may be lost while
+/// nothing was acknowledged.
 fn cut_append<'a>(
     operation: &'a Operation,
     before: &Tree,
@@ -131,8 +131,8 @@ fn cut_append<'a>(
     (cut > old && (cut as u64).is_multiple_of(BLOCK) && part.is(real)).then_some((name.as_str(), old as u64))
 }
 
-/// True when what was to be overwritten or made a hole has some words of 8 bytes from before and others from after: a
-/// layout that overwrites in place promises no more, and nothing is different outside of the range.
+/// True if an overwrite or a hole is torn: some words of 8 bytes are old and others new. A layout that overwrites in
+/// place guarantees no more. Data outside the range must not differ.
 fn is_torn(operation: &Operation, before: &Tree, after: &Tree, real: &Tree) -> bool {
     let Operation::Change { name, change: Change::Overwrite { .. } | Change::Punch { .. } } = operation
     else {

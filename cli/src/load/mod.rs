@@ -1,12 +1,12 @@
-//! A load that can be checked after a crash: every operation is written to a ledger on another file system when it
-//! begins and when it is acknowledged, so that the ledger says what must be there afterwards.
+//! A load that can be checked after a crash. A worker writes every operation to a ledger on another file system, at its
+//! begin and at its acknowledgement. So the ledger says which state must be there afterwards.
 //!
 //! - [`Load`]: workers, each in a directory of its own, doing a random sequence of operations until told to stop or
-//!   until the file system fails under them. A [`Worker`] may also be a process of its own.
-//! - `operation`: what they do to files, names, links, directories and attributes; `tree`: what that makes of a directory.
-//! - [`check()`]: compares the tree with the ledger. What was acknowledged must be there byte for byte; the one operation
-//!   of each worker that was in flight must be there wholly or not at all (an append may end at a block's end; what a
-//!   layout overwrites in place may be torn).
+//!   until the file system fails. A [`Worker`] may also be a process of its own.
+//! - `operation`: the operations on files, names, links, directories and attributes; `tree`: the resulting directory.
+//! - [`check()`]: compares the tree with the ledger. Acknowledged data must be there byte for byte. The one operation
+//!   in flight of each worker must be there completely or not at all. Two exceptions: an append may end at a block's
+//!   end, and an overwrite in place may be torn.
 //!
 //! The whole-system tests and the demo share these files.
 
@@ -27,20 +27,21 @@ use check::Expected;
 use operation::{Change, Operation};
 use tree::{Entry, Tree, nested};
 
-/// Size of a block that is overwritten in place.
+/// The size of a block that is overwritten in place, in bytes.
 const BLOCK: u64 = 4096;
-/// Largest record that is appended.
+/// The largest record that is appended, in bytes.
 const MAX_RECORD: u64 = 16 * 1024;
-/// A file that grew to this size is deleted rather than extended.
+/// The size at which a file is deleted rather than extended, in bytes.
 const MAX_FILE: u64 = 256 * 1024;
-/// Largest file that is written at once, and largest hole.
+/// The largest file that is written at once, and the largest hole, in bytes.
 const MAX_PIECE: u64 = 64 * 1024;
-/// Names that a worker keeps at most, and directories among them.
+/// The most names that a worker keeps, and the most directories among them.
 const MAX_NAMES: usize = 48;
 const MAX_DIRECTORIES: usize = 8;
-/// Directories that files are put into; the others stay empty and can be removed.
+/// Directories that receive files; the others stay empty and can be removed.
 const FULL_DIRECTORIES: usize = 3;
-/// Keys and largest value of attributes. All of a file fit where a block is all there is for them.
+/// Attributes: the number of keys, and the largest value in bytes. All attributes of a file fit into one block, the
+/// limit of some layouts.
 const KEYS: u64 = 4;
 const MAX_VALUE: u64 = 800;
 /// The name under which a replacement is written before it is renamed.
@@ -63,7 +64,7 @@ impl Random {
     }
 }
 
-/// Content that a seed stands for.
+/// The content that belongs to a seed.
 fn content(seed: u64, len: u64) -> Vec<u8> {
     let mut random = Random(seed);
     let mut bytes = Vec::with_capacity(len as usize + 8);
@@ -74,24 +75,25 @@ fn content(seed: u64, len: u64) -> Vec<u8> {
     bytes
 }
 
-/// How a load behaves.
+/// The parameters of a load.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
-    /// Where the files go; made if it is not there.
+    /// The directory of the files; created if it does not exist.
     pub(crate) dir: PathBuf,
-    /// Where the ledgers are, on another file system.
+    /// The directory of the ledgers, on another file system.
     pub(crate) ledgers: PathBuf,
     /// Number of workers.
     pub(crate) workers: usize,
-    /// Where the random sequence starts.
+    /// The seed of the random sequence.
     pub(crate) seed: u64,
-    /// Call fsync before an operation counts as acknowledged. Without it, the return of the call must be enough.
+    /// Call fsync before an operation counts as acknowledged. Otherwise the return of the call counts.
     pub(crate) sync: bool,
-    /// The layout overwrites in place, which a crash may tear.
+    /// True if the layout overwrites in place, so that a crash may tear an overwrite.
     pub(crate) in_place: bool,
 }
 
-/// Nanoseconds of the clock that all processes of a machine share; operations begin at such a time in the ledger.
+/// The monotonic clock that all processes of a machine share, in nanoseconds. The ledger records the begin of each
+/// operation with it.
 pub(crate) fn now_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
@@ -115,7 +117,7 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// Starts the workers of a plan, which go on from what their ledgers say.
+    /// Starts the workers of a plan, which continue from their ledgers.
     pub(crate) fn start(plan: &Plan) -> io::Result<Load> {
         let stop = Arc::new(AtomicBool::new(false));
         let acknowledged = Arc::new(AtomicU64::new(0));
@@ -133,8 +135,8 @@ impl Load {
         self.acknowledged.load(Ordering::Relaxed)
     }
 
-    /// Ends the load and returns the operations acknowledged, and the errors that workers met before (none, as long
-    /// as the file system was there).
+    /// Ends the load. Returns the number of acknowledged operations, and the errors of workers before the end (none
+    /// while the file system was there).
     pub(crate) fn stop(self) -> (u64, Vec<io::Error>) {
         self.stop.store(true, Ordering::Relaxed);
         let ends = self.workers.into_iter().map(|worker| worker.join().expect("a worker does not panic"));
@@ -143,7 +145,7 @@ impl Load {
     }
 }
 
-/// Works in a directory of its own.
+/// A worker with a directory of its own.
 pub(crate) struct Worker {
     dir: PathBuf,
     ledger: File,
@@ -155,7 +157,7 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// One that goes on from what its ledger says, and counts what is acknowledged.
+    /// A worker that continues from its ledger, and counts acknowledged operations.
     pub(crate) fn new(plan: &Plan, number: usize, acknowledged: Arc<AtomicU64>) -> io::Result<Worker> {
         fs::create_dir_all(plan.worker_dir(number))?;
         let path = plan.ledger(number);
@@ -173,7 +175,7 @@ impl Worker {
         })
     }
 
-    /// Works until told to stop (an `Interrupted` error) or until an operation fails.
+    /// Works until told to stop (an `Interrupted` error) or until an operation fails (its error).
     pub(crate) fn run(&mut self, stop: &AtomicBool) -> io::Error {
         while !stop.load(Ordering::Relaxed) {
             if let Err(error) = self.one() {
@@ -185,7 +187,7 @@ impl Worker {
 
     fn one(&mut self) -> io::Result<()> {
         let operation = self.choose();
-        // Each line is one write: whoever reads the ledger meanwhile sees whole lines.
+        // Each line is one write, so that a concurrent reader of the ledger sees whole lines.
         self.ledger.write_all(format!("begin {} {}\n", now_ns(), operation.to_line()).as_bytes())?;
         operation.perform(&self.dir, self.sync)?;
         self.ledger.write_all(b"done\n")?;
@@ -275,13 +277,13 @@ impl Worker {
         names[self.random.below(names.len() as u64) as usize].clone()
     }
 
-    /// One of the names that is neither this one nor above it.
+    /// One of `names` that is neither `name` nor above or below it.
     fn other(&mut self, names: &[String], name: &str) -> Option<String> {
         let others: Vec<_> = names.iter().filter(|other| !nested(other, name)).cloned().collect();
         (!others.is_empty()).then(|| self.pick(&others))
     }
 
-    /// A name of its own, a third of them in a directory.
+    /// A new name, in one case of three within a directory.
     fn new_name(&mut self) -> String {
         let name = self.new_name_at_top();
         let mut directories = self.names(|entry| *entry == Entry::Directory);

@@ -1,4 +1,4 @@
-//! What a worker does: on a tree in memory, on a directory, and as a line of the ledger.
+//! The operations of a worker, on a tree in DRAM, on a directory, and as a line of the ledger.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -22,11 +22,11 @@ pub(super) enum Change {
         block: u64,
         seed: u64,
     },
-    /// Cut it off, or let it grow by a hole.
+    /// Shorten the file, or extend it by a hole.
     Truncate {
         len: u64,
     },
-    /// Make a range a hole.
+    /// Punch a hole.
     Punch {
         offset: u64,
         len: u64,
@@ -50,18 +50,18 @@ pub(super) enum Operation {
         name: String,
         change: Change,
     },
-    /// Write a new file beside, rename it over the name.
+    /// Write a temporary file, and rename it over the name.
     Replace {
         name: String,
         seed: u64,
         len: u64,
     },
-    /// Give something another name, maybe that of another file.
+    /// Rename an entry, possibly over a file.
     Rename {
         from: String,
         to: String,
     },
-    /// Let two things swap their names.
+    /// Exchange the names of two entries.
     Exchange {
         one: String,
         other: String,
@@ -86,7 +86,7 @@ pub(super) enum Operation {
 }
 
 impl Change {
-    /// The verb, and what follows the name of the file.
+    /// The verb, and the words after the name of the file.
     fn to_words(&self) -> (&'static str, String) {
         match self {
             Change::Append { seed, len } => ("append", format!("{seed} {len}")),
@@ -191,7 +191,7 @@ impl Operation {
         })
     }
 
-    /// Does it to the expected state.
+    /// Applies the operation to the expected state.
     pub(super) fn apply(&self, tree: &mut Tree) {
         match self {
             Operation::Change { name, change } => {
@@ -213,7 +213,7 @@ impl Operation {
         }
     }
 
-    /// Does it to the real directory, and makes it durable as `sync` says.
+    /// Applies the operation to the real directory, and makes it durable as `sync` says.
     pub(super) fn perform(&self, dir: &Path, sync: bool) -> io::Result<()> {
         let changed: &[&String] = match self {
             Operation::Change { name, change } => return change.perform(&dir.join(name), sync),

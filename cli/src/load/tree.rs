@@ -1,5 +1,5 @@
-//! What a worker's directory holds: the names, and behind those of files the contents, which several names may share.
-//! The same type is what the ledger says and what is found.
+//! The state of a worker's directory: names, and the contents of files, which several names may share. The same type
+//! holds the expected and the real state.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,24 +7,24 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// What a name stands for.
+/// The entry of a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Entry {
     Directory,
-    /// Where it leads.
+    /// The target.
     Symlink(String),
-    /// The number of its contents in [`Tree::files`].
+    /// The number of the file's contents in [`Tree::files`].
     File(u64),
 }
 
-/// What a file holds.
+/// The data and attributes of a file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Contents {
     pub(super) bytes: Vec<u8>,
     pub(super) xattrs: BTreeMap<String, Vec<u8>>,
 }
 
-/// Names are paths below the worker's directory.
+/// A directory tree. Names are paths below the worker's directory.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Tree {
     pub(super) names: BTreeMap<String, Entry>,
@@ -32,19 +32,19 @@ pub(super) struct Tree {
     next: u64,
 }
 
-/// Where a path is after `from` has become `to`, with everything below it.
+/// The new path of an entry after `from` has become `to`, with everything below it; `None` for other paths.
 fn moved(path: &str, from: &str, to: &str) -> Option<String> {
     let rest = path.strip_prefix(from)?;
     (rest.is_empty() || rest.starts_with('/')).then(|| format!("{to}{rest}"))
 }
 
-/// True when one of two paths is the other one or leads to it.
+/// True if one of two paths is the other one or leads to it.
 pub(super) fn nested(one: &str, other: &str) -> bool {
     moved(one, other, "").is_some() || moved(other, one, "").is_some()
 }
 
 impl Tree {
-    /// The contents behind a name of a file.
+    /// The contents of a file.
     pub(super) fn file(&self, name: &str) -> Option<&Contents> {
         match self.names.get(name)? {
             Entry::File(number) => self.files.get(number),
@@ -52,7 +52,7 @@ impl Tree {
         }
     }
 
-    /// The same, to change them.
+    /// The contents of a file, to change them.
     pub(super) fn file_mut(&mut self, name: &str) -> Option<&mut Contents> {
         match self.names.get(name)? {
             Entry::File(number) => self.files.get_mut(number),
@@ -60,7 +60,7 @@ impl Tree {
         }
     }
 
-    /// A new file, over what has the name.
+    /// Makes a new file, in the place of the entry with the name.
     pub(super) fn put(&mut self, name: &str, bytes: Vec<u8>) {
         self.next += 1;
         self.files.insert(self.next, Contents { bytes, xattrs: BTreeMap::new() });
@@ -68,7 +68,7 @@ impl Tree {
         self.forget_unnamed();
     }
 
-    /// One more name for a file.
+    /// Adds a name to a file.
     pub(super) fn link(&mut self, from: &str, to: &str) {
         if let Some(entry) = self.names.get(from).cloned() {
             self.names.insert(to.to_owned(), entry);
@@ -80,7 +80,7 @@ impl Tree {
         self.forget_unnamed();
     }
 
-    /// As rename(2): of two names of one file, both stay.
+    /// Renames as rename(2) does: two names of one file both stay.
     pub(super) fn rename(&mut self, from: &str, to: &str) {
         let same = matches!(self.names.get(from), Some(Entry::File(_)))
             && self.names.get(from) == self.names.get(to);
@@ -115,7 +115,7 @@ impl Tree {
         self.files.values().map(|file| file.bytes.len() as u64).sum()
     }
 
-    /// What a directory holds. A file whose count of links is not that of its names is an error.
+    /// Reads a directory. A file whose link count is not the number of its names is an error.
     pub(super) fn read(dir: &Path) -> io::Result<Tree> {
         let mut tree = Tree::default();
         let mut links = BTreeMap::new();
@@ -152,7 +152,7 @@ impl Tree {
         Ok(())
     }
 
-    /// The first name of each file: what tells two trees apart whose files have the same contents, and other links.
+    /// The first name of each file. It tells apart two trees with the same contents and different links.
     fn first_names(&self) -> BTreeMap<u64, &str> {
         let mut first = BTreeMap::new();
         for (name, entry) in &self.names {
@@ -163,12 +163,12 @@ impl Tree {
         first
     }
 
-    /// True when a tree that was found is this one.
+    /// True if the real tree is this one.
     pub(super) fn is(&self, real: &Tree) -> bool {
         self.differences(real).is_empty()
     }
 
-    /// What is not as it should be in a tree that was found.
+    /// The differences of the real tree from this one, in words.
     pub(super) fn differences(&self, real: &Tree) -> Vec<String> {
         let (mut wrong, first, first_real) = (Vec::new(), self.first_names(), real.first_names());
         for (name, entry) in &self.names {
@@ -196,7 +196,7 @@ fn read_file(path: &Path) -> io::Result<Contents> {
     let mut list = vec![0_u8; 64 << 10];
     let len = rustix::fs::listxattr(path, &mut list[..])?;
     for name in list[..len].split(|byte| *byte == 0).map(String::from_utf8_lossy) {
-        // Others, such as those of a security module, are not ours.
+        // Other attributes, such as those of a security module, do not count.
         if name.starts_with("user.") {
             let mut value = vec![0_u8; 64 << 10];
             let len = rustix::fs::getxattr(path, &*name, &mut value[..])?;

@@ -1,4 +1,4 @@
-//! Changing a running mount: the flags of the kernel, the settings of tiers, and those of our write buffer.
+//! Changes of a running mount: the flags of the kernel, the settings of tiers, and those of the write buffer.
 
 use nacre::TierSettings;
 use nacre_fuse::mounts::MountEntry;
@@ -7,8 +7,8 @@ use rustix::mount::MountFlags;
 use super::{MountSettings, PLAIN, TIER_SETTINGS, as_option, tier_options};
 
 impl MountSettings {
-    /// The flags of the kernel that a mount with these has after this remount. A flag that is not named stays as it is.
-    /// With `all`, as mount(8) hands flags on, it is off, except for that of access times.
+    /// The kernel's flags of a mount with these settings after this remount. A flag that is not named stays. With
+    /// `all`, as mount(8) hands flags on, it is off, except for read-only and access times.
     pub(crate) fn flags_after(&self, is: MountFlags, all: bool) -> MountFlags {
         let named = |words: &[&str]| self.plain_named.iter().any(|word| words.contains(word));
         let flags = [
@@ -29,7 +29,7 @@ impl MountSettings {
         after
     }
 
-    /// Takes up what the kernel says of a mount.
+    /// Adopts the kernel's flags of a mount.
     pub(crate) fn take_up_flags(&mut self, entry: &MountEntry) {
         let is = kernel_flags(entry);
         self.read_only = is.contains(MountFlags::RDONLY);
@@ -37,20 +37,21 @@ impl MountSettings {
         self.no_symlinks = is.contains(MountFlags::NOSYMFOLLOW);
         self.no_atime = is.contains(MountFlags::NOATIME);
         for (setting, flag) in [(&mut self.dev, MountFlags::NODEV), (&mut self.suid, MountFlags::NOSUID)] {
-            // A flag that was never named stays so while it is off.
+            // A flag that was never named stays unnamed while it is off.
             *setting = if is.contains(flag) { Some(false) } else { setting.and(Some(true)) };
         }
     }
 
-    /// The settings of a running mount after a remount, and the settings that the remount names. Those of tiers and of
-    /// our write buffer can be changed, except for the buffer's size. Any other named setting must be as `self` or the
-    /// kernel says. Flags of the kernel are the matter of [`flags_after`](MountSettings::flags_after).
+    /// The settings of a running mount after a remount, and the settings that the remount names. A remount can change
+    /// settings of tiers and of the write buffer, except for the buffer's size. Any other named setting must be as in
+    /// `self` or in the kernel, otherwise the remount is an error. Flags of the kernel are the matter of
+    /// [`flags_after`](MountSettings::flags_after).
     pub(crate) fn remounted(
         &self,
         asked: &MountSettings,
         kernel: &[String],
     ) -> Result<(MountSettings, String), String> {
-        // Which tiers there are is looked at below.
+        // The tiers themselves are checked below.
         let without_tiers =
             |settings: &MountSettings| MountSettings { tiers: Vec::new(), ..settings.clone() };
         let (is, wanted) = (without_tiers(self).to_string(), without_tiers(asked).to_string());
@@ -68,7 +69,7 @@ impl MountSettings {
         if asked.plain_named.contains(&"async") && self.sync && !asked.sync {
             return Err("\"async\" cannot be had while it is mounted; unmount it and mount it anew".into());
         }
-        // What the words of a running mount do not show.
+        // Settings that the options of a running mount do not show.
         if asked.emulation.is_some() || asked.log.is_some() {
             return Err(
                 "\"emulate\" and \"log\" cannot be changed while it is mounted; unmount it and mount it anew"
@@ -103,7 +104,7 @@ impl MountSettings {
         Ok((changed, named.collect::<Vec<_>>().join(",")))
     }
 
-    /// Takes up the settings of tiers that were named.
+    /// Adopts the named settings of tiers.
     fn change_tier_settings(&mut self, asked: &TierSettings) {
         let is = self.tier_settings;
         self.tier_settings = TierSettings {
@@ -122,7 +123,7 @@ impl MountSettings {
     }
 }
 
-/// The flags of a mount, as the kernel's table shows them; read-only is what its file system is.
+/// The flags of a mount, as in the kernel's table. The read-only flag is that of the file system.
 pub(crate) fn kernel_flags(entry: &MountEntry) -> MountFlags {
     let names = [
         ("nodev", MountFlags::NODEV),

@@ -1,7 +1,7 @@
-//! Options that other file systems have and that change nothing here: what they ask for is so anyway, or cannot be had and does
-//! no harm. A line of fstab that names one works, and a person is told.
+//! Options that other file systems have and that change nothing here. Their request is met anyway, or cannot be met and
+//! does no harm. A line of fstab with such an option works, and the user gets a notice.
 
-/// Options and why they change nothing.
+/// Options, each with the reason that it changes nothing.
 const REASONS: [(&str, &str); 10] = [
     ("nodiratime", "times of access of directories follow relatime, and noatime turns all of them off"),
     ("strictatime", "times of access are noted as with relatime"),
@@ -15,7 +15,7 @@ const REASONS: [(&str, &str); 10] = [
     ("dax", DAX),
 ];
 
-/// The same of options with a value.
+/// Options with a value, each with the reason that it changes nothing.
 const REASONS_WITH_VALUE: [(&str, &str); 10] = [
     ("errors", "what is damaged gives errors, and the rest is served"),
     ("commit", "writes are durable when they return; with lazy, lazy_age says when they are"),
@@ -34,11 +34,11 @@ const DISCARD: &str = "disks are told what is free by fstrim(8) and nacre tier t
 const DAX: &str = "the server has the device mapped, the kernel has pages of files";
 const LABELS: &str = "labels are those of files";
 
-/// Options that ask for what is so anyway.
+/// Options whose request is met anyway.
 const SO_ANYWAY: [&str; 7] =
     ["acl", "user_xattr", "nodiscard", "nolazytime", "nomand", "noiversion", "noquota"];
 
-/// Why a known option changes nothing, in a sentence.
+/// The reason that a known option changes nothing, as a sentence.
 pub(super) fn reason(option: &str) -> Option<String> {
     let (reasons, name) = match option.split_once('=') {
         Some((name, _)) => (&REASONS_WITH_VALUE[..], name),
@@ -48,7 +48,7 @@ pub(super) fn reason(option: &str) -> Option<String> {
     Some(format!("the option {option:?} has no effect: {reason}"))
 }
 
-/// True for what needs no words.
+/// True for an option that needs no notice.
 pub(super) fn is_so_anyway(option: &str) -> bool {
     SO_ANYWAY.contains(&option)
 }

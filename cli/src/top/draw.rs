@@ -1,6 +1,6 @@
-//! How a snapshot looks: a pure function of it, the one before, and the size of the screen.
+//! The picture of a snapshot: a pure function of it, the one before, and the size of the screen.
 //!
-//! With a snapshot before it, traffic is in a second since then; without one it is since the mount.
+//! With an earlier snapshot, traffic is the rate per second since then, otherwise the total since the mount.
 
 use nacre_engine::size;
 use ratatui::Frame;
@@ -12,20 +12,20 @@ use ratatui::widgets::Paragraph;
 use super::snapshot::{Ages, HotFile, Mover, Place, Snapshot};
 use crate::{mover, output};
 
-/// Characters of a bar that shows how full a place is.
+/// The width of a bar that shows how full a place is, in characters.
 const BAR: usize = 10;
 /// Blanks between columns.
 const GAP: usize = 2;
-/// Of a last column as much shows at least, where it is longer.
+/// The shown characters of a longer last column, at least.
 const CUT: usize = 12;
-/// What the keys do.
+/// The help for keys.
 const KEYS: &str = "q: quit   space: look again";
 
-/// Draws a snapshot on the whole screen: what fits, from the top on.
+/// Draws a snapshot on the whole screen: as much as fits, from the top.
 pub(crate) fn draw(frame: &mut Frame<'_>, previous: Option<&Snapshot>, now: &Snapshot) {
     let area = frame.area();
     let lines = lines(previous, now, usize::from(area.width));
-    // One line alone is worth more than what the keys do.
+    // A single line is worth more than the help for keys.
     let keys = u16::from(area.height > 1);
     let body = Rect { height: area.height - keys, ..area };
     frame.render_widget(Paragraph::new(Text::from(lines)), body);
@@ -33,14 +33,14 @@ pub(crate) fn draw(frame: &mut Frame<'_>, previous: Option<&Snapshot>, now: &Sna
     frame.render_widget(Paragraph::new(Line::styled(KEYS, dim())), foot);
 }
 
-/// The same as text, as wide as it is.
+/// A snapshot as text, without a limit on the width.
 pub(crate) fn text(previous: Option<&Snapshot>, now: &Snapshot) -> String {
     let lines = lines(previous, now, usize::MAX);
     lines.iter().map(|line| format!("{}\n", line.to_string().trim_end())).collect()
 }
 
 fn lines(previous: Option<&Snapshot>, now: &Snapshot, width: usize) -> Vec<Line<'static>> {
-    // Another process counts anew.
+    // A new server process starts its counters again.
     let previous = previous.filter(|previous| previous.pid == now.pid && previous.at_ms < now.at_ms);
     let since = Since { previous, ms: previous.map_or(0, |previous| now.at_ms - previous.at_ms) };
     let when = if previous.is_some() { "" } else { "; traffic since the mount" };
@@ -61,14 +61,14 @@ fn lines(previous: Option<&Snapshot>, now: &Snapshot, width: usize) -> Vec<Line<
     lines
 }
 
-/// What happened since another snapshot, or since the mount.
+/// The changes since another snapshot, or since the mount.
 struct Since<'s> {
     previous: Option<&'s Snapshot>,
     ms: u64,
 }
 
 impl Since<'_> {
-    /// The difference in a second, or all of it.
+    /// The change per second, or the total without an earlier snapshot.
     fn rate(&self, now: u64, before: impl Fn(&Snapshot) -> Option<u64>) -> u64 {
         match self.previous {
             None => now,
@@ -87,7 +87,7 @@ impl Since<'_> {
         if self.previous.is_some() { "/s" } else { "" }
     }
 
-    /// The share of hits among hits and misses, lately where there were any, else of all.
+    /// The share of hits among hits and misses: since the last snapshot if there were any, otherwise since the mount.
     fn hits(&self, now: (u64, u64), before: impl Fn(&Snapshot) -> Option<(u64, u64)>) -> String {
         let before = self.previous.and_then(before).unwrap_or_default();
         let lately = (now.0.saturating_sub(before.0), now.1.saturating_sub(before.1));
@@ -262,7 +262,7 @@ fn age(ms: u64) -> String {
     }
 }
 
-/// Part of a table. Where there is no room for all, those of the largest rank go first; rank 0 stays.
+/// A column of a table. If not all fit, those of the largest rank are left out first; rank 0 stays.
 struct Column {
     head: &'static str,
     rank: u8,
@@ -290,7 +290,7 @@ impl Column {
     }
 }
 
-/// A table of what of it fits.
+/// A table of the columns that fit.
 fn table(mut columns: Vec<Column>, width: usize) -> Vec<Line<'static>> {
     while taken(&columns) > width {
         match columns.iter().map(|column| column.rank).max() {
@@ -308,7 +308,7 @@ fn table(mut columns: Vec<Column>, width: usize) -> Vec<Line<'static>> {
     lines
 }
 
-/// What columns take. The end of a long last one may be cut.
+/// The width of columns in characters. The end of a long last column may be cut.
 fn taken(columns: &[Column]) -> usize {
     let width = |(at, column): (usize, &Column)| match at + 1 == columns.len() && column.is_left {
         true => column.width().min(CUT),

@@ -1,7 +1,7 @@
-//! `nacre top`: what a mounted file system does, again and again.
+//! `nacre top`: the activity of a mounted file system, refreshed periodically.
 //!
-//! - `snapshot`: what the mount says at one time.
-//! - `draw`: how that looks.
+//! - `snapshot`: the state of the mount at one time.
+//! - `draw`: the picture of it.
 
 mod draw;
 mod snapshot;
@@ -24,16 +24,16 @@ use crate::failure::Failure;
 use crate::names::Names;
 use crate::{mounted, output};
 
-/// What a mount is asked for how hot files are.
+/// The attribute with the access statistics of a mount's files.
 const TEMPERATURE: &str = "system.nacre.temperature";
-/// What is waited between two looks, in seconds: by default, at least, and at most.
+/// The interval between snapshots, in seconds: the default, the least, and the most.
 const INTERVAL: f64 = 1.0;
 const SHORTEST: f64 = 0.1;
 const LONGEST: f64 = 86_400.0;
-/// How long a signal waits for what is being drawn: a terminal that takes nothing must not keep it.
+/// The time that a signal waits for a drawing in progress. A terminal that takes no output must not delay it longer.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// What `nacre top` is told.
+/// Arguments of `nacre top`.
 #[derive(Debug, Args)]
 pub(crate) struct TopArgs {
     /// Print one look at it as text, as it also does where standard output is no terminal
@@ -60,7 +60,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Shows a mount until somebody ends it, it ends, or often enough.
+/// Shows a mount until the user ends it, the mount ends, or the count is reached.
 pub(crate) fn run(args: &TopArgs) -> Result<(), Failure> {
     let mount = mounted::mountpoint("top", &args.path)?;
     let interval = args.interval.unwrap_or(Duration::from_secs_f64(INTERVAL));
@@ -77,7 +77,7 @@ pub(crate) fn run(args: &TopArgs) -> Result<(), Failure> {
     })
 }
 
-/// For who reads later: lines of JSON, or text.
+/// Prints lines of JSON, or text, to be read later.
 fn print(args: &TopArgs, mount: &Path, interval: Duration) -> Result<(), Failure> {
     let endless = if args.interval.is_some() { u64::MAX } else { 1 };
     let count = args.count.unwrap_or(endless);
@@ -101,9 +101,9 @@ fn print(args: &TopArgs, mount: &Path, interval: Duration) -> Result<(), Failure
     Ok(())
 }
 
-/// Asks a mount; fails in words when it is not there any more.
+/// Takes a snapshot of a mount. An error means that the mount is gone or does not answer.
 fn look(mount: &Path, names: &mut Names) -> Result<Snapshot, Failure> {
-    // Words beside what is drawn would spoil it.
+    // A notice would spoil the picture.
     let ask =
         |question| mounted::ask_silently("top", mount, question).map_err(|failure| explain(mount, failure));
     let temperature = |info| ask(TEMPERATURE).map(|temperature| (info, temperature));
@@ -117,7 +117,7 @@ fn look(mount: &Path, names: &mut Names) -> Result<Snapshot, Failure> {
     Ok(snapshot)
 }
 
-/// Why a mount does not answer.
+/// The failure of a query, with a gone mount told apart.
 fn explain(mount: &Path, failure: Failure) -> Failure {
     match mounted::all() {
         Ok(mounts) if mounts.iter().all(|other| other.mountpoint != mount) => {
@@ -127,16 +127,16 @@ fn explain(mount: &Path, failure: Failure) -> Failure {
     }
 }
 
-/// Why nothing is shown any more.
+/// The reason for the end of the display.
 enum Ended {
     Terminal(io::Error),
     Mount(Failure),
 }
 
-/// The terminal, which is as it was before when this is gone, or a signal ends the process.
+/// The terminal. Its former state returns when this is dropped, or when a signal ends the process.
 struct Screen {
     terminal: DefaultTerminal,
-    /// Held by who draws.
+    /// Locked during a drawing. True while the terminal is in use by the display.
     is_ours: Arc<Mutex<bool>>,
 }
 
@@ -144,7 +144,7 @@ impl Screen {
     fn begin() -> Result<Screen, Ended> {
         // Before any thread exists: they inherit it.
         let signals = Signals::hold_back();
-        // What was changed when a later step fails is put back.
+        // If a later step fails, the changes so far are undone.
         let terminal = ratatui::try_init().inspect_err(|_| put_back()).map_err(Ended::Terminal)?;
         let screen = Screen { terminal, is_ours: Arc::new(Mutex::new(true)) };
         let is_ours = Arc::clone(&screen.is_ours);
@@ -172,7 +172,7 @@ impl Screen {
         self.terminal.draw(|frame| draw::draw(frame, previous, now)).map(drop).map_err(Ended::Terminal)
     }
 
-    /// Waits for the next look, or a key that asks for it; false when one ends it.
+    /// Waits for the next snapshot, or a key that requests it; false if a key ends the display.
     fn wait(
         &mut self,
         interval: Duration,
@@ -203,13 +203,13 @@ impl Drop for Screen {
     }
 }
 
-/// Waits for a signal that ends the process, and puts the terminal back before it does.
+/// Waits for a signal that ends the process, and restores the terminal first.
 fn end_at(signals: &Signals, is_ours: &Mutex<bool>) {
     let signal = signals.wait();
     let until = Instant::now() + PATIENCE;
     let is_ours = loop {
         match is_ours.try_lock() {
-            // Nobody draws any more, from here to the end.
+            // No drawing starts from here to the end.
             Ok(is_ours) => break Some(is_ours),
             Err(TryLockError::Poisoned(poisoned)) => break Some(poisoned.into_inner()),
             Err(TryLockError::WouldBlock) if Instant::now() >= until => break None,
@@ -219,13 +219,13 @@ fn end_at(signals: &Signals, is_ours: &Mutex<bool>) {
     match &is_ours {
         Some(is_ours) if **is_ours => put_back(),
         Some(_) => {}
-        // What takes no words may still be told not to be raw.
+        // A terminal that takes no output can still leave raw mode.
         None => drop(terminal::disable_raw_mode()),
     }
     signals.end_by(signal)
 }
 
-/// Makes the terminal what it was before. One that is gone cannot be told so, and no error matters then.
+/// Restores the terminal. Errors are ignored, because a terminal that is gone needs no restoring.
 fn put_back() {
     let _ = ratatui::try_restore();
     let _ = execute!(io::stdout(), cursor::Show);
@@ -235,7 +235,7 @@ fn lock(is_ours: &Mutex<bool>) -> MutexGuard<'_, bool> {
     is_ours.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What a key asks for.
+/// The action of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Key {
     End,

@@ -1,6 +1,6 @@
-//! What a mount says of itself at one time, in the shape that is drawn: places, the mover, caches, and hot files.
+//! The state of a mount at one time, in the shape that is drawn: places, the mover, caches, and hot files.
 //!
-//! Counters are since the mount; what happened lately is the difference of two snapshots.
+//! Counters count since the mount; recent activity is the difference of two snapshots.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -14,38 +14,38 @@ pub(crate) struct Snapshot {
     pub(crate) mountpoint: String,
     pub(crate) device: String,
     pub(crate) preset: String,
-    /// The process that serves it: another one has counters of its own.
+    /// The process that serves the mount. A new process has counters of its own.
     pub(crate) pid: u64,
     /// Milliseconds since 1970.
     pub(crate) at_ms: u64,
-    /// Persistent memory, DRAM, and each tier.
+    /// PM, DRAM, and each tier.
     pub(crate) places: Vec<Place>,
     pub(crate) mover: Option<Mover>,
     pub(crate) buffer: Option<Buffer>,
-    /// None while blocks move, and where there is no mover.
+    /// `None` while blocks move, and without a mover.
     pub(crate) temperature: Option<Temperature>,
 }
 
-/// Where data can be.
+/// A place for data.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub(crate) struct Place {
     /// `pm`, `dram`, or `tier 1`.
     pub(crate) name: String,
-    /// Where that is.
+    /// The device of the place.
     pub(crate) device: String,
-    /// What is the matter with it, where something is.
+    /// The problem of the place, if any, otherwise empty.
     pub(crate) state: String,
     pub(crate) size: u64,
     pub(crate) used: u64,
-    /// Bytes that were read there; of persistent memory known while there are tiers.
+    /// Bytes that were read there. For PM, known only if there are tiers.
     pub(crate) read: Option<u64>,
     pub(crate) written: Option<u64>,
-    /// Accesses; of tiers only.
+    /// Accesses; for tiers only.
     pub(crate) reads: Option<u64>,
     pub(crate) writes: Option<u64>,
 }
 
-/// The mover, as the mount tells of it.
+/// The mover, as the mount reports it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Mover {
@@ -73,7 +73,7 @@ pub(crate) struct Mover {
     pub(crate) failure: Option<String>,
 }
 
-/// What waits to be moved.
+/// The queue of the mover.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Queue {
@@ -88,7 +88,7 @@ pub(crate) struct Queue {
 #[serde(default)]
 pub(crate) struct Buffer {
     pub(crate) size: u64,
-    /// All of it waits to be written back, or was a moment ago.
+    /// Bytes in the buffer; all of them wait for writeback, or did a moment ago.
     pub(crate) used: u64,
     pub(crate) written_lazily: u64,
     pub(crate) written_eagerly: u64,
@@ -99,7 +99,7 @@ pub(crate) struct Buffer {
     pub(crate) stalls: u64,
 }
 
-/// How hot files are.
+/// Access statistics of files.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Temperature {
     pub(crate) ages_s: Vec<u64>,
@@ -108,7 +108,7 @@ pub(crate) struct Temperature {
     pub(crate) hottest: Vec<HotFile>,
 }
 
-/// Files younger than each age, and last those that are older.
+/// Files younger than each age, and finally the older ones.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Ages {
     pub(crate) files: Vec<u64>,
@@ -119,7 +119,7 @@ pub(crate) struct Ages {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct HotFile {
     pub(crate) inode: u64,
-    /// Its name, where it was found.
+    /// The name of the file, if it was found.
     #[serde(default)]
     pub(crate) name: Option<String>,
     pub(crate) size: u64,
@@ -128,7 +128,7 @@ pub(crate) struct HotFile {
     pub(crate) written_ago_ms: Option<u64>,
 }
 
-/// A tier, as the mount tells of it.
+/// A tier, as the mount reports it.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct TierAnswer {
@@ -168,7 +168,7 @@ impl TierAnswer {
 }
 
 impl Snapshot {
-    /// From what a mount answers about itself, and about temperatures.
+    /// The snapshot in a mount's answers about itself and about access statistics.
     pub(crate) fn of(
         mountpoint: &str,
         at_ms: u64,
@@ -199,7 +199,7 @@ impl Snapshot {
 }
 
 impl Snapshot {
-    /// Adds the names of the files whose numbers are told.
+    /// Adds file names to the inode numbers.
     pub(crate) fn name_files(&mut self, names: &mut Names) {
         let hottest = self.temperature.iter_mut().flat_map(|temperature| &mut temperature.hottest);
         let mut hottest: Vec<&mut HotFile> = hottest.collect();
@@ -214,7 +214,7 @@ impl Snapshot {
     }
 }
 
-/// Persistent memory; the mount tells of space with `below` bytes of tiers in it.
+/// The place PM. The space in the mount's answer includes `below` bytes of tiers.
 fn memory(info: &Value, below: u64, mover: Option<&Mover>) -> Place {
     let space = |field: &str| info["space"][field].as_u64().unwrap_or(0);
     let size = space("total").saturating_sub(below);
@@ -222,7 +222,7 @@ fn memory(info: &Value, below: u64, mover: Option<&Mover>) -> Place {
         Some(mover) => (size as f64 * mover.usage_percent / 100.0) as u64,
         None => size.saturating_sub(space("available")),
     };
-    // What an emulation counts stands in where there are no tiers.
+    // The counter of an emulation is used if there are no tiers.
     let stored = info["device"]["counters"]["bytes_stored"].as_u64();
     Place {
         name: "pm".to_owned(),
@@ -235,7 +235,7 @@ fn memory(info: &Value, below: u64, mover: Option<&Mover>) -> Place {
     }
 }
 
-/// The write buffer, and blocks of tiers with the buffers that they are moved in, where there are any.
+/// The place DRAM: the write buffer, cached blocks of tiers, and transfer buffers; `None` without a mover and a buffer.
 fn dram(mover: Option<&Mover>, buffer: Option<&Buffer>) -> Option<Place> {
     if mover.is_none() && buffer.is_none() {
         return None;
@@ -259,7 +259,7 @@ pub(crate) mod tests {
 
     use super::Snapshot;
 
-    /// What a mount with a buffer and two tiers answers.
+    /// The answers of a mount with a buffer and two tiers.
     pub(crate) fn answer() -> (Value, Value) {
         let info = json!({
             "device": { "name": "/dev/pmem0", "counters": null },

@@ -1,4 +1,4 @@
-//! Loom's primitives in the shape of those that ship, and orders of memory that a test can take away.
+//! Loom's primitives in the shape of the shipped ones, with orderings that a test can weaken.
 
 use std::cell::Cell;
 use std::ops::{Deref, DerefMut};
@@ -6,14 +6,14 @@ use std::sync::{PoisonError, TryLockError};
 
 use loom::sync;
 
-/// An order that [`fails_without`] takes away.
+/// An ordering that [`fails_without`] weakens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Weakening {
     /// Loads that acquire are relaxed.
     AcquireLoads,
     /// Stores that release are relaxed.
     ReleaseStores,
-    /// Exchanges and sums are relaxed.
+    /// Read-modify-write operations are relaxed.
     Updates,
     /// Fences that acquire do nothing.
     AcquireFences,
@@ -24,15 +24,15 @@ pub enum Weakening {
 // Loom runs all threads of a model on one thread of the machine.
 thread_local!(static WEAKENED: Cell<Option<Weakening>> = const { Cell::new(None) });
 
-/// Tries all interleavings of a model in which a thread is interrupted at most `preemptions` times, with all values that
-/// its loads may see.
+/// Explores all interleavings of a model in which a thread is interrupted at most `preemptions` times, with all values
+/// that its loads may see.
 pub fn explore(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
     builder.check(model);
 }
 
-/// Whether a model fails without one kind of order.
+/// Whether a model fails without one kind of ordering.
 pub fn fails_without(weakening: Weakening, model: fn()) -> bool {
     struct Restore;
     impl Drop for Restore {
@@ -83,7 +83,7 @@ pub mod atomic {
 
     macro_rules! atomic {
         ($name:ident, $value:ty, { $($more:tt)* }) => {
-            /// An atomic value whose orders a test can take away.
+            /// An atomic value with orderings that a test can weaken.
             #[derive(Debug)]
             pub struct $name(atomic::$name);
 
@@ -94,7 +94,7 @@ pub mod atomic {
             }
 
             impl $name {
-                /// With this value.
+                /// An atomic with this value.
                 pub fn new(value: $value) -> $name {
                     $name(atomic::$name::new(value))
                 }
@@ -104,17 +104,17 @@ pub mod atomic {
                     self.0.load(load_order(order))
                 }
 
-                /// Sets it.
+                /// Sets the value.
                 pub fn store(&self, value: $value, order: Ordering) {
                     self.0.store(value, store_order(order));
                 }
 
-                /// Sets it, and gives what it was.
+                /// Sets the value and returns the old one.
                 pub fn swap(&self, value: $value, order: Ordering) -> $value {
                     self.0.swap(value, update_order(order))
                 }
 
-                /// Sets it where it is `old`.
+                /// Sets the value if it is `old`.
                 pub fn compare_exchange_weak(
                     &self,
                     old: $value,
@@ -125,7 +125,7 @@ pub mod atomic {
                     self.0.compare_exchange_weak(old, new, update_order(success), load_order(failure))
                 }
 
-                /// Sets it to what `change` makes of it, if anything.
+                /// Sets the value to the result of `change`, if any.
                 pub fn fetch_update(
                     &self,
                     success: Ordering,
@@ -143,7 +143,7 @@ pub mod atomic {
     macro_rules! number {
         ($name:ident, $value:ty) => {
             atomic!($name, $value, {
-                /// Adds; gives what it was, as the next ones do.
+                /// Adds and returns the old value, as the next operations do.
                 pub fn fetch_add(&self, value: $value, order: Ordering) -> $value {
                     self.0.fetch_add(value, update_order(order))
                 }
@@ -158,12 +158,12 @@ pub mod atomic {
                     self.0.fetch_or(value, update_order(order))
                 }
 
-                /// Keeps the greater.
+                /// Keeps the greater value.
                 pub fn fetch_max(&self, value: $value, order: Ordering) -> $value {
                     self.0.fetch_max(value, update_order(order))
                 }
 
-                /// Keeps bits.
+                /// Keeps the given bits.
                 pub fn fetch_and(&self, value: $value, order: Ordering) -> $value {
                     self.0.fetch_and(value, update_order(order))
                 }
@@ -187,13 +187,13 @@ pub mod hint {
 pub mod thread {
     pub use loom::thread::{Builder, JoinHandle, spawn, yield_now};
 
-    /// Time stands still in a model.
+    /// Yields, because time stands still in a model.
     pub fn sleep(_time: std::time::Duration) {
         yield_now();
     }
 }
 
-/// Another thread may go on here. Loom tries that at its own primitives only.
+/// A point where another thread may run. Loom tries that at its own primitives only.
 pub fn point() {}
 
 /// Threads of a model have no numbers of their own.
@@ -205,24 +205,24 @@ pub fn explored_thread() -> Option<usize> {
 #[derive(Debug)]
 pub struct Mutex<T>(sync::Mutex<T>);
 
-/// The right to use what a [`Mutex`] guards. It is there except while a condition variable waits with it.
+/// The guard of a [`Mutex`]. It is present except while a condition variable waits with it.
 #[derive(Debug)]
 pub struct MutexGuard<'a, T>(Option<sync::MutexGuard<'a, T>>);
 
 pub use loom::sync::{RwLockReadGuard, RwLockWriteGuard};
 
 impl<T> Mutex<T> {
-    /// An open lock.
+    /// A free lock.
     pub fn new(value: T) -> Mutex<T> {
         Mutex(sync::Mutex::new(value))
     }
 
-    /// Takes it.
+    /// Takes the lock.
     pub fn lock(&self) -> MutexGuard<'_, T> {
         MutexGuard(Some(self.0.lock().unwrap_or_else(PoisonError::into_inner)))
     }
 
-    /// Takes it if it is open.
+    /// Takes the lock if it is free.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         match self.0.try_lock() {
             Ok(guard) => Some(MutexGuard(Some(guard))),
@@ -263,14 +263,14 @@ impl Default for Condvar {
 }
 
 impl Condvar {
-    /// Opens the lock, waits, and takes the lock again.
+    /// Releases the lock, waits, and takes the lock again.
     pub fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
         if let Some(held) = guard.0.take() {
             guard.0 = Some(self.0.wait(held).unwrap_or_else(PoisonError::into_inner));
         }
     }
 
-    /// As [`Condvar::wait`]: time does not pass where interleavings are tried.
+    /// As [`Condvar::wait`], because time does not pass in a model.
     pub fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, _time: std::time::Duration) {
         self.wait(guard);
     }
@@ -280,7 +280,7 @@ impl Condvar {
         self.0.notify_one();
     }
 
-    /// Wakes all.
+    /// Wakes all threads.
     pub fn notify_all(&self) {
         self.0.notify_all();
     }
@@ -291,22 +291,22 @@ impl Condvar {
 pub struct RwLock<T>(sync::RwLock<T>);
 
 impl<T> RwLock<T> {
-    /// An open lock.
+    /// A free lock.
     pub fn new(value: T) -> RwLock<T> {
         RwLock(sync::RwLock::new(value))
     }
 
-    /// Takes it shared.
+    /// Takes the lock shared.
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes it alone.
+    /// Takes the lock exclusively.
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
         self.0.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes it alone, if nobody has it.
+    /// Takes the lock exclusively if it is free.
     pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
         self.0.try_write().ok()
     }
@@ -318,7 +318,7 @@ impl<T: Default> Default for RwLock<T> {
     }
 }
 
-/// A value that is set once: who sees that it is set has acquired what made it.
+/// A value that is set once. A reader that sees it set has acquired the writes that made it.
 #[derive(Debug)]
 pub struct OnceLock<T> {
     is_set: sync::atomic::AtomicBool,
@@ -333,7 +333,7 @@ impl<T> Default for OnceLock<T> {
 }
 
 impl<T> OnceLock<T> {
-    /// Not set.
+    /// An unset value.
     pub fn new() -> OnceLock<T> {
         OnceLock {
             is_set: sync::atomic::AtomicBool::new(false),
@@ -342,12 +342,12 @@ impl<T> OnceLock<T> {
         }
     }
 
-    /// The value where it is set.
+    /// The value if it is set.
     pub fn get(&self) -> Option<&T> {
         if self.is_set.load(atomic::Ordering::Acquire) { self.value.get() } else { None }
     }
 
-    /// Sets it; gives the value back when it is set already.
+    /// Sets the value; an error with the new value if it is set already.
     pub fn set(&self, value: T) -> Result<(), T> {
         let _making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
         let result = self.value.set(value);
@@ -355,7 +355,7 @@ impl<T> OnceLock<T> {
         result
     }
 
-    /// The value, made where it is not set.
+    /// The value, made if it is not set.
     pub fn get_or_init(&self, make: impl FnOnce() -> T) -> &T {
         if self.get().is_none() {
             let _making = self.making.lock().unwrap_or_else(PoisonError::into_inner);

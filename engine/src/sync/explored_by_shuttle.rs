@@ -1,4 +1,5 @@
-//! Shuttle's primitives in the shape of those that ship: locks without poison, guards that a condition variable borrows.
+//! Shuttle's primitives in the shape of the shipped ones: locks without poison, guards that a condition variable
+//! borrows.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{PoisonError, TryLockError};
@@ -11,7 +12,7 @@ use shuttle::sync;
 pub mod atomic {
     pub use shuttle::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-    /// All orders are the strongest one here.
+    /// A fence. All orderings are the strongest one here.
     pub fn fence(_order: Ordering) {
         super::point();
     }
@@ -27,9 +28,9 @@ pub mod thread {
     pub use shuttle::thread::{Builder, JoinHandle, sleep, yield_now};
 }
 
-/// Another thread may go on here.
+/// A point where another thread may run.
 pub fn point() {
-    // Every access to an atomic is such a point. Outside of a test that explores there is no other thread.
+    // Every access to an atomic is such a point. Outside an exploring test there is no other thread.
     if explored_thread().is_some() {
         atomic::AtomicBool::new(false).load(atomic::Ordering::SeqCst);
     }
@@ -44,7 +45,7 @@ pub fn explored_thread() -> Option<usize> {
 #[derive(Debug, Default)]
 pub struct Mutex<T>(sync::Mutex<T>);
 
-/// The right to use what a [`Mutex`] guards. It is there except while a condition variable waits with it.
+/// The guard of a [`Mutex`]. It is present except while a condition variable waits with it.
 #[derive(Debug)]
 pub struct MutexGuard<'a, T> {
     held: Option<sync::MutexGuard<'a, T>>,
@@ -52,12 +53,12 @@ pub struct MutexGuard<'a, T> {
 }
 
 impl<T> Mutex<T> {
-    /// An open lock.
+    /// A free lock.
     pub const fn new(value: T) -> Mutex<T> {
         Mutex(sync::Mutex::new(value))
     }
 
-    /// Takes it.
+    /// Takes the lock.
     pub fn lock(&self) -> MutexGuard<'_, T> {
         self.guard(self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -66,7 +67,7 @@ impl<T> Mutex<T> {
         MutexGuard { held: Some(held), lock: self }
     }
 
-    /// Takes it if it is open.
+    /// Takes the lock if it is free.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         match self.0.try_lock() {
             Ok(held) => Some(self.guard(held)),
@@ -75,7 +76,7 @@ impl<T> Mutex<T> {
         }
     }
 
-    /// The value without the lock, which nobody else has.
+    /// The value without locking, since the caller has the only reference.
     pub fn get_mut(&mut self) -> &mut T {
         self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
     }
@@ -105,24 +106,24 @@ impl<T> DerefMut for MutexGuard<'_, T> {
 pub struct Condvar(sync::Condvar);
 
 impl Condvar {
-    /// One that nobody waits for.
+    /// A condition variable without waiters.
     pub const fn new() -> Condvar {
         Condvar(sync::Condvar::new())
     }
 
-    /// Opens the lock, waits, and takes the lock again.
+    /// Releases the lock, waits, and takes the lock again.
     pub fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
         if let Some(held) = guard.held.take() {
             guard.held = Some(self.0.wait(held).unwrap_or_else(PoisonError::into_inner));
         }
     }
 
-    /// As [`Condvar::wait`], or nobody calls within the time: what comes is drawn. A thread that nobody calls waits for
-    /// ever otherwise, so that a test finds who relies on the time alone.
+    /// As [`Condvar::wait`], or a timeout, at random. Without a timeout, a thread that is never notified waits for
+    /// ever, so that a test finds code that relies on the time alone.
     pub fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, _time: std::time::Duration) {
         if thread_rng().gen_bool(0.5) {
             drop(guard.held.take());
-            // Whatever others do in that time.
+            // Other threads run in that time.
             thread::yield_now();
             *guard = guard.lock.lock();
         } else {
@@ -135,7 +136,7 @@ impl Condvar {
         self.0.notify_one();
     }
 
-    /// Wakes all.
+    /// Wakes all threads.
     pub fn notify_all(&self) {
         self.0.notify_all();
     }
@@ -148,28 +149,28 @@ pub struct RwLock<T>(sync::RwLock<T>);
 pub use shuttle::sync::{RwLockReadGuard, RwLockWriteGuard};
 
 impl<T> RwLock<T> {
-    /// An open lock.
+    /// A free lock.
     pub const fn new(value: T) -> RwLock<T> {
         RwLock(sync::RwLock::new(value))
     }
 
-    /// Takes it shared.
+    /// Takes the lock shared.
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes it alone.
+    /// Takes the lock exclusively.
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
         self.0.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes it alone, if nobody has it.
+    /// Takes the lock exclusively if it is free.
     pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
         self.0.try_write().ok()
     }
 }
 
-/// A value that is set once. Nobody waits while it is made: what makes one takes no lock.
+/// A value that is set once. No thread waits while it is made, because the initialiser takes no lock.
 #[derive(Debug)]
 pub struct OnceLock<T>(std::sync::OnceLock<T>);
 
@@ -180,24 +181,24 @@ impl<T> Default for OnceLock<T> {
 }
 
 impl<T> OnceLock<T> {
-    /// Not set.
+    /// An unset value.
     pub const fn new() -> OnceLock<T> {
         OnceLock(std::sync::OnceLock::new())
     }
 
-    /// The value where it is set.
+    /// The value if it is set.
     pub fn get(&self) -> Option<&T> {
         point();
         self.0.get()
     }
 
-    /// Sets it; gives the value back when it is set already.
+    /// Sets the value; an error with the new value if it is set already.
     pub fn set(&self, value: T) -> Result<(), T> {
         point();
         self.0.set(value)
     }
 
-    /// The value, made where it is not set.
+    /// The value, made if it is not set.
     pub fn get_or_init(&self, make: impl FnOnce() -> T) -> &T {
         point();
         self.0.get_or_init(make)

@@ -19,11 +19,11 @@ pub mod thread {
     pub use std::thread::{Builder, JoinHandle, sleep, yield_now};
 }
 
-/// Another thread may go on here. That needs no saying where threads are real.
+/// A point where another thread may run. It does nothing where threads are real.
 #[inline(always)]
 pub fn point() {}
 
-/// The number of this thread where an explorer runs it: the same in each run of a schedule. None here.
+/// The number of this thread in an explorer, the same in each run of a schedule. `None` here.
 #[inline(always)]
 pub fn explored_thread() -> Option<usize> {
     None

@@ -98,7 +98,7 @@ impl Call {
         }
     }
 
-    /// What a target must be able to do for it.
+    /// The capabilities that the call needs from a target.
     pub(super) fn needs(&self) -> &'static [Need] {
         match self {
             Call::Fallocate { mode: FallocateMode::Allocate | FallocateMode::AllocateKeepSize, .. } => {

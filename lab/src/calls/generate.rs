@@ -1,5 +1,5 @@
-//! Making random calls. The generator learns from the answers which names and attributes exist and what is open, so that
-//! most calls meet something.
+//! Random calls. The generator learns from the answers which names and attributes exist and which files are open, so
+//! that most calls meet something.
 
 use nacre_engine::{BLOCK_SIZE, FallocateMode, FileKind, RenameMode, SeekTo, XattrMode};
 use rand::rngs::SmallRng;
@@ -12,7 +12,7 @@ use crate::suite::{Open, SetTime};
 
 pub(super) struct Generator {
     rng: SmallRng,
-    /// What should exist, and whether it is a directory.
+    /// Paths that should exist, each with its kind.
     known: Vec<(Vec<u8>, FileKind)>,
     /// Extended attributes that were set lately: path and name.
     attributes: Vec<(Vec<u8>, u8)>,
@@ -32,7 +32,7 @@ impl Generator {
         }
     }
 
-    /// Takes note of what a call came to.
+    /// Records the answer to a call.
     pub(super) fn learn(&mut self, call: &Call, answer: &Answer) {
         if let Call::Open { slot, .. } = call {
             self.open[usize::from(*slot)] = None;
@@ -230,7 +230,8 @@ impl Generator {
         }
     }
 
-    /// Never sticky: what the kernel forbids in sticky directories, whatever the file system, is a setting of the machine.
+    /// A mode, never sticky: the kernel's restrictions in sticky directories are a setting of the machine, not of the
+    /// file system.
     fn mode(&mut self) -> u32 {
         match self.rng.random_range(0..4) {
             0 => self.rng.random_range(0..0o10000) & !0o1000,
@@ -299,7 +300,7 @@ impl Generator {
                     FallocateMode::ZeroRange,
                     FallocateMode::ZeroRangeKeepSize,
                 ]);
-                // Not at the far offsets: tmpfs has to find the memory.
+                // Not at the far offsets: tmpfs has to find the DRAM.
                 let offset = self.offset() % (64 * BLOCK_SIZE);
                 Call::Fallocate { slot: self.written_slot(), mode, offset, len: self.len() as u64 }
             }

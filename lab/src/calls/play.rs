@@ -1,4 +1,4 @@
-//! Making the calls of a sequence, and what they answer.
+//! Runs the calls of a sequence, and collects their answers.
 
 use std::fmt;
 use std::io::IoSlice;
@@ -8,7 +8,7 @@ use nacre_engine::{FileKind, Kind, Timestamp};
 use super::call::{CLOCK, Call, SLOTS, xattr_name};
 use crate::suite::{File, Open, Outcome, Stat, Target};
 
-/// What a call came to, as far as two file systems must agree on it.
+/// The answer to a call, as far as two file systems must agree on it.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) enum Answer {
     Done,
@@ -42,7 +42,7 @@ impl fmt::Debug for Answer {
     }
 }
 
-/// What stat(2) says, without what depends on the clock, the file system, or the history of numbers.
+/// The result of stat(2), without fields that depend on the clock, the file system, or earlier inode numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Shown {
     kind: FileKind,
@@ -52,7 +52,7 @@ pub(super) struct Shown {
     gid: u32,
     size: u64,
     allocated: u64,
-    /// Where utimensat(2) set it; what the clock says is nobody's business.
+    /// Set only if utimensat(2) set it; a time from the clock is not compared.
     mtime: Option<Timestamp>,
 }
 
@@ -113,7 +113,7 @@ impl<'t> Player<'t> {
     pub(super) fn play(&mut self, call: &Call) -> Option<Answer> {
         let outcome = match call {
             Call::Open { slot, path, how } => {
-                // What was open goes first, so that the order of close and open is the same everywhere.
+                // The file that was open is closed first, so that the order of close and open is the same everywhere.
                 self.files[usize::from(*slot)] = None;
                 self.target.open(&self.at(&path.0), *how).map(|file| {
                     self.files[usize::from(*slot)] = Some((file, *how));

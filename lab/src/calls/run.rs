@@ -13,13 +13,13 @@ use super::generate::Generator;
 use super::play::{Answer, Player};
 use crate::suite::{SetTime, Target};
 
-/// A search for a shorter sequence ends after this time with what it has.
+/// Time limit of a search for a shorter sequence; the shortest one so far is kept.
 const SHRINK_LIMIT: Duration = Duration::from_secs(60);
 
 /// From so many calls on, the share of each kind is no matter of luck.
 const ENOUGH: u64 = 20_000;
 
-/// What sequences are run.
+/// Settings of the sequences to run.
 #[derive(Debug, Clone, Copy)]
 pub struct Settings {
     /// Calls of each.
@@ -32,7 +32,7 @@ pub struct Settings {
     pub exact_allocation: bool,
 }
 
-/// What sequences did.
+/// Counts of the calls that sequences made.
 #[derive(Debug, Clone, Default)]
 pub struct Stats {
     /// For each call: how often it was made, and how often it succeeded.
@@ -45,8 +45,8 @@ impl Stats {
         self.calls.values().fold((0, 0), |sum, (made, good)| (sum.0 + made, sum.1 + good))
     }
 
-    /// Panics where a kind of call succeeded less than once in a hundred calls: the run says little of it. What is too
-    /// short to tell passes.
+    /// Panics if a kind of call succeeded less than once in a hundred calls, because such a run says little about it. A
+    /// run that is too short to judge passes.
     pub fn assert_mixed(&self) {
         let made = self.total().0;
         if made < ENOUGH {
@@ -65,7 +65,7 @@ impl Stats {
         }
     }
 
-    /// Adds what another sequence did.
+    /// Adds the counts of another sequence.
     pub fn add(&mut self, other: &Stats) {
         for (name, (made, good)) in &other.calls {
             let entry = self.calls.entry(name).or_default();
@@ -116,7 +116,7 @@ enum Calls<'c> {
     List(&'c [Call]),
 }
 
-/// What is compared, and where on both.
+/// The two file systems that are compared, and the directory on each.
 struct Pair<'p> {
     subject: &'p mut dyn Target,
     model: &'p mut dyn Target,
@@ -297,7 +297,8 @@ impl Pair<'_> {
     }
 }
 
-/// Whether both answers are the same. Who looks first at the length of a name is promised nowhere.
+/// Whether both answers are the same. If both fail, one of them may be "name too long", because the order of checks is
+/// not specified.
 fn agree(found: Option<&Answer>, expected: Option<&Answer>) -> bool {
     let too_long = Some(&Answer::Failed(Kind::NameTooLong));
     let both_fail = [found, expected].iter().all(|answer| matches!(answer, Some(Answer::Failed(_))));

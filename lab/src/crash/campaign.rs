@@ -26,7 +26,7 @@ use super::workload::{Workload, deep, fixed, random};
 
 /// Time between two looks at the workers.
 const TICK: Duration = Duration::from_millis(200);
-/// Time between two writings of the file to go on from.
+/// Time between two writes of the progress file.
 const SAVE_EVERY: Duration = Duration::from_secs(5);
 
 /// One kind of workloads.
@@ -42,7 +42,7 @@ pub enum Stage {
     Sequences(Length),
     /// Each operation on full devices; one in so many of these workloads.
     Full(usize),
-    /// What the subject alone has.
+    /// Workloads that only the subject has.
     Own,
     /// Several lanes.
     Lanes,
@@ -52,7 +52,7 @@ pub enum Stage {
     Cached(u64),
 }
 
-/// What a worker does at a time.
+/// The unit of work of a worker.
 enum Job {
     Workload(Workload, Settings),
     Threads(Threads, u64, Sampling),
@@ -60,16 +60,16 @@ enum Job {
     Cached(u64, CachedSettings),
 }
 
-/// What is explored.
+/// The scope of an exploration.
 #[derive(Debug, Clone)]
 pub struct Campaign {
-    /// What workloads, samples and order depend on.
+    /// Seed of the workloads, the samples and the order.
     pub seed: u64,
     /// The workloads.
     pub stages: Vec<Stage>,
 }
 
-/// When it ends before all is explored.
+/// Limits at which a campaign ends before all is explored.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     /// Threads.
@@ -87,7 +87,7 @@ pub struct Limits {
 pub struct Progress<'p> {
     /// Since the start of this run.
     pub elapsed: Duration,
-    /// What was found so far, earlier runs included.
+    /// The report so far, earlier runs included.
     pub report: &'p Report,
     /// Images of this run.
     pub images: u64,
@@ -95,10 +95,10 @@ pub struct Progress<'p> {
     pub workloads: (usize, usize),
 }
 
-/// What came of it.
+/// The outcome of a campaign.
 #[derive(Debug, Clone)]
 pub struct Outcome {
-    /// What was tried and found, earlier runs included.
+    /// The counts and violations, earlier runs included.
     pub report: Report,
     /// How long this run took.
     pub elapsed: Duration,
@@ -187,12 +187,12 @@ impl Stage {
 }
 
 impl Campaign {
-    /// What a file to go on from must have been written for.
+    /// The campaign that a progress file must have been written for.
     fn key(&self, layout: &str) -> String {
         format!("{layout}, seed {}, {:?}", self.seed, self.stages)
     }
 
-    /// Explores. With `file`, goes on from what it says, and writes it from time to time and at the end.
+    /// Explores. With `file`, continues from that progress file, and writes it from time to time and at the end.
     pub fn run<S: Subject>(
         &self,
         subject: &S,
@@ -251,7 +251,7 @@ impl Campaign {
     }
 }
 
-/// What the workers share.
+/// The state that the workers share.
 struct Shared<'c> {
     workloads: Vec<Job>,
     todo: Vec<usize>,
@@ -336,8 +336,8 @@ impl Shared<'_> {
     }
 }
 
-/// What a file to go on from says. Violations are not in it: each has a file of its own, and its workload is not done, so
-/// that who goes on, after a mend, sees first whether it is one.
+/// The contents of a progress file. Violations are not in it, because each has a file of its own. The workload of a
+/// violation counts as not done, so that a run after a fix repeats it first.
 #[derive(Debug, Default)]
 struct Saved {
     done: BTreeSet<usize>,

@@ -36,7 +36,7 @@ impl Case {
         text
     }
 
-    /// Reads what [`Case::to_text`] wrote; gives the name of the layout, too.
+    /// Parses the output of [`Case::to_text`]; returns the name of the layout, too.
     pub fn parse(text: &str) -> Result<(String, Case)> {
         let mut lines = text.lines();
         if lines.next() != Some(TITLE) {
@@ -63,7 +63,7 @@ impl Case {
     }
 }
 
-/// What a line of a trace that cannot be read is answered.
+/// The error for an unreadable line of a trace.
 pub(super) fn wrong(line: &str) -> Error {
     Error::new(Kind::InvalidInput).object(format!("\"{line}\" in a crash trace"))
 }
@@ -171,7 +171,7 @@ impl<S: Subject> Smaller<'_, '_, S> {
         });
     }
 
-    /// Explores a smaller workload, and keeps what it finds.
+    /// Explores a smaller workload, and keeps the violation that it finds.
     fn is_still_violated(&mut self, mut workload: Workload) {
         if workload.ops.is_empty() || self.tries >= MAX_TRIES {
             return;

@@ -1,7 +1,8 @@
 //! The disk of workloads that have one: a simulated disk, and mistakes that can be made between it and the file system.
 //!
-//! Which one is made, the memory beside it says, as it does of the layout's own. They concern blocks of files and images of
-//! logs: what a mount writes to the superblocks of a tier waits for the disk as it should, or each crash would show that.
+//! The simulated PM beside the disk says which mistake is made, as it does for the layout's own. The mistakes concern
+//! blocks of files and offloaded extent maps. Writes of a mount to the superblocks of a tier wait for the disk as they
+//! should, because otherwise each crash would show the mistake.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,11 +13,11 @@ use nacre_media::{Durable, Pm, SimPm};
 
 use super::subject::Mistake;
 
-/// What can go wrong between a commit and the disk that it names blocks of.
+/// Mistakes between a commit and the disk that it names blocks of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub(super) enum DiskMistake {
-    /// The commit does not wait for what was written: nobody flushes the disk before it.
+    /// The commit does not wait for the written blocks: the disk is not flushed before it.
     CommitBeforeFlush = 1001,
     /// The flush comes before the last write that the commit is for.
     FlushBeforeWrite,
@@ -43,7 +44,7 @@ impl DiskMistake {
     }
 }
 
-/// A simulated disk beside the memory that says what goes wrong.
+/// A simulated disk; the simulated PM beside it says which mistake is made.
 pub struct Disk {
     disk: SimDisk,
     memory: Arc<SimPm>,
@@ -52,7 +53,7 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// The disk with this number of a memory.
+    /// The disk with this number beside a simulated PM.
     pub(super) fn of(memory: &Arc<SimPm>, number: usize) -> Disk {
         Disk {
             disk: SimDisk::of(memory, number),

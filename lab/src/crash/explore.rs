@@ -33,14 +33,14 @@ pub struct Settings {
     pub recovery_sampling: Sampling,
     /// The exploration ends after so many violations.
     pub max_violations: usize,
-    /// What is wrong on purpose, to see whether it is found.
+    /// The deliberate flaw, to test whether it is found.
     pub flaw: Flaw,
 }
 
 /// See [`Settings::samples_per_line`].
 pub const MAX_SAMPLES_BY_LINES: u64 = 256;
 
-/// Bytes of the memory of an exploration that says nothing else.
+/// Bytes of simulated PM of an exploration, unless it says otherwise.
 pub const MEMORY: u64 = 16 << 20;
 
 impl Settings {
@@ -123,11 +123,11 @@ pub fn sites<S: Subject>(rig: &mut Rig<'_, S>, workload: &Workload) -> Result<(V
     Ok((flushes, fences))
 }
 
-/// What is said of a crash that the layout as it is cannot have.
+/// The message for a crash that is impossible with the layout as it is.
 pub(super) const IMPOSSIBLE: &str = "this crash cannot happen";
 
-/// Produces one crash again, and goes to the bottom of it: what was going on, and what is wrong. Of a crash that cannot
-/// happen (any more) it says so, and nothing is wrong.
+/// Reproduces one crash in depth: the situation, and the problems. For a crash that cannot happen (any more) the
+/// message says so, and there are no problems.
 pub fn reproduce<S: Subject>(rig: &mut Rig<'_, S>, case: &Case) -> Result<(String, Vec<String>)> {
     match case {
         Case::Workload(case) => reproduce_workload(rig, case),
@@ -251,7 +251,7 @@ impl<'e, 's, S: Subject> Explorer<'e, 's, S> {
     }
 
     /// The pending lines that recovery reads, found out by recovering the image in which everything landed, and the one
-    /// in which nothing did. What it never looks at cannot change what it finds.
+    /// in which nothing did. Lines that recovery never reads cannot change its result.
     fn lines_read(&mut self, replay: &Replay<'_>, sampling: &Sampling) -> Vec<u64> {
         let pending: Vec<u64> = replay.lines_pending().collect();
         if pending.len() < 8 {

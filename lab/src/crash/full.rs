@@ -1,5 +1,5 @@
-//! Devices that are full, and nearly full: whatever an operation allocates, somewhere it is the thing that is missing.
-//! An operation that fails must have changed nothing, now and after a crash; and a full file system can be emptied.
+//! Devices that are full, and nearly full: each allocation of each operation fails in some workload. An operation that
+//! fails must have changed nothing, now and after a crash; and a full file system can be emptied.
 
 use nacre_engine::{FallocateMode, FileKind};
 
@@ -10,15 +10,15 @@ use super::workload::{Workload, file, many, workload};
 const BLOCK: u64 = 4096;
 /// The largest portion of the device that is taken at once, in blocks.
 const LARGEST: u64 = 2048;
-/// Files whose logs take what the layout keeps for logs: more than it keeps.
+/// Files whose logs need more blocks than the layout reserves for logs.
 const LOGS: usize = 40;
 
-/// What is left.
+/// The space that is left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Left {
     /// So many blocks for data.
     Blocks(u64),
-    /// Not even blocks for logs; only what removals may take.
+    /// Not even blocks for logs; only the reserve for removals.
     Removals,
 }
 
@@ -43,8 +43,8 @@ fn filling(name: &str, setup: &[Op], ops: &[Op]) -> Workload {
     Workload { fills: true, ..workload(name, setup, ops) }
 }
 
-/// Written blocks are overwritten, and allocated ones are written: with blocks that are kept for that, in several pieces, and
-/// in place where logs find no page.
+/// Written blocks are overwritten, and allocated ones are written. This uses blocks that are reserved for it, works in
+/// several pieces, and writes in place if logs find no page.
 fn overwritten() -> Vec<Workload> {
     const SIZE: u64 = 40 * BLOCK;
     // Where, and how much.
@@ -104,7 +104,7 @@ fn full_setup_with(others: &[Op], left: Left, entries: u32) -> Vec<Op> {
     all
 }
 
-/// Takes all space there is for data. What does not fit is left out.
+/// Takes all space for data. A write that does not fit is left out.
 pub(super) fn fill() -> Vec<Op> {
     let mut ops = vec![file("full")];
     let mut offset = 0;
@@ -145,7 +145,7 @@ fn full_of_removals() -> Workload {
     Workload { explored_from: 28, ..filling("full of removals", &all, &ops) }
 }
 
-/// There is no room for what an unmount writes.
+/// No space is left for the writes of an unmount.
 fn full_at_unmount(left: u64) -> Workload {
     let ops = [
         Op::Link("d/a", "e/l"),

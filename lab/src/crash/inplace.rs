@@ -16,7 +16,7 @@ use super::tree::Ctime;
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Inplace;
 
-/// The same without one, as the presets `pmfs` and `hinfs` make it: names are searched for, and what was found lately is
+/// The same without one, as the presets `pmfs` and `hinfs` make it: lookups scan the directory, and recent results are
 /// remembered.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct InplaceLinear;
@@ -104,7 +104,7 @@ fn commit_of_store(spot: Spot) -> Option<usize> {
 const LAZY_ATIME: &str =
     "the time of the last read may be lost in a crash: it is written so that it is not lost in a shutdown";
 
-/// What no workload passes, and why.
+/// Sites that no workload passes, each with the reason.
 const PASSED_ELSEWHERE: [(&str, &str); 8] = [
     ("recover.rs renew_lane 1", MEDIA_ONLY),
     ("recover.rs renew_lane 2", MEDIA_ONLY),

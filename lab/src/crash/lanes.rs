@@ -1,5 +1,5 @@
-//! Several lanes: operations whose inodes and blocks come from different parts of the allocators. The steps of a workload
-//! use the lanes in turn.
+//! Several lanes: operations that take inodes and blocks from different parts of the allocators. The steps of a
+//! workload use the lanes in turn.
 
 use nacre_engine::{FallocateMode, FileKind};
 

@@ -68,7 +68,7 @@ const COMMIT_POINTS: [&str; 20] = [
     "recovery repairs",
 ];
 
-/// Flushes and fences that no crash misses. What the argument calls needless could go.
+/// Flushes and fences that no crash misses. Those that the argument calls needless could go.
 const HARMLESS: [Harmless; 5] = [
     Harmless {
         site: "evict.rs write_out 2",
@@ -136,7 +136,7 @@ fn commit_of_store(spot: Spot, offset: u64) -> Option<usize> {
     })
 }
 
-/// What no workload passes, and why.
+/// Sites that no workload passes, each with the reason.
 const PASSED_ELSEWHERE: [(&str, &str); 6] = [
     ("compact.rs put_into_inode 1", WITH_A_DISK),
     ("compact.rs put_into_inode 3", WITH_A_DISK),

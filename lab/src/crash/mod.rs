@@ -1,25 +1,25 @@
 //! The crash explorer.
 //!
-//! A [`Workload`] runs on the shipped code of a layout over simulated memory, and beside it on the reference model.
-//! The recorded trace is replayed; at every fence the images that a crash may leave are recovered, and each must be
-//! what the model says: the state after the operations that were acknowledged, or with the one in flight on top, all
-//! of it or nothing. A recovered file system must pass its check, work, and let itself be emptied. Recovery itself is
-//! traced and crashed in, too. Every violation can be written to a file, made smaller, and produced again.
+//! A [`Workload`] runs on the shipped code of a layout over simulated PM, and beside it on the reference model. The
+//! recorded trace is replayed. At every fence the images that a crash may leave are recovered. Each must agree with the
+//! model: the state after the acknowledged operations, with or without the whole operation in flight. A recovered file
+//! system must pass its check, work, and let itself be emptied. Recovery itself is traced and crashed in, too. Every
+//! violation can be written to a file, made smaller, and reproduced.
 //!
-//! | file | what is there |
+//! | file | contents |
 //! | --- | --- |
 //! | `op`, `text` | operations; operations as text |
 //! | `workload`, `sequences`, `full`, `lanes` | workloads; all short sequences; full devices; several lanes |
-//! | `record`, `tree` | running a workload with a trace and the model beside it; what can be seen of a file system |
-//! | `explore`, `verify`, `report` | crashing a workload everywhere; judging one image; what was found |
+//! | `record`, `tree` | running a workload with a trace and the model beside it; the visible state of a file system |
+//! | `explore`, `verify`, `report` | crashing a workload everywhere; judging one image; the findings |
 //! | `campaign` | many workloads on many cores, with limits, progress, and a file to go on from |
 //! | `case`, `thread_case`, `smaller` | one crash as text, of one thread and of several; making it smaller |
 //! | `selftest` | mutants and mistakes that the explorer must find |
 //! | `cached` | the write buffer over a layout |
-//! | `threads`, `turns` | several threads; whose turn it is |
-//! | `power` | memory that can lose its power, for tests that do not explore |
-//! | `subject`, `log`, `inplace`, `source` | what is explored; the layouts; places in their source |
-//! | `tiered`, `disk` | the log layout over memory and a disk; the disk, and what can go wrong before it |
+//! | `threads`, `turns` | several threads; the order of their turns |
+//! | `power` | simulated PM that can lose its power, for tests that do not explore |
+//! | `subject`, `log`, `inplace`, `source` | the subject of an exploration; the layouts; places in their source |
+//! | `tiered`, `disk` | the log layout over PM and a disk; the disk, and mistakes that can be made before it |
 
 mod cached;
 mod campaign;

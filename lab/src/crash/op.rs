@@ -1,4 +1,4 @@
-//! The operations of workloads, and running them on whatever implements the contract.
+//! The operations of workloads, and running them on any implementation of the contract.
 
 use std::fmt;
 use std::io::IoSlice;
@@ -49,7 +49,7 @@ pub enum Op {
     Hold(&'static str),
     /// Lets go of everything that is held.
     Release,
-    /// Lets go of what the path names, which is not expected to be used soon: nothing of it stays in DRAM.
+    /// Lets go of the inode that the path names, which is not expected to be used soon: nothing of it stays in DRAM.
     LetGo(&'static str),
     /// Makes a file without a name, writes so many bytes, then names it.
     UnnamedThenLink(&'static str, usize),
@@ -67,18 +67,18 @@ pub enum Op {
     Demote(&'static str, u64, u64),
     /// Moves all blocks of two files to a tier, together.
     DemoteBoth(&'static str, &'static str),
-    /// Moves all blocks of a file to the last tier, from memory and from the others.
+    /// Moves all blocks of a file to the last tier, from PM and from the other tiers.
     DemoteLast(&'static str),
-    /// The mover does what there is to do, with a first tier that counts as nearly full: the coldest files go from there to the
-    /// last one.
+    /// The mover does all its work, with a first tier that counts as nearly full: the coldest files move from there to
+    /// the last one.
     Descend,
-    /// Tells the device of the first tier which of its blocks nobody uses.
+    /// Tells the device of the first tier which of its blocks are unused.
     Trim,
-    /// Brings blocks of a file, so many from one on, up to persistent memory.
+    /// Promotes blocks of a file, so many from one on, to persistent memory.
     Promote(&'static str, u64, u64),
     /// Makes the log of a file as small as it can be.
     Compact(&'static str),
-    /// Moves what the log of a file says of its blocks to the tier that they are on.
+    /// Moves the extent map in the log of a file to the tier that its blocks are on.
     MoveLog(&'static str),
     /// Makes a device a tier.
     AddTier,
@@ -151,7 +151,7 @@ impl Op {
     }
 }
 
-/// A file system and what is held open on it.
+/// A file system and the files that are held open on it.
 pub struct Runner<F: Data> {
     /// The file system.
     pub fs: F,
@@ -193,7 +193,7 @@ impl<F: Data> Runner<F> {
         Hands { fs: &self.fs, durability: self.durability }
     }
 
-    /// Gives the file system back; what was held is let go.
+    /// Returns the file system; all held files are released.
     pub fn into_fs(mut self) -> F {
         self.held.clear();
         self.fs
@@ -222,7 +222,7 @@ impl<F: Data> Runner<F> {
     }
 }
 
-/// What does operations on a file system that others use, too.
+/// Runs operations on a borrowed file system, which other threads may use at the same time.
 pub(super) struct Hands<'f, F> {
     pub(super) fs: &'f F,
     /// How writes are made that say nothing else.
@@ -341,7 +341,7 @@ impl<F: Data> Hands<'_, F> {
                 held.push(node);
                 self.split(path).and_then(|(dir, name)| self.fs.unlink(&dir, name, now))
             }
-            // Whoever has the memory does these, or knows that the file system has tiers.
+            // The caller runs these, because it has the simulated PM, or knows that the file system has tiers.
             Op::Remount
             | Op::Mkfs
             | Op::Demote(..)

@@ -1,8 +1,8 @@
-//! Simulated memory that can lose its power while a file system is on it.
+//! Simulated PM that can lose its power while a file system is on it.
 //!
-//! What was only in the caches is lost then: [`PoweredPm::lose_power`] leaves what is durable, and sometimes a part of
-//! what was on its way. All stores are recorded for that. What was recorded is taken in every few fences, so that the
-//! trace stays short however long the file system is used.
+//! A loss of power drops the contents of the caches: [`PoweredPm::lose_power`] leaves the durable bytes, and sometimes
+//! a part of the lines on their way. All stores are recorded for that. The trace is folded into the image every few
+//! fences, so that it stays short however long the file system is used.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,14 +13,14 @@ use nacre_media::{Image, Pm, SimPm, Trace};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-/// Fences after which the trace is taken in.
+/// Fences after which the trace is folded into the image.
 const FENCES: u64 = 64;
-/// Ways in which what is on its way may land, when some of it does.
+/// Number of samples of lines that land, if some do.
 const SAMPLES: u64 = 32;
 
 static NOTHING: Trace = Trace { events: Vec::new() };
 
-/// Simulated memory with its power; see the [module](self).
+/// Simulated PM with its power; see the [module](self).
 pub struct PoweredPm {
     pm: Arc<SimPm>,
     /// Sizes of the disks beside it, which lose their power with it.
@@ -30,15 +30,15 @@ pub struct PoweredPm {
     mistake: u32,
 }
 
-/// What of a memory is durable, and what is not yet.
+/// The state of the caches of one simulated PM: which bytes are durable, and which are not yet.
 struct Caches {
-    /// `None` only while a trace is taken in.
+    /// `None` only while a trace is folded in.
     replay: Mutex<Option<Replay<'static>>>,
     fences: AtomicU64,
 }
 
 impl Caches {
-    /// Takes in a trace that nobody can make longer meanwhile, and shows what there is then.
+    /// Folds in a trace that no thread can extend meanwhile, and shows the state then.
     fn take_in<T>(&self, trace: impl FnOnce() -> Trace, show: impl FnOnce(&Replay<'_>) -> T) -> T {
         let mut replay = self.replay.lock().unwrap_or_else(PoisonError::into_inner);
         let trace = trace();
@@ -48,18 +48,18 @@ impl Caches {
 }
 
 impl PoweredPm {
-    /// Memory of `len` zero bytes, a multiple of 64.
+    /// Simulated PM of `len` zero bytes, a multiple of 64.
     pub fn new(len: u64) -> PoweredPm {
         PoweredPm::with_disks(len, &[])
     }
 
-    /// The same with disks of these sizes, multiples of 4096, as that of the memory then.
+    /// The same with disks of these sizes, which are multiples of 4096; `len` then is one, too.
     pub fn with_disks(len: u64, disks: &[u64]) -> PoweredPm {
         let (pm, caches) = switch_on(Image::zeros(len + disks.iter().sum::<u64>()), disks, None);
         PoweredPm { pm, disks: disks.to_vec(), caches, defect: None, mistake: 0 }
     }
 
-    /// As much memory of zeros, with the same faults from its next loss of power on.
+    /// Simulated PM of the same size, all zeros, with the same faults from its next loss of power on.
     #[must_use]
     pub fn fresh(&self) -> PoweredPm {
         PoweredPm {
@@ -69,7 +69,7 @@ impl PoweredPm {
         }
     }
 
-    /// The memory, until its power is lost.
+    /// The simulated PM, until its power is lost.
     pub fn pm(&self) -> &Arc<SimPm> {
         &self.pm
     }
@@ -84,8 +84,8 @@ impl PoweredPm {
         self.mistake = mistake;
     }
 
-    /// The power fails, and comes back: another memory holds what a crash now may leave of this one. Half of the time
-    /// that is what is durable and nothing else. The choice depends on what was done before and on nothing else.
+    /// The power fails, and comes back: a new simulated PM holds an image that a crash now may leave of this one. Half
+    /// of the time that image is only the durable bytes. The choice depends only on earlier stores and fences.
     pub fn lose_power(&mut self) {
         let fences = self.caches.fences.load(Ordering::Relaxed);
         let mut rng = SmallRng::seed_from_u64(fences);
@@ -103,7 +103,7 @@ impl PoweredPm {
     }
 }
 
-/// Memory that holds this, all of it durable, and records.
+/// Simulated PM that holds this image, all of it durable, and records.
 fn switch_on(image: Image, disks: &[u64], defect: Option<Defect>) -> (Arc<SimPm>, Arc<Caches>) {
     let pm = Arc::new(match disks {
         // Memory without disks may be of any number of lines.

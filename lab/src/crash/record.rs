@@ -24,16 +24,16 @@ const MARK_MADE: u64 = 2 << 32;
 pub(super) const MARK_END: u64 = 3 << 32;
 /// Operations of a workload that cannot make anything that stays.
 const SHORT: usize = 1;
-/// Prepared memories that a rig keeps.
+/// Prepared images that a rig keeps.
 const MAX_PREPARED: usize = 16;
 
-/// What is wrong on purpose, to see whether it is found.
+/// The deliberate flaw, to test whether it is found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Flaw {
     /// Nothing.
     #[default]
     None,
-    /// The memory does not do what it is told.
+    /// The simulated PM does not do as it is told.
     Memory(Defect),
     /// The layout makes the mistake with this number.
     Layout(u32),
@@ -64,10 +64,10 @@ impl Flaw {
     }
 }
 
-/// A workload that was run, and what must be seen after a crash.
+/// A workload that was run, and the states that a crash may leave.
 #[derive(Debug)]
 pub struct Recording {
-    /// What the memory held when the first operation began, all of it durable.
+    /// The contents of simulated PM when the first operation began, all of it durable.
     pub start: Image,
     /// The operations.
     pub trace: Trace,
@@ -143,7 +143,7 @@ impl Progress {
         self.acknowledged..=self.acknowledged + usize::from(self.in_flight)
     }
 
-    /// What was going on, and what landed.
+    /// The operation in flight, and the lines that landed.
     pub(super) fn situation(self, ops: &[Op], image: &CrashImage) -> String {
         let doing = match self {
             Progress { acknowledged, in_flight: true, .. } => format!("during \"{:?}\"", ops[acknowledged]),
@@ -154,12 +154,12 @@ impl Progress {
     }
 }
 
-/// Memory to run workloads in and to recover their images in, for one thread. It is used again and again: to make a new
-/// memory for each would take longer than to explore it.
+/// Simulated PM to run workloads in and to recover their images in, for one thread. It is reused, because creating one
+/// takes longer than exploring it.
 pub struct Rig<'s, S: Subject> {
     pub(super) subject: &'s S,
     pub(super) pm: Arc<SimPm>,
-    /// Memory that holds nothing.
+    /// An image of zeros.
     pub(super) blank: Image,
     prepared: HashMap<String, Arc<Prepared>>,
 }
@@ -172,7 +172,7 @@ struct Prepared {
     free_when_empty: u64,
 }
 
-/// Makes the calling thread do by itself what recovery would hand to a pool of threads.
+/// Makes the calling thread run work that recovery would hand to a pool of threads.
 pub fn stay_on_this_thread() {
     thread_local!(static POOL: Option<rayon::ThreadPool> =
         rayon::ThreadPoolBuilder::new().num_threads(1).use_current_thread().build().ok());
@@ -180,7 +180,7 @@ pub fn stay_on_this_thread() {
 }
 
 impl<'s, S: Subject> Rig<'s, S> {
-    /// A rig with memory of `len` bytes.
+    /// A rig with simulated PM of `len` bytes.
     pub fn new(subject: &'s S, len: u64) -> Rig<'s, S> {
         stay_on_this_thread();
         let disks = subject.disks();
@@ -295,7 +295,7 @@ impl<'s, S: Subject> Rig<'s, S> {
             }
             self.pm.mark(MARK_END + index as u64);
             if index + 1 < workload.explored_from {
-                // Nobody asks for this one: no crash comes near it.
+                // This state is not needed: no crash comes near it.
                 states.push(Tree::default());
                 continue;
             }
@@ -320,7 +320,7 @@ impl<'s, S: Subject> Rig<'s, S> {
     }
 }
 
-/// What relocating blocks must not fail with.
+/// Whether relocating blocks must not fail with this error.
 pub(super) fn is_unexpected(error: &Error) -> bool {
     !matches!(error.kind(), Kind::NotFound | Kind::NotDirectory | Kind::NoSpace | Kind::InvalidInput)
 }
@@ -348,8 +348,8 @@ fn run_both<A: Data, B: Data>(
     }
 }
 
-/// Gives the model's root the attributes of the layout's: it was born with the file system, at a time and with a mode
-/// that the layout chose.
+/// Gives both roots the same attributes, because the layout chose times and a mode of its own when the file system was
+/// made.
 fn adopt_root<A: Data, B: Data>(real: &A, model: &B) -> Result<()> {
     let now = Timestamp::new(999_999, 0);
     let change = SetAttr {

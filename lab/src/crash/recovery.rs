@@ -17,13 +17,14 @@ const IN_MOUNT: &str = "crash-in-mount";
 const IN_REPAIR: &str = "crash-in-repair";
 
 impl Recovery {
-    /// Who recovers in the recovery of this number: one as often as the other.
+    /// The recovery of this number: mount and repair alternate.
     pub(super) fn by_turn(number: u64) -> Recovery {
         if number.is_multiple_of(2) { Recovery::Repair } else { Recovery::Mount }
     }
 }
 
-/// The trace of a recovery of an image. It ends with an unmount: what recovery did must be durable then at the latest.
+/// The trace of a recovery of an image. It ends with an unmount, after which the changes of the recovery must be
+/// durable.
 pub(super) fn trace_recovery<S: Subject>(
     rig: &Rig<'_, S>,
     crashed: &Image,
@@ -34,7 +35,7 @@ pub(super) fn trace_recovery<S: Subject>(
     rig.pm.start_recording_with(defect);
     let (subject, pm) = (rig.subject, &rig.pm);
     subject.use_lane(0);
-    // What fails here failed without the trace, too, and was reported.
+    // A failure here happened without the trace, too, and was reported.
     let _ = caught(|| {
         if by == Recovery::Repair {
             subject.repair(pm)?;
@@ -44,7 +45,7 @@ pub(super) fn trace_recovery<S: Subject>(
     pm.stop_recording()
 }
 
-/// Puts into the memory what a crash in the recovery of an image left; false when there is no such crash.
+/// Loads the image of a crash in the recovery of an image into simulated PM; false if there is no such crash.
 pub(super) fn crash_again<S: Subject>(
     rig: &Rig<'_, S>,
     crashed: Image,
@@ -67,7 +68,7 @@ pub(super) fn crash_again<S: Subject>(
     false
 }
 
-/// What is said of such a crash, behind what is said of the first one.
+/// The description of such a crash, which follows that of the first one.
 pub(super) fn in_words(by: Recovery, image: &CrashImage) -> String {
     format!("; then during recovery ({by:?}); {image:?}")
 }
@@ -81,8 +82,8 @@ pub(super) fn write_again(text: &mut String, again: Option<&Again>) {
     }
 }
 
-/// Takes a line in that says where a crash happened, or what landed in the last one; `None` when it is another one, or is
-/// wrong.
+/// Parses a line that says where a crash happened, or which lines landed in the last one. `None` if the line is of
+/// another kind, or is wrong.
 pub(super) fn take_crash(
     (word, rest): (&str, &str),
     point: &mut usize,

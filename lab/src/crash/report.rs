@@ -1,4 +1,4 @@
-//! What an exploration found.
+//! The findings of an exploration.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use super::cached::CachedCase;
 use super::thread_case::ThreadsCase;
 use super::workload::Workload;
 
-/// Lines (offset divided by 64) and what a crash left in them.
+/// Lines (offset divided by 64) and their contents after a crash.
 pub type Lines = Vec<(u64, [u8; 64])>;
 
 /// One crash, with everything that is needed to produce it again.
@@ -16,7 +16,7 @@ pub type Lines = Vec<(u64, [u8; 64])>;
 pub enum Case {
     /// Of one thread: its workload is run again, and leaves the same trace.
     Workload(WorkloadCase),
-    /// Of several threads, which never run the same way twice: what they did is recorded.
+    /// A crash of several threads, which never run the same way twice: their stores are recorded.
     Threads(ThreadsCase),
     /// Through a write buffer.
     Cached(CachedCase),
@@ -25,13 +25,13 @@ pub enum Case {
 /// A crash of one thread.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkloadCase {
-    /// What ran.
+    /// The workload that ran.
     pub workload: Workload,
     /// The mistake that the layout made on purpose, 0 for none.
     pub mistake: u32,
     /// The crash point of the workload's trace.
     pub point: usize,
-    /// What landed, beyond what is durable at the point.
+    /// Lines that landed, beyond those that are durable at the point.
     pub landed: Lines,
     /// When recovery crashed, too.
     pub recovery: Option<Again>,
@@ -40,15 +40,15 @@ pub struct WorkloadCase {
 /// A crash in the recovery from a crash.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Again {
-    /// Who recovered.
+    /// The kind of recovery.
     pub by: Recovery,
     /// The crash point of its trace.
     pub point: usize,
-    /// What landed, beyond what is durable at the point.
+    /// Lines that landed, beyond those that are durable at the point.
     pub landed: Lines,
 }
 
-/// Who recovers; the file system is then unmounted, in the same trace.
+/// The kinds of recovery; the file system is then unmounted, in the same trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Recovery {
     /// A mount.
@@ -58,7 +58,7 @@ pub enum Recovery {
 }
 
 impl Case {
-    /// The name of what ran.
+    /// The name of the workload that ran.
     pub fn name(&self) -> &str {
         match self {
             Case::Workload(case) => &case.workload.name,
@@ -72,14 +72,14 @@ pub(super) fn lines_of(image: &CrashImage) -> Lines {
     image.lines.clone()
 }
 
-/// A crash after which the file system was not what it must be.
+/// A crash after which the file system was wrong.
 #[derive(Debug, Clone)]
 pub struct Violation {
     /// How to produce it again.
     pub case: Case,
-    /// What was going on, in words.
+    /// The situation, in words.
     pub situation: String,
-    /// What was wrong.
+    /// The problems that were found.
     pub problems: Vec<String>,
 }
 
@@ -96,7 +96,7 @@ impl fmt::Display for Violation {
     }
 }
 
-/// How much was tried, and what was found.
+/// The counts of an exploration, and its findings.
 #[derive(Debug, Clone, Default)]
 pub struct Report {
     /// Crash points.
@@ -115,7 +115,7 @@ pub struct Report {
     pub recovery_crashes: u64,
     /// Images (those of recovery included) at each commit point of the layout.
     pub commit_points: Vec<u64>,
-    /// What was wrong.
+    /// The violations that were found.
     pub violations: Vec<Violation>,
 }
 
@@ -125,7 +125,7 @@ impl Report {
         Report { commit_points: vec![0; commit_points], ..Report::default() }
     }
 
-    /// Adds what another exploration tried and found.
+    /// Adds the counts and violations of another exploration.
     pub fn add(&mut self, other: Report) {
         self.points += other.points;
         self.exhaustive += other.exhaustive;

@@ -23,15 +23,16 @@ use super::workload::{Workload, deep, fixed};
 
 /// Interleavings of threads that a mutant is looked for in.
 const INTERLEAVINGS: u64 = 20;
-/// Sequences through a write buffer that one is looked for in: what only buffered writes pass, each of them passes.
+/// Sequences through a write buffer that a mutant is looked for in. Each of them passes the sites that only buffered
+/// writes pass.
 const BUFFERED: u64 = 24;
 
-/// One mutant, and what became of it.
+/// One mutant, and its verdict.
 #[derive(Debug, Clone)]
 pub struct Mutant {
     /// Where it is, or which mistake.
     pub name: String,
-    /// What is missing or wrong.
+    /// The kind of the flaw.
     pub kind: &'static str,
     /// Whether it was found.
     pub verdict: Verdict,
@@ -42,11 +43,11 @@ pub struct Mutant {
 /// Whether a mutant was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// It was, in this workload: what was wrong.
+    /// It was, in this workload; the problem that showed it.
     Found(String),
     /// It was not, and this is why it does no harm.
     Argued(&'static str),
-    /// It was not, and nobody says why.
+    /// It was not, and no reason is stated.
     Missed,
     /// It is said to do no harm, but it was found.
     WronglyArgued(String),
@@ -80,8 +81,8 @@ struct Trial {
     flaw: Flaw,
 }
 
-/// Makes all mutants of a layout whose name contains `only`, and looks for each, on so many threads. `progress` is told
-/// of each.
+/// Makes all mutants of a layout whose name contains `only`, and looks for each, on so many threads. `progress` is
+/// called for each.
 pub fn self_test<S: Subject>(
     subject: &S,
     jobs: usize,
@@ -138,14 +139,14 @@ pub fn self_test<S: Subject>(
     Ok(mutants)
 }
 
-/// What a buffer over the layout can do wrong.
+/// Mistakes of a buffer over the layout.
 fn buffer_mistakes<S: Subject>(subject: &S) -> impl Iterator<Item = Trial> {
     let atomic_write = subject.atomic_write();
     let mistakes = BufferMistake::ALL.into_iter().filter(move |mistake| mistake.is_one(atomic_write));
     mistakes.map(|mistake| Trial { kind: "mistake of the buffer", flaw: Flaw::Cache(mistake) })
 }
 
-/// What flushes or fences in the source, and in no workload: nobody would see it missing.
+/// Sites that flush or fence in the source, but in no workload: a missing one would go unnoticed.
 fn unpassed<S: Subject>(subject: &S, passed: &[Site], only: &str) -> Vec<Mutant> {
     let names = subject.unpassed(passed).into_iter().filter(|name| name.contains(only));
     let elsewhere = subject.passed_elsewhere();
@@ -221,7 +222,7 @@ fn try_mutant<S: Subject>(rig: &mut Rig<'_, S>, trial: Trial, places: &Places) -
         _ => None,
     };
     let is_fence = trial.kind == "no fence";
-    // What is not there can make no mistake.
+    // A buffer that is not there can make no mistake.
     let in_buffer = trial.flaw.of_buffer().is_some();
     let passes = |flushes: &[Site], fences: &[Site]| {
         site.is_none_or(|site| if is_fence { fences } else { flushes }.contains(&site))
@@ -342,7 +343,7 @@ fn in_words(violation: &Violation) -> String {
     format!("{}, {problem}", violation.case.name())
 }
 
-/// Does something with each item, on threads with a rig each; gives the results in order.
+/// Calls a function with each item, on threads with a rig each; returns the results in order.
 fn parallel<S: Subject, T: Send, R: Send>(
     subject: &S,
     jobs: usize,

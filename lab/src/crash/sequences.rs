@@ -1,5 +1,5 @@
-//! All short sequences of operations over a few files and directories, as the bounded testing of CrashMonkey and ACE
-//! makes them: most bugs of crash consistency need two operations and a crash.
+//! All short sequences of operations over a few files and directories, as in the bounded testing of CrashMonkey and
+//! ACE. Most bugs of crash consistency need two operations and a crash.
 
 use nacre_engine::{Attr, FallocateMode, FileKind, RenameMode};
 use rand::rngs::SmallRng;
@@ -20,7 +20,7 @@ pub enum Length {
     Three(usize),
 }
 
-/// What is there before a sequence: directories with files, some of them empty, linked, or with attributes.
+/// The file system before a sequence: directories with files, some of them empty, linked, or with attributes.
 pub fn setup() -> Vec<Op> {
     vec![
         Op::Create("d", FileKind::Directory),

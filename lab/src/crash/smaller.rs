@@ -1,11 +1,11 @@
-//! Making a list smaller, as long as what is looked for stays.
+//! Makes a list smaller, as long as the property that is looked for stays.
 
 use std::ops::Range;
 
 use nacre_engine::Result;
 
-/// Takes parts of a list of `len` away, many at once as long as that works, then one by one. `without` tries to do without a
-/// part of what is left, and says how much is left then.
+/// Removes parts of a list of `len`, many at once as long as that works, then one by one. `without` tries to do without
+/// a part of the rest, and returns the length that is left then.
 pub(super) fn drop_parts(mut len: usize, mut without: impl FnMut(Range<usize>) -> usize) {
     let mut portion = len.div_ceil(2);
     while portion > 0 {
@@ -22,7 +22,7 @@ pub(super) fn drop_parts(mut len: usize, mut without: impl FnMut(Range<usize>) -
     }
 }
 
-/// Takes single items of a list of `len` away. `without` tries to do without one of what is left, and says whether that
+/// Removes single items of a list of `len`. `without` tries to do without one of the rest, and returns whether that
 /// works.
 pub(super) fn drop_each(mut len: usize, mut without: impl FnMut(usize) -> Result<bool>) -> Result<()> {
     let mut index = 0;

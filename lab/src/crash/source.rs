@@ -5,11 +5,11 @@ use std::sync::OnceLock;
 
 use nacre_media::sim::Site;
 
-/// What a line must contain to be counted among the sites of its function.
+/// Calls that make a line count among the sites of its function.
 const CALLS: [&str; 9] =
     [".fence(", ".flush(", ".copy(", ".zero(", "publish_", "write(", "write_cached", ".link(", "write_page("];
 
-/// What starts lines on their way to media, and what waits for them.
+/// Calls that start lines on their way to media, and calls that wait for them.
 const TO_MEDIA: [&str; 5] = ["pm.fence(", "pm.flush(", "pm.flush_all(", "pm.copy(", "pm.zero("];
 
 /// Where a line of a layout's source is.
@@ -18,7 +18,7 @@ pub(super) struct Spot {
     pub(super) file: &'static str,
     pub(super) function: &'static str,
     pub(super) text: &'static str,
-    /// What is done here counts as done by whoever calls the function, or it is a test.
+    /// Stores here count as stores of the caller of the function, or this is a test.
     elsewhere: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What is explored: a layout on simulated memory.
+//! The subject of an exploration: a layout on simulated PM.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::op::Op;
 use super::tree::Ctime;
 use super::workload::Workload;
 
-/// The file that has what [`Subject::fill`] takes.
+/// The file in which [`Subject::fill`] takes space.
 pub(super) const FULL: &str = "full";
 
 /// How the file system of a workload is mounted.
@@ -18,7 +18,7 @@ pub(super) const FULL: &str = "full";
 pub struct Mounting {
     /// Parts that its allocators have; the steps of a workload, or its threads, use them in turn.
     pub lanes: usize,
-    /// A thread of its own frees what is large, while operations go on.
+    /// A background thread frees large inodes and truncated ranges, while operations go on.
     pub background: bool,
 }
 
@@ -28,10 +28,10 @@ impl Default for Mounting {
     }
 }
 
-/// What happened between two crash points.
+/// The stores and the fence between two crash points.
 #[derive(Debug, Clone, Copy)]
 pub struct Moment<'m> {
-    /// Who stored, and where.
+    /// The stores: site and offset.
     pub stores: &'m [(Site, u64)],
     /// The fence that comes next.
     pub fence: Option<Site>,
@@ -44,11 +44,11 @@ pub struct Moment<'m> {
 pub struct Mistake {
     /// Its number for [`SimPm::seed_mistake`].
     pub number: u32,
-    /// What it is.
+    /// The description of it.
     pub words: &'static str,
 }
 
-/// A flush or fence whose absence no crash shows, and why.
+/// A flush or fence whose absence no crash shows, with the reason.
 #[derive(Debug, Clone, Copy)]
 pub struct Harmless {
     /// The site's name, as [`Subject::site_name`] gives it.
@@ -73,10 +73,10 @@ pub trait Subject: Sync {
     /// Its name.
     fn name(&self) -> &'static str;
 
-    /// What becomes of ctime in a crash.
+    /// The state of ctime after a crash.
     fn ctime(&self) -> Ctime;
 
-    /// A write is all or nothing after a crash. Otherwise what was being overwritten may be there word by word.
+    /// A write is all or nothing after a crash. Otherwise overwritten data may be old or new word by word.
     fn atomic_write(&self) -> bool;
 
     /// Blocks that are free, or would be on a disk that is no tier.
@@ -84,22 +84,23 @@ pub trait Subject: Sync {
         fs.stat().free
     }
 
-    /// Sizes of the disks beside the memory.
+    /// Sizes in bytes of the disks beside PM.
     fn disks(&self) -> &'static [u64] {
         &[]
     }
 
-    /// Workloads that it has beside those of all layouts.
+    /// Workloads of this subject, in addition to those of all layouts.
     fn workloads(&self) -> Vec<Workload> {
         Vec::new()
     }
 
-    /// Does an operation that changes where things are, and nothing that a user sees; `None` when it is none of these.
+    /// Runs an operation that relocates blocks or logs and changes nothing that a user sees; `None` if it is none of
+    /// these.
     fn relocate(&self, _fs: &Self::Fs, _op: &Op) -> Option<Result<()>> {
         None
     }
 
-    /// Has a file named [`FULL`] take all blocks of memory but so many, and have no data there that could go elsewhere.
+    /// Makes a file named [`FULL`] take all blocks of PM but so many. The file has no data that could move to a disk.
     fn fill(&self, _fs: &Self::Fs, _left: u64) -> Result<()> {
         Err(Error::new(Kind::Unsupported))
     }
@@ -110,7 +111,7 @@ pub trait Subject: Sync {
     /// True when there is a file system, whole or not.
     fn is_formatted(&self, pm: &Arc<SimPm>) -> bool;
 
-    /// Mounts, and recovers where that is due.
+    /// Mounts, and recovers if needed.
     fn mount(&self, pm: &Arc<SimPm>, mounting: Mounting) -> Result<Self::Fs>;
 
     /// Makes the calling thread allocate from this lane from now on.
@@ -125,8 +126,8 @@ pub trait Subject: Sync {
     /// Repairs an unmounted file system, as fsck does.
     fn repair(&self, pm: &Arc<SimPm>) -> Result<()>;
 
-    /// Checks every invariant of the format on an unmounted file system; returns what is wrong. `crashed` says that it
-    /// was not unmounted in order, and an interrupted write is no damage.
+    /// Checks every invariant of the format on an unmounted file system; returns the problems. `crashed` means that
+    /// there was no clean unmount, so that an interrupted write is no damage.
     fn check(&self, pm: &Arc<SimPm>, crashed: bool) -> Result<Vec<String>>;
 
     /// The places of its protocols where something is committed, by name.

@@ -87,7 +87,7 @@ impl Op {
         }
     }
 
-    /// Reads what [`Op::to_text`] wrote.
+    /// Parses the output of [`Op::to_text`].
     pub fn parse(text: &str) -> Result<Op> {
         let mut words = Words { text, rest: text.split_whitespace() };
         let op = match words.word()? {

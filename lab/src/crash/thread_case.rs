@@ -1,8 +1,9 @@
 //! A crash of several threads as text, and making it smaller.
 //!
-//! The text holds the run itself: the file system at its start, and every store, flush, fence, and beginning and end of
-//! an operation, in their order, up to the crash. So the crash is produced again to the bit, wherever and whenever; what
-//! is tried then is recovery, and no longer what the threads did. Whether that was mended, only a new exploration shows.
+//! The text holds the run itself, in its order up to the crash: the file system at its start, every store, flush and
+//! fence, and the beginning and end of each operation. So the crash is reproduced to the bit, on any machine at any
+//! time. A replayed case tests recovery, and no longer the code that the threads ran. Only a new exploration shows
+//! whether that code was fixed.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -34,17 +35,17 @@ const INTERLEAVINGS: u64 = 12;
 /// A crash of several threads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ThreadsCase {
-    /// What ran.
+    /// The workload that ran.
     pub workload: Threads,
     /// The mistake that the layout made on purpose, 0 for none.
     pub mistake: u32,
-    /// What the memory held when the threads began, all of it durable: the lines that are not zero.
+    /// The contents of simulated PM when the threads began, all of it durable: the lines that are not zero.
     pub start: Lines,
-    /// What they did up to the crash.
+    /// The recorded trace of the threads up to the crash.
     pub trace: Trace,
     /// The crash point of that trace.
     pub point: usize,
-    /// What landed, beyond what is durable at the point.
+    /// Lines that landed, beyond those that are durable at the point.
     pub landed: Lines,
     /// So many blocks are free when everything is removed.
     pub free_when_empty: u64,
@@ -166,7 +167,7 @@ impl ThreadsCase {
     fn take(&mut self, word: &str, rest: &str) -> Option<()> {
         let mut words = rest.split(' ');
         let events = &mut self.trace.events;
-        // Who stored, in the source, is for people.
+        // The storing place in the source is only information for people.
         let site: Site = Location::caller();
         match word {
             "mistake" => self.mistake = rest.parse().ok()?,
@@ -223,7 +224,7 @@ impl ThreadsCase {
     }
 }
 
-/// Crashes the recorded run again: what was going on, and what is wrong.
+/// Crashes the recorded run again; returns the situation, and the problems.
 pub(super) fn reproduce<S: Subject>(
     rig: &mut Rig<'_, S>,
     case: &ThreadsCase,
@@ -260,8 +261,8 @@ pub(super) fn reproduce<S: Subject>(
     Ok((format!("{IMPOSSIBLE}: there is no such crash point"), Vec::new()))
 }
 
-/// Looks for a smaller crash with a problem: fewer operations, each smaller workload in several interleavings; then fewer
-/// lines that landed; then nothing of what came after.
+/// Looks for a smaller crash with a problem: fewer operations, each smaller workload in several interleavings; then
+/// fewer lines that landed; then nothing after that.
 pub(super) fn minimise<S: Subject>(
     rig: &mut Rig<'_, S>,
     case: &ThreadsCase,
@@ -283,7 +284,7 @@ struct Smaller<'r, 's, S: Subject> {
 }
 
 impl<S: Subject> Smaller<'_, '_, S> {
-    /// Takes whole threads away, then single operations, the last one first: what came after the crash goes at once.
+    /// Removes whole threads, then single operations, the last one first: operations after the crash go at once.
     fn drop_operations(&mut self) {
         for thread in (0..self.case.workload.threads.len()).rev() {
             let mut workload = self.case.workload.clone();
@@ -312,7 +313,7 @@ impl<S: Subject> Smaller<'_, '_, S> {
         });
     }
 
-    /// Runs a smaller workload several times, and keeps what is found.
+    /// Runs a smaller workload several times, and keeps a violation if there is one.
     fn is_still_violated(&mut self, workload: &Threads) {
         let flaw = if self.case.mistake == 0 { Flaw::None } else { Flaw::Layout(self.case.mistake) };
         for seed in 0..INTERLEAVINGS {
@@ -321,7 +322,7 @@ impl<S: Subject> Smaller<'_, '_, S> {
             }
             self.runs += 1;
             let sampling = Sampling { exhaustive_up_to: 64, samples: 48, seed };
-            // What cannot be run without what was taken away is no smaller case.
+            // A workload that cannot run without the removed operations is no smaller case.
             let Ok(report) = explore_threads(self.rig, workload, seed, &sampling, flaw) else { return };
             let found = report.violations.into_iter().next();
             if let Some((violation, case)) = found.and_then(|found| Some((found.clone(), of(&found)?))) {

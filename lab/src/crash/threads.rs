@@ -1,12 +1,12 @@
 //! Several threads on one file system, and a crash.
 //!
-//! The threads run in turns ([`turns`](super::turns)), and what they do to the memory is recorded. The images are those
-//! of that record, and a violation keeps it ([`ThreadsCase`]): the same run is not to be had twice.
+//! The threads run in turns ([`turns`](super::turns)), and their stores to simulated PM are recorded. The images are
+//! those of that record, and a violation keeps it ([`ThreadsCase`]), because the same run cannot be repeated.
 //!
-//! The oracle: an operation that its thread saw return is there; of those in flight, each is there or not; and nothing
-//! is there that an operation needed which is not. Operations of different threads commute, or one waits for what
-//! another has made (it is tried again until that can be seen). All have the same time, so that nothing depends on which
-//! was last.
+//! The oracle: an operation that its thread saw return is there. Each operation in flight is there or not. An operation
+//! is there only if all operations that it needed are there. Operations of different threads commute, or one waits for
+//! a result of another: it is tried again until the result is visible. All have the same time, so that the order does
+//! not matter.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -36,12 +36,12 @@ const MAX_VIOLATIONS: usize = 3;
 const RECOVERY_EVERY: u64 = 64;
 /// The images of each point of such a recovery.
 const RECOVERY_SAMPLING: Sampling = Sampling { exhaustive_up_to: 8, samples: 8, seed: 0 };
-/// Times that an operation is tried until what it needs can be seen.
+/// Number of times that an operation is tried until its prerequisites are visible.
 const MAX_TRIES: usize = 1000;
 /// The step, and so the time, of all operations of threads.
 const STEP: u64 = 500;
 
-/// What several threads do.
+/// The operations of several threads.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Threads {
     /// Its name.
@@ -56,7 +56,7 @@ pub struct Threads {
     pub fills: bool,
 }
 
-/// The workloads whose threads need nothing of each other.
+/// The workloads whose threads do not depend on each other.
 fn apart() -> Vec<Threads> {
     let file = |path| Op::Create(path, FileKind::Regular);
     let dir = |path| Op::Create(path, FileKind::Directory);
@@ -114,13 +114,13 @@ pub fn threads() -> Vec<Threads> {
     all
 }
 
-/// The workloads in which a thread of the layout's own frees a large file, and others take its blocks: there are hardly
-/// any else.
+/// The workloads in which a background thread of the layout frees a large file, and other threads take its blocks.
+/// Hardly any other blocks are free.
 fn in_the_background() -> Vec<Threads> {
     const BLOCK: u64 = 4096;
     /// More than is freed at once.
     const LARGE: u64 = 700 * BLOCK;
-    /// What is free; one of the writes needs more.
+    /// Free bytes; one of the writes needs more.
     const LEFT: u64 = 12 * BLOCK;
     let file = |path| Op::Create(path, FileKind::Regular);
     let dir = |path| Op::Create(path, FileKind::Directory);
@@ -149,7 +149,7 @@ fn in_the_background() -> Vec<Threads> {
     ]
 }
 
-/// The workloads in which a thread builds on what another one makes.
+/// The workloads in which a thread builds on the result of another one.
 fn handed_over() -> Vec<Threads> {
     let file = |path| Op::Create(path, FileKind::Regular);
     let dir = |path| Op::Create(path, FileKind::Directory);
@@ -178,12 +178,12 @@ pub(super) fn mark(thread: usize, index: usize, ends: bool) -> u64 {
     (thread as u64) << 32 | (index as u64) << 1 | u64::from(ends)
 }
 
-/// What [`mark`] was given.
+/// The arguments that [`mark`] was given.
 pub(super) fn of_mark(mark: u64) -> (usize, usize, bool) {
     ((mark >> 32) as usize, (mark as u32 >> 1) as usize, mark & 1 == 1)
 }
 
-/// What threads did once, from a file system on which everything was durable.
+/// One run of the threads, from a file system on which everything was durable.
 pub(super) struct Run {
     pub(super) start: Image,
     pub(super) trace: Trace,
@@ -250,7 +250,7 @@ pub fn explore_threads<S: Subject>(
     Ok(report)
 }
 
-/// A walk from one crash point of a run to the next, and what may be seen after each.
+/// A walk from one crash point of a run to the next, and the states that may be seen after each.
 pub(super) struct Walk<'r> {
     pub(super) replay: Replay<'r>,
     run: &'r Run,
@@ -294,7 +294,7 @@ impl<'r> Walk<'r> {
         Ok(Some(point))
     }
 
-    /// What is wrong with an image of this point. The memory must hold what is durable here.
+    /// The problems of an image of this point. Simulated PM must hold the durable bytes of this point.
     pub(super) fn judge<S: Subject>(
         &self,
         rig: &Rig<'_, S>,
@@ -305,8 +305,8 @@ impl<'r> Walk<'r> {
         self.judge_memory(rig, depth)
     }
 
-    /// Recovers an image of this point with a trace, and crashes at every point of that; gives the first crash after which
-    /// something is wrong, in words, and what.
+    /// Recovers an image of this point with a trace, and crashes at every point of that. Returns the first crash that
+    /// leaves a problem, in words, and the problems.
     fn crash_recovery<S: Subject>(
         &self,
         rig: &Rig<'_, S>,
@@ -332,7 +332,7 @@ impl<'r> Walk<'r> {
         None
     }
 
-    /// What is wrong with what is in the memory.
+    /// The problems of the image in simulated PM.
     pub(super) fn judge_memory<S: Subject>(&self, rig: &Rig<'_, S>, depth: Depth) -> Vec<String> {
         let expected = Expected {
             states: &self.states.trees,
@@ -346,7 +346,7 @@ impl<'r> Walk<'r> {
         judge(rig.subject, &rig.pm, &expected, depth).problems
     }
 
-    /// What each thread was doing.
+    /// The operation of each thread at this point.
     pub(super) fn in_words(&self) -> String {
         let threads = self.oracle.workload.threads.iter().zip(&self.progress).enumerate();
         let words = threads.map(|(thread, (ops, &(returned, in_flight)))| {
@@ -362,7 +362,7 @@ impl<'r> Walk<'r> {
     }
 }
 
-/// Runs the threads once; gives what they did, and the model of what there was before.
+/// Runs the threads once; returns the run, and the model of the file system before it.
 fn record<S: Subject>(
     rig: &mut Rig<'_, S>,
     workload: &Threads,
@@ -392,7 +392,7 @@ pub(super) fn sites_of_threads<S: Subject>(
     Ok(sites_of(&run.trace))
 }
 
-/// Runs the threads and records what they store.
+/// Runs the threads and records their stores.
 fn run<S: Subject>(rig: &Rig<'_, S>, fs: &S::Fs, workload: &Threads, seed: u64, flaw: Flaw) -> Result<Trace> {
     let turns = Arc::new(Turns::new(workload.threads.len(), seed));
     let at_fence = Arc::clone(&turns);
@@ -418,7 +418,7 @@ fn run<S: Subject>(rig: &Rig<'_, S>, fs: &S::Fs, workload: &Threads, seed: u64, 
                             failed.fetch_add(1, Ordering::Relaxed);
                             break;
                         }
-                        // What it needs is still to be made, or given back, by another thread.
+                        // Another thread has yet to make, or to free, the things that the operation needs.
                         turns.pass(true);
                     }
                     pm.mark(mark(me, index, true));
@@ -488,7 +488,7 @@ impl Oracle<'_> {
         Ok(states)
     }
 
-    /// The model after so many operations of each thread; `None` when one of them needs what is not there.
+    /// The model after so many operations of each thread; `None` if one of them needs a result that is not there.
     fn state(&self, counts: &[usize]) -> Result<Option<Tree>> {
         let mut model = Runner::new(self.model.remount());
         let mut done = vec![0; counts.len()];

@@ -1,4 +1,4 @@
-//! The log layout over memory and one disk or two, and workloads that move blocks between them.
+//! The log layout over PM and one disk or two, and workloads that move blocks between them.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -27,15 +27,16 @@ use super::workload::Workload;
 /// The log layout with a tier, or two.
 #[derive(Debug, Clone, Copy)]
 pub struct LogWithDisk {
-    /// Where writes go that a write buffer has accepted.
+    /// The placement of writes that a write buffer has accepted.
     placement: Placement,
     /// Sizes of the disks.
     disks: &'static [u64],
 }
 
 impl Default for LogWithDisk {
-    /// The second write in a row to about the same blocks is large and stable, and one to a file that is synchronised before
-    /// two blocks of it were written is none for the disk: so that short sequences have writes for either.
+    /// Rules that give short sequences writes for PM and for the disk. The second write in a row to about the same
+    /// blocks counts as large and stable. A file that is synchronised before two of its blocks were written does not go
+    /// to the disk.
     fn default() -> LogWithDisk {
         let rules = Rules { sync_blocks: 2, large_writes: 0, ..Rules::default() };
         LogWithDisk { placement: Placement::Predicted(rules), disks: &ONE }
@@ -59,7 +60,7 @@ const LATER_MS: u64 = 2_000_000_000;
 const VOLUME: Uuid = Uuid::from_u128(0x6e61_6372_6500_4000_8000_0000_0000_0001);
 
 impl LogWithDisk {
-    /// Writes of whole blocks go past the memory, and all of what a write buffer gives up that is whole blocks.
+    /// Writes of whole blocks bypass PM, and so does writeback of whole blocks.
     pub const ON_DISK: LogWithDisk = LogWithDisk { placement: Placement::Disk, disks: &ONE };
 
     /// Over two disks, between which blocks move.
@@ -74,7 +75,7 @@ impl LogWithDisk {
         let fs = MoverFs::new(layout, self.options());
         // A crash may come before there is one.
         for tier in fs.layout().tiers() {
-            // What keeps the only disk from being it, who attaches it says best.
+            // The only disk is attached without a check: the attach itself reports best why it cannot be the tier.
             let number = if self.disks.len() == 1 { 0 } else { self.disk_of(pm, &tier)? };
             fs.attach(Disk::of(pm, number), VOLUME, Some(LogWithDisk::token(&fs)))?;
             LogWithDisk::note_path(&fs, tier.number)?;
@@ -82,7 +83,7 @@ impl LogWithDisk {
         Ok(fs)
     }
 
-    /// Where a tier is, in another place for each mount: what is noted is written each time.
+    /// Notes a path for a tier, another one for each mount, so that each mount writes the note.
     fn note_path(fs: &Fs, tier: u8) -> Result<()> {
         let path = format!("{PLACE}{tier}/{}", LogWithDisk::token(fs));
         fs.layout().note_tier_path(tier, Path::new(&path)).map(drop)
@@ -98,7 +99,8 @@ impl LogWithDisk {
         Ok(wrong.map(|(number, path)| format!("tier {number} is said to be at {}", path.display())).collect())
     }
 
-    /// Groups of two blocks, so that a file is several. With and without DRAM for what is on the disk.
+    /// Options with groups of two blocks, so that a file has several. With and without a page cache for blocks on the
+    /// disk.
     fn options(self) -> MoverOptions {
         let page_cache = match self.placement {
             Placement::Predicted(_) => 16 * BLOCK_SIZE,
@@ -151,7 +153,7 @@ impl LogWithDisk {
         LogWithDisk::note_path(fs, tier)
     }
 
-    /// The first tier, to which what is demoted goes.
+    /// The first tier, which demoted blocks go to.
     fn first(fs: &Fs) -> u8 {
         fs.layout().tiers().iter().map(|tier| tier.number).min().unwrap_or(TIER)
     }
@@ -161,7 +163,8 @@ impl LogWithDisk {
         fs.layout().tiers().iter().map(|tier| tier.number).max().unwrap_or(TIER)
     }
 
-    /// Files share groups where they fit into them; one that is not there, or is none, does not keep the other from moving.
+    /// Files share groups if they fit into them; a file that does not exist, or is no file, does not keep the other
+    /// from moving.
     fn demote_both(fs: &Fs, one: &str, other: &str) -> Result<()> {
         let nodes = [one, other].map(|path| LogWithDisk::walk(fs, path));
         let mut there = Vec::new();
@@ -177,8 +180,8 @@ impl LogWithDisk {
             .fold(done, |done, moved| done.and(moved.map(drop)))
     }
 
-    /// The mover looks long after all that was done before, and as if as much of the first tier as is in use of the last one, in
-    /// whole percents, were nearly all.
+    /// Runs the mover with a time long after all operations before, and with a threshold of the first tier that equals
+    /// the used share of the last tier, in whole percents.
     fn descend(self, fs: &Fs) -> Result<()> {
         let last = fs.layout().tier_space(LogWithDisk::last(fs))?;
         let tier_threshold = ((last.blocks - last.free) * 100).div_ceil(last.blocks) as u8;
@@ -336,7 +339,7 @@ impl Subject for LogWithDisk {
                 Err(error) => damage.push(error.to_string()),
             }
         }
-        // What images of logs on them name is checked against everything else.
+        // Blocks that offloaded extent maps on the tiers name are checked against everything else.
         let mut problems = words_of(check_with_tiers(&**pm, Repair::None, Some(&tiers))?, crashed);
         problems.extend(damage);
         problems.extend(LogWithDisk::misplaced(pm)?);
@@ -412,7 +415,7 @@ fn large() -> Vec<Op> {
     ]
 }
 
-/// A file whose log is several pages, of which little counts, and does not fit into the inode's lines.
+/// A file whose log has several pages with few valid entries, which do not fit into the inode's lines.
 fn worn() -> Vec<Op> {
     let mut ops = vec![
         Op::Create("d/worn", FileKind::Regular),
@@ -465,7 +468,7 @@ fn sequence(place: &str, setup: &[Op], ops: &[&Op]) -> Workload {
     }
 }
 
-/// Each operation and each relocation, each relocation before and behind each operation, with files on memory and on the
+/// Each operation and each relocation, each relocation before and behind each operation, with files on PM and on the
 /// disk.
 pub fn tiered() -> Vec<Workload> {
     let setup = [setup(), large(), worn()].concat();
@@ -495,8 +498,8 @@ pub fn tiered() -> Vec<Workload> {
     all
 }
 
-/// Each relocation alone, behind each other one, and before and behind each operation, with files on memory and on both of two
-/// disks; and each with both disks gone, or one that went and came back.
+/// Each relocation alone, behind each other one, and before and behind each operation, with files on PM and on both of
+/// two disks. Each also runs with both disks gone, or with one that went and came back.
 pub fn between_tiers() -> Vec<Workload> {
     let files = [setup(), large(), worn()].concat();
     let apart = [
@@ -591,11 +594,11 @@ mod tests {
         let (first, second) = (used(&fs, TIER), used(&fs, TIER + 1));
         assert!(first > 10 && second > 0, "{first} and {second}");
         subject.relocate(&fs, &Op::DemoteLast("d/large")).unwrap().unwrap();
-        // Four of its blocks come from the first disk, and two from memory.
+        // Four of its blocks come from the first disk, and two from PM.
         assert_eq!((used(&fs, TIER), used(&fs, TIER + 1)), (first - 4, second + 6));
         subject.relocate(&fs, &Op::RemoveTier).unwrap().unwrap();
         assert_eq!(fs.layout().tiers().len(), 1);
-        // What was on the first disk is on the second, but for the image of a log, which is in memory again.
+        // The blocks of the first disk are on the second, except an offloaded extent map, which is in PM again.
         assert_eq!(used(&fs, TIER + 1), first - 4 - 1 + second + 6);
         subject.unmount(fs).unwrap();
     }

@@ -11,7 +11,7 @@ use nacre_engine::{Attr, Data, Error, FileKind, InodeId, Result, Timestamp};
 pub enum Ctime {
     /// Equal.
     Exact,
-    /// Not newer: of an inode whose names or links changed it may be lost in a crash.
+    /// Not newer: after names or links of an inode changed, the new ctime may be lost in a crash.
     MayLag,
 }
 
@@ -48,7 +48,7 @@ struct Attributes {
     mtime: Timestamp,
     /// Not of the root, which was born before the workload.
     btime: Option<Timestamp>,
-    /// Not of a directory, whose size is the layout's own affair.
+    /// Not of a directory, because its size depends on the layout.
     size: Option<u64>,
     /// Bytes of blocks, of a regular file.
     allocated: Option<u64>,
@@ -128,8 +128,8 @@ impl Tree {
         found
     }
 
-    /// True when `found` differs from this in nothing but contents of files, and there every aligned word of 8 bytes is
-    /// that of this or of one of `through`.
+    /// True if `found` differs from this only in contents of files, and each aligned word of 8 bytes there is that of
+    /// this or of one of `through`.
     pub(super) fn is_torn(&self, found: &Tree, through: &[&Tree], ctime: Ctime) -> bool {
         self.entries.len() == found.entries.len()
             && self.entries.iter().all(|(path, expected)| {

@@ -1,9 +1,9 @@
-//! Whose turn it is: of several threads one runs at a time.
+//! The order in which several threads run.
 //!
-//! One thread runs at a time; whoever is about to fence may have to wait there while others go on, as a seed says. So
-//! the windows between a store and its fence are wide open, and other threads see what is not durable yet. A thread
-//! that waits for a lock of one that stands still is noticed after [`PATIENCE`], and that one goes on: which
-//! interleaving comes of it may differ from run to run, so that what came of a run is told by its trace alone.
+//! One thread runs at a time. A seed decides whether a thread that is about to fence must wait while others go on. So
+//! the windows between a store and its fence are wide open, and other threads see stores that are not durable yet. If a
+//! running thread waits for a lock that a stopped thread holds, this is noticed after [`PATIENCE`], and the stopped
+//! thread goes on. The interleaving then may differ from run to run, so only the trace of a run tells its outcome.
 
 use std::cell::Cell;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_millis(20);
 /// The number of a thread that takes no turns.
 const NOBODY: usize = usize::MAX;
 
-/// Whose turn it is.
+/// The turns of the threads.
 pub(super) struct Turns {
     state: Mutex<State>,
     changed: Condvar,
@@ -67,7 +67,7 @@ impl Turns {
             let waited = self.changed.wait_timeout(state, PATIENCE);
             let (locked, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
             state = locked;
-            // Whoever has the turn waits, presumably for a lock that is held here.
+            // The thread that has the turn waits, presumably for a lock that this thread holds.
             if timeout.timed_out() && state.events == events {
                 state.turn = me;
                 state.events += 1;

@@ -12,7 +12,7 @@ use super::op::{Op, Runner, payload};
 use super::subject::{Mounting, Subject};
 use super::tree::{Ctime, Tree};
 
-/// What is done with an image beyond mounting it and looking.
+/// The tests of an image beyond mounting and comparing it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Depth {
     /// Mount and compare.
@@ -24,8 +24,8 @@ pub(super) enum Depth {
 }
 
 impl Depth {
-    /// For image `image` of a point, where one in so many is to be checked, and one in so many emptied. Which images get
-    /// more attention changes from point to point, so that it is not always the same kind.
+    /// For image `image` of a point. One image in `check_every` is checked, and one in `empty_every` is emptied. The
+    /// choice changes from point to point, so that images of the same kind are not always chosen.
     pub(super) fn by_turn(image: u64, point: usize, check_every: u64, empty_every: u64) -> Depth {
         let turn = turn_of(image, point);
         match () {
@@ -36,12 +36,12 @@ impl Depth {
     }
 }
 
-/// The number of an image among those that get attention.
+/// The number of an image, by which deeper tests and crashes in recovery are spread over images and points.
 pub(super) fn turn_of(image: u64, point: usize) -> u64 {
     image + 5 * point as u64 + 1
 }
 
-/// What a recovered file system must be.
+/// The states that a recovered file system may have.
 #[derive(Debug, Clone)]
 pub(super) struct Expected<'e> {
     /// The states of the workload.
@@ -71,12 +71,12 @@ pub(super) enum Remaking {
     Made,
 }
 
-/// What became of an image.
+/// The verdict on an image.
 #[derive(Debug, Default)]
 pub(super) struct Judged {
     /// The state that was found.
     pub(super) state: Option<usize>,
-    /// What is wrong.
+    /// The problems of the image.
     pub(super) problems: Vec<String>,
 }
 
@@ -93,7 +93,7 @@ pub(super) fn free_when_empty<S: Subject>(subject: &S, fs: S::Fs, fills: bool) -
     Ok(free)
 }
 
-/// Recovers the image in `pm` and says what is wrong with it.
+/// Recovers the image in `pm` and returns its problems.
 pub(super) fn judge<S: Subject>(
     subject: &S,
     pm: &Arc<SimPm>,
@@ -107,7 +107,7 @@ pub(super) fn judge<S: Subject>(
     }
 }
 
-/// Runs something that may panic. The panic is a finding: it is reported with what led to it and not printed here.
+/// Runs code that may panic. A panic is a finding: it is reported with its context and not printed here.
 pub(super) fn caught<R>(run: impl FnOnce() -> R) -> std::thread::Result<R> {
     static HOOK: Once = Once::new();
     thread_local!(static DEPTH: Cell<usize> = const { Cell::new(0) });
@@ -142,8 +142,8 @@ fn recover<S: Subject>(
     if depth >= Depth::Check && expected.remaking == Remaking::No {
         before = in_words("check before recovery", subject.check(pm, true)?);
     }
-    // Nothing of the layout's own goes on beside: the same image must give the same findings. What comes later is mounted
-    // with one lane, whatever there was before.
+    // No background thread of the layout runs, because the same image must give the same findings. Later mounts have
+    // one lane, however many this one has.
     let mounting = Mounting { background: false, ..expected.mounting };
     let fs = match subject.mount(pm, mounting) {
         Ok(fs) => fs,
@@ -234,8 +234,8 @@ fn in_words(prefix: &str, list: Vec<String>) -> Vec<String> {
     list.into_iter().map(|item| format!("{prefix}: {item}")).collect()
 }
 
-/// Uses the recovered file system: a new file, an append to an old one, then removes everything. Where the device may be
-/// full, that may stop the writing, never the removing; and then all of it must go.
+/// Uses the recovered file system: a new file, an append to an old one, then removes everything. If the device may be
+/// full, the writes may fail for lack of space, but never the removals; and then all of it must go.
 pub(super) fn write_and_empty<F: Extents + Data>(
     fs: F,
     tree: &Tree,
@@ -288,7 +288,7 @@ fn write<F: Data>(runner: &mut Runner<F>, old: Option<&str>, problems: &mut Vec<
 
 fn empty<F: Data>(runner: &Runner<F>) -> Result<()> {
     let tree = Tree::of(&runner.fs)?;
-    // What must not be removed may be, once it is told so.
+    // Protected paths can be removed after their flags are cleared.
     for path in tree.protected() {
         runner.unprotect(STEP, path).map_err(|e| e.object(format!("flags of /{path} after the crash")))?;
     }

@@ -1,4 +1,4 @@
-//! What is done before the crash: short scripts for every operation, and random ones.
+//! The operations before the crash: short scripts for every operation, and random ones.
 
 use nacre_engine::{FallocateMode, FileKind, RenameMode};
 use rand::rngs::SmallRng;
@@ -314,11 +314,11 @@ fn attributes() -> Vec<Workload> {
     ]
 }
 
-/// Whatever the layout does at the end of a page happens within so many operations.
+/// Number of operations within which every action of the layout at the end of a page happens.
 const CRASHED: usize = 300;
-/// So many times, each with something else before it, the inodes run out: there are few ways to crash in that.
+/// So many times, each with something else before it, the inodes run out, because there are few ways to crash in that.
 const CHUNKS: u64 = 32;
-/// Workloads that make a chunk of single blocks: each has few images at the word that publishes its list.
+/// Workloads that make a chunk of single blocks: each has few images at the word that commits its list.
 const SCATTERED_CHUNKS: u64 = 64;
 
 /// So many times, for the same reason, logs are collected.
@@ -327,8 +327,8 @@ const COLLECTIONS: u64 = 160;
 /// So many times large attributes are set, with few images each, too.
 const LARGE_ATTRIBUTES: u64 = 32;
 
-/// Crashes only in the last operations. The others are no preparation, because the file system that has done them must
-/// not have been mounted anew: what it knows of its logs counts.
+/// Crashes only in the last operations. The first ones are no preparation, because they must run in the same mount: the
+/// layout's state of its logs in DRAM counts.
 fn split(name: &str, first: &[Op], ops: Vec<Op>, crashed: usize) -> Workload {
     let explored_from = ops.len() - crashed;
     Workload { explored_from, ..workload(name, first, &ops) }
@@ -366,7 +366,7 @@ fn collecting(variant: u64) -> [Workload; 2] {
     ]
 }
 
-/// Operations of several entries where a page of the log ends, and moves between directories whose logs are collected.
+/// Operations of several entries at the end of a page of a log, and moves between directories whose logs are collected.
 fn crossing() -> Vec<Workload> {
     let names = ["d/a", "d/b", "d/c", "d/e", "d/f"];
     let exchanges = (0..130usize).map(|i| {
@@ -409,7 +409,7 @@ fn crossing() -> Vec<Workload> {
     ]
 }
 
-/// A directory goes whose log has half of a move: the move is settled first.
+/// Removal of a directory whose log has half of a move: the move is settled first.
 fn removed_after_a_move(variant: u64) -> Workload {
     let setup = [dir("one"), dir("two"), file("one/a"), Op::SetXattr("", "user.variant", variant as usize)];
     let ops = [
@@ -458,7 +458,7 @@ fn inodes_run_out(variant: u64) -> Workload {
     workload(&format!("inode-chunk-{variant}"), &setup, &ops)
 }
 
-/// The same where free blocks hold what a file had that is gone.
+/// The same with free blocks that hold data of a removed file.
 fn inodes_run_out_on_used_blocks(variant: u64) -> Workload {
     const PIECE: usize = 1 << 20;
     let mut setup = vec![file("big")];
@@ -474,7 +474,7 @@ fn inodes_run_out_on_a_fragmented_device(variant: u64) -> Workload {
     const BLOCK: u64 = 4096;
     let mut setup = many(251);
     setup.extend([file("big"), Op::Fallocate("big", FallocateMode::Allocate, 0, 3900 * BLOCK), file("rest")]);
-    // What is free now is in one run; the holes are smaller than a chunk, and what is left of the run goes.
+    // The free blocks are in one run; the holes are smaller than a chunk, and the rest of the run goes.
     setup.extend(
         (0..24 + variant).map(|i| Op::Fallocate("big", FallocateMode::PunchHole, i * 16 * BLOCK, 7 * BLOCK)),
     );

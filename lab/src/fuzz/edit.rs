@@ -1,6 +1,6 @@
 //! Changes to structures of an image, as an input says.
 //!
-//! An edit has 14 bytes: structure (2), offset in it (2), what is done (1), how the structure is chosen and whether its
+//! An edit has 14 bytes: structure (2), offset in it (2), kind of change (1), choice of the structure and whether its
 //! checksum is made right again (1), a value (8). A structure is one of all, or one of its kind.
 
 use nacre_engine::BLOCK_SIZE;
@@ -14,7 +14,7 @@ const MAX_EDITS: usize = 64;
 
 /// Where an image is edited.
 pub(super) trait Place {
-    /// False where it cannot be read.
+    /// False if it cannot be read.
     fn look(&self, offset: u64, bytes: &mut [u8]) -> bool;
     fn change(&self, offset: u64, bytes: &[u8]);
 }

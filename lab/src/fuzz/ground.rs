@@ -1,4 +1,4 @@
-//! The file system that images are made from, and what is done with what can be mounted.
+//! The file system that images are made from, and the operations on an image that can be mounted.
 
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, HashSet};
@@ -34,8 +34,8 @@ fn new(kind: FileKind) -> NewInode<'static> {
 pub(super) struct Ground {
     pub(super) image: Image,
     pub(super) structures: Vec<Structure>,
-    /// The same by kind, entries of logs by the kind of the entry, so that the few of a kind are met as often as the many
-    /// of another.
+    /// The same by kind, entries of logs by the kind of the entry, so that rare kinds are met as often as frequent
+    /// ones.
     pub(super) kinds: Vec<Vec<Structure>>,
 }
 
@@ -53,7 +53,7 @@ impl Ground {
     }
 }
 
-/// The images: unmounted in order, and as a crash leaves it.
+/// The images: one after a clean unmount, and one as a crash leaves it.
 pub(super) fn grounds() -> &'static [Ground; 2] {
     static GROUNDS: OnceLock<[Ground; 2]> = OnceLock::new();
     GROUNDS.get_or_init(|| {
@@ -68,7 +68,7 @@ pub(super) fn grounds() -> &'static [Ground; 2] {
     })
 }
 
-/// The memory of this thread, with the bytes of an image.
+/// The simulated PM of this thread, with the bytes of an image.
 pub(super) fn memory(image: &Image) -> Arc<SimPm> {
     thread_local!(static MEMORY: OnceCell<Arc<SimPm>> = const { OnceCell::new() });
     let pm = MEMORY.with(|memory| Arc::clone(memory.get_or_init(|| Arc::new(SimPm::new(SIZE)))));
@@ -175,7 +175,7 @@ fn look_at<F: Data + Extents>(fs: &F, node: &F::Node) -> Result<()> {
     Ok(())
 }
 
-/// Changes what there is. Errors are allowed: this is what a damaged file system is for.
+/// Changes all files and directories. Errors are allowed, because the file system is damaged.
 pub(super) fn change_all<F: Data + Extents>(fs: &F, files: &[F::Node]) {
     let root = fs.root();
     let _ = fs

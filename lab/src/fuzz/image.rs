@@ -1,8 +1,11 @@
 //! A damaged image.
 //!
-//! The first byte chooses the image. What follows are edits, as `edit.rs` reads them. Kinds of structures are superblocks,
-//! words of the chunk table, the parts of inodes and of log pages, entries by what they say (those of transactions are
-//! the journal), blocks of the checkpoint, words of the list of bad blocks.
+//! The first byte chooses the image. Edits follow, as `edit.rs` reads them. Kinds of structures:
+//!
+//! - superblocks, words of the chunk table;
+//! - the parts of inodes and of log pages;
+//! - entries by kind (those of transactions are the journal);
+//! - blocks of the checkpoint, words of the list of bad blocks.
 
 use nacre_engine::Kind;
 use nacre_layout_log::anatomy::{Structure, reseal};
@@ -31,7 +34,7 @@ pub fn damaged_image(data: &[u8]) {
     repair(&edit());
 }
 
-/// Whatever is on it, it is told as an error or it works.
+/// Mounts, uses and checks a damaged image: each damage is an error or does no harm.
 pub(super) fn use_damaged(pm: &std::sync::Arc<SimPm>) {
     if let Ok(fs) = mount(pm) {
         let (_, files) = read_all(&fs);
@@ -43,7 +46,7 @@ pub(super) fn use_damaged(pm: &std::sync::Arc<SimPm>) {
     let _ = check(&**pm, false);
 }
 
-/// What a repair calls sound is sound.
+/// Repairs a damaged image: the result is sound if the repair says so.
 pub(super) fn repair(pm: &std::sync::Arc<SimPm>) {
     let Ok(told) = check(&**pm, false) else { return };
     let report = match check(&**pm, true) {

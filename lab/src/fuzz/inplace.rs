@@ -1,7 +1,7 @@
 //! A damaged image of the in-place layout.
 //!
-//! The first byte chooses the image. What follows are edits, as `edit.rs` reads them. Kinds of structures are superblocks,
-//! commit entries, lines of the journal, the table, inodes, nodes of trees, blocks of directories, attributes.
+//! The first byte chooses the image. Edits follow, as `edit.rs` reads them. Kinds of structures are superblocks, commit
+//! entries, lines of the journal, the table, inodes, nodes of trees, blocks of directories, attributes.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -33,7 +33,7 @@ impl Ground {
     }
 }
 
-/// The images: unmounted in order, and as a crash leaves it.
+/// The images: one after a clean unmount, and one as a crash leaves it.
 fn grounds() -> &'static [Ground; 2] {
     static GROUNDS: OnceLock<[Ground; 2]> = OnceLock::new();
     GROUNDS.get_or_init(|| {
@@ -48,7 +48,7 @@ fn grounds() -> &'static [Ground; 2] {
     })
 }
 
-/// The image unmounted in order (0), and the one as a crash leaves it (1).
+/// The image after a clean unmount (0), or the one as a crash leaves it (1).
 pub(super) fn image(which: usize) -> &'static Image {
     &grounds()[which].image
 }
@@ -76,7 +76,7 @@ pub fn damaged_inplace(data: &[u8]) {
     repair(&edit());
 }
 
-/// Whatever is on it, it is told as an error or it works.
+/// Mounts, uses and checks a damaged image: each damage is an error or does no harm.
 fn use_damaged(pm: &Arc<SimPm>) {
     if let Ok(fs) = mount(pm) {
         let (_, files) = read_all(&fs);
@@ -88,7 +88,7 @@ fn use_damaged(pm: &Arc<SimPm>) {
     let _ = check(&**pm, false);
 }
 
-/// What a repair calls sound is sound.
+/// Repairs a damaged image: the result is sound if the repair says so.
 fn repair(pm: &Arc<SimPm>) {
     let Ok(report) = check(&**pm, true) else { return };
     if !report.is_sound() {

@@ -1,10 +1,14 @@
 //! A log of any content.
 //!
-//! The first byte chooses the image and whether there are two logs, as a transaction has; two more bytes for each choose
-//! a page of a log. What follows are entries of 52 bytes: kind (1), flags (1), which log and lines (1), distance of the
-//! sequence number from the one before (1; 254 and 255 stand for the last one that may be, and the last one that a word
-//! can hold), and the 48 bytes that come after the header. They take the place of what is in the page, with right
-//! checksums.
+//! The first byte chooses the image and whether there are two logs, as a transaction has. Two more bytes for each log
+//! choose a page of it. Entries of 52 bytes follow, with right checksums, which replace the entries of the page:
+//!
+//! - kind (1);
+//! - flags (1);
+//! - log and lines (1);
+//! - distance of the sequence number from the one before (1; 254 stands for the last permitted one, 255 for the last
+//!   one that a word can hold);
+//! - the 48 bytes after the header.
 
 use nacre_layout_log::anatomy::{Kind, Structure, reseal};
 use nacre_media::SimPm;
@@ -26,7 +30,7 @@ struct Page {
     sequence: u64,
 }
 
-/// Puts entries into a log or two, and checks and uses what comes of it.
+/// Puts entries into a log or two, and checks and uses the result.
 pub fn any_log(data: &[u8]) {
     let mut input = Input::new(data);
     let first = input.byte();

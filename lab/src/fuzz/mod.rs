@@ -3,14 +3,14 @@
 //! - [`image`]: an image whose structures are changed, with right checksums or without: it may be refused or repaired.
 //! - [`inplace`]: an image of the in-place layout whose structures are changed, its journal among them.
 //! - [`log`]: entries of any content, with right checksums, as the log of an inode.
-//! - [`tier`]: memory and a disk below it, what is on either changed: superblocks of the tier, images of logs, entries that
-//!   name blocks of it.
+//! - [`tier`]: PM and a disk below it, both changed: superblocks of the tier, offloaded extent maps, entries that name
+//!   blocks of it.
 //! - [`fuse`]: FUSE requests of any form, to a server over a sound file system of either layout.
 //!
-//! What people write to the command is read by the target `options`, whose body is in the command's own crate.
+//! The target `options` reads command lines; its body is in the command's own crate.
 //!
-//! None may panic, hang, allocate without bound, or read outside; `fuzz/` drives them by coverage. What a target found
-//! once is a test in `lab/tests/fuzz.rs`, with its story.
+//! None may panic, hang, allocate without bound, or read outside; `fuzz/` drives them by coverage. Each input that a
+//! target once failed on is a test in `lab/tests/fuzz.rs`, with its story.
 
 mod edit;
 pub mod fuse;
@@ -42,7 +42,7 @@ impl<'d> Input<'d> {
         bytes
     }
 
-    /// The next bytes, and what is behind them.
+    /// The next `at` bytes, and the bytes behind them.
     pub(crate) fn split(self, at: usize) -> (Input<'d>, Input<'d>) {
         let (front, rest) = self.0.split_at(at.min(self.0.len()));
         (Input(front), Input(rest))

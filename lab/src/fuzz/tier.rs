@@ -1,7 +1,7 @@
-//! A damaged file system over memory and a disk.
+//! A damaged file system over PM and a disk.
 //!
-//! The first byte chooses the image (1 bit) and how many edits are of memory (2 bits), as `edit.rs` reads them; what follows are
-//! edits of the disk. Structures of the disk are both copies of its superblock, and the images of logs.
+//! The first byte chooses the image (1 bit) and the number of edits of PM (2 bits), as `edit.rs` reads them; edits of
+//! the disk follow. Structures of the disk are both copies of its superblock, and the offloaded extent maps.
 
 use std::cell::OnceCell;
 use std::io::IoSlice;
@@ -30,7 +30,7 @@ const TIER: u8 = 1;
 const VOLUME: Uuid = Uuid::from_u128(0x6675_7a7a);
 /// Bytes of an edit.
 const EDIT: usize = 14;
-/// What a superblock of a tier says before what is reserved.
+/// Bytes of a superblock of a tier before its reserved part.
 const LABEL_FIELDS: u64 = 96;
 /// Where it has its checksum.
 const LABEL_CHECKSUM: usize = 8;
@@ -39,12 +39,12 @@ const MOVED: usize = 20;
 /// Long after everything was written, in milliseconds.
 const LATER_MS: u64 = 1_800_000_000_000;
 
-/// What is edited on the disk.
+/// A structure on the disk.
 #[derive(Debug, Clone, Copy)]
 enum OnDisk {
     /// The block of a superblock.
     Label(u64),
-    /// An image of a log: the entry in memory that names it, its first byte and its length.
+    /// An offloaded extent map: the entry in PM that names it, its first byte and its length.
     LogImage(Structure, u64, u64),
 }
 
@@ -99,7 +99,7 @@ impl Ground {
     }
 }
 
-/// The images: unmounted in order, and as a crash leaves it.
+/// The images: one after a clean unmount, and one as a crash leaves it.
 fn grounds() -> &'static [Ground; 2] {
     static GROUNDS: OnceLock<[Ground; 2]> = OnceLock::new();
     GROUNDS.get_or_init(|| {
@@ -123,7 +123,7 @@ fn grounds() -> &'static [Ground; 2] {
     })
 }
 
-/// Files whose logs have pages, and so images when they move: of a block, and of two.
+/// Files whose logs have pages, so that relocation makes offloaded extent maps, of one block and of two.
 fn scattered(fs: &Fs, now: Timestamp) -> Result<()> {
     let new = NewInode::of_root(FileKind::Regular, 0o644, now);
     for (number, blocks) in [5, 8, 8, 13, 21, 180].into_iter().enumerate() {
@@ -140,7 +140,7 @@ fn options() -> MoverOptions {
     MoverOptions { page_cache: 64 * BLOCK_SIZE, group: 64, ..MoverOptions::default() }
 }
 
-/// The memory and the disk of this thread, with the bytes of an image.
+/// The simulated PM and the disk of this thread, with the bytes of an image.
 fn machine(image: &Image) -> Arc<SimPm> {
     thread_local!(static MEMORY: OnceCell<Arc<SimPm>> = const { OnceCell::new() });
     let make = || Arc::new(SimPm::with_disks(SIZE, &[DISK]));
@@ -149,7 +149,7 @@ fn machine(image: &Image) -> Arc<SimPm> {
     pm
 }
 
-/// Damages memory and disk, checks them, uses them as they are, repairs them, and uses them again.
+/// Damages PM and disk, checks them, uses them as they are, repairs them, and uses them again.
 ///
 /// Panics when a repaired file system is not sound, cannot be mounted, or cannot be read though its tier is there.
 pub fn damaged_tier(data: &[u8]) {
@@ -182,7 +182,7 @@ fn open(pm: &Arc<SimPm>) -> Result<(Fs, bool)> {
     Ok((fs, is_there))
 }
 
-/// Moves what there is, down and up, until nothing is on the tier.
+/// Moves all blocks, down and up, until nothing is on the tier.
 fn move_all(fs: &Fs, files: &[<Fs as Names>::Node]) {
     let some = &files[..files.len().min(MOVED)];
     let _ = fs.move_files_down(some, TIER, true);
@@ -196,7 +196,7 @@ fn move_all(fs: &Fs, files: &[<Fs as Names>::Node]) {
     let _ = fs.status();
 }
 
-/// Whatever is on them, it is told as an error or it works.
+/// Mounts, uses and checks a damaged image: each damage is an error or does no harm.
 fn use_damaged(pm: &Arc<SimPm>) {
     if let Ok((fs, _)) = open(pm) {
         let (_, files) = read_all(&fs);
@@ -216,7 +216,7 @@ fn check(pm: &Arc<SimPm>, repair: Repair) -> Result<CheckReport> {
     check_with_tiers(&**pm, repair, Some(&tiers))
 }
 
-/// What a repair calls sound is sound.
+/// Repairs a damaged image: the result is sound if the repair says so.
 fn repair(pm: &Arc<SimPm>) {
     let Ok(told) = check(pm, Repair::None) else { return };
     let report = match check(pm, Repair::All) {

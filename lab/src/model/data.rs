@@ -54,7 +54,7 @@ impl Data for MemLayout {
                 None => to.fill(0),
             }
         }
-        // A read that finds nothing is no access: POSIX would have it so, but nobody can tell.
+        // A read that finds nothing is no access. POSIX says otherwise, but the difference is not visible.
         if let Some(now) = now
             && len > 0
         {
@@ -249,7 +249,7 @@ impl State {
         block.bytes.get_or_insert_with(|| vec![0; BLOCK_SIZE as usize].into())
     }
 
-    /// Cuts or extends a file; what is cut off reads as zeros ever after.
+    /// Truncates or extends a file; the bytes cut off read as zeros ever after.
     pub(super) fn resize(&mut self, number: u64, size: u64) {
         let inode = self.get_mut(number);
         let old = inode.attr.size;
@@ -314,7 +314,7 @@ impl State {
         Ok(())
     }
 
-    /// Allocates every block that a range touches; tells whether one was missing.
+    /// Allocates every block that a range touches; returns whether one was missing.
     fn allocate(&mut self, number: u64, offset: u64, end: u64) -> Result<()> {
         let (first, last) = (offset / BLOCK_SIZE, end.div_ceil(BLOCK_SIZE));
         let present = self.get(number).blocks()?.range(first..last).count() as u64;

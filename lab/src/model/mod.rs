@@ -1,11 +1,12 @@
-//! The reference model: the contract in memory, simple and obviously right rather than fast.
+//! The reference model: the contract in DRAM, simple and obviously right rather than fast.
 //!
-//! One lock stands around a plain [`State`]. Files are maps of 4 KiB blocks, so sparse files of any size cost nothing;
-//! directories are maps from cookie to entry, a cookie being made from its name. Error kinds and their precedence are those
-//! of Linux: where two things are wrong, the kernel's order of checks decides (`may_delete`, `may_create`,
+//! One lock protects a plain [`State`]. Files are maps of 4 KiB blocks, so sparse files of any size cost nothing.
+//! Directories are maps from cookie to entry; a cookie depends on its name. Error kinds and their precedence are those
+//! of Linux. If two things are wrong, the kernel's order of checks decides (`may_delete`, `may_create`,
 //! `do_renameat2`).
 //!
-//! [`Mutant`] is the same with one flaw on purpose: what compares layouts with the model must find each of them.
+//! [`Mutant`] is the same with one deliberate flaw: the tests that compare layouts with the model must find each of
+//! them.
 
 mod data;
 mod mutant;
@@ -27,7 +28,7 @@ pub const MAX_FILE_SIZE: u64 = 1 << 44;
 /// The largest value of an extended attribute.
 pub const MAX_XATTR_SIZE: usize = 64 << 10;
 
-/// The contract in memory.
+/// The contract in DRAM.
 pub struct MemLayout {
     state: Arc<Mutex<State>>,
     root: MemNode,
@@ -41,7 +42,7 @@ pub struct MemNode {
     hold: Arc<Hold>,
 }
 
-/// What keeps an inode from being reclaimed. It must never be dropped while the state is locked.
+/// A reference that keeps an inode from being reclaimed. It must never be dropped while the state is locked.
 struct Hold {
     state: Arc<Mutex<State>>,
     id: InodeId,
@@ -64,20 +65,20 @@ impl Default for MemLayout {
 }
 
 impl MemLayout {
-    /// An empty file system of `capacity` blocks for data and `max_inodes` inodes. What it stores takes memory when it
-    /// is stored.
+    /// An empty file system of `capacity` blocks for data and `max_inodes` inodes. A block or an inode takes DRAM only
+    /// when it is stored.
     pub fn new(capacity: u64, max_inodes: u64) -> MemLayout {
         MemLayout::over(State::new(capacity, max_inodes))
     }
 
-    /// The file system as it is after an unmount and a mount: nothing is held, and what has no name is gone. This one
-    /// stays as it is, apart from it.
+    /// The file system as it is after an unmount and a mount: nothing is held, and inodes without a name are gone. The
+    /// copy is independent of this one.
     #[must_use]
     pub fn remount(&self) -> MemLayout {
         MemLayout::over(self.state.lock().remounted())
     }
 
-    /// Sets times that a file system may keep lazily to what a crash has left of them.
+    /// Sets times that a file system may keep lazily to their values after a crash.
     pub(crate) fn set_lazy_times(&self, node: &MemNode, atime: Timestamp, ctime: Timestamp) {
         let mut state = self.state.lock();
         let attr = &mut state.get_mut(node.number()).attr;

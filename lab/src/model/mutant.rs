@@ -11,7 +11,7 @@ use nacre_engine::{
 
 use super::{MemLayout, MemNode};
 
-/// What is wrong with a [`Mutant`].
+/// The flaw of a [`Mutant`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flaw {
     /// An exchange replaces the target.

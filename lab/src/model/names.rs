@@ -381,7 +381,7 @@ impl State {
             return Ok(inode.attr);
         }
         if let Some(size) = change.size {
-            // Also to the size that it has: ftruncate(2) counts as a change of data whatever it does.
+            // Also if the size stays the same: ftruncate(2) always counts as a change of data.
             self.resize(number, size);
             self.get_mut(number).attr.mtime = now;
         }

@@ -14,8 +14,8 @@ pub(super) const ROOT: u64 = 1;
 /// The first cookie of a directory.
 const FIRST_COOKIE: u64 = 3;
 
-/// A cookie for a name that is not there: by its hash, so that a name that comes again stands where it stood, and nobody who
-/// reads the directory meets new ones for ever.
+/// A cookie for a name that is not there. It depends on the hash, so that a name that comes again has the same
+/// position. A reader of the directory therefore does not meet new names for ever.
 fn free_cookie(name: &[u8], entries: &BTreeMap<u64, Entry>) -> u64 {
     let mut hasher = DefaultHasher::new();
     hasher.write(name);
@@ -39,10 +39,10 @@ pub(super) struct Entry {
     pub(super) number: u64,
 }
 
-/// What an inode has by its kind.
+/// The part of an inode that depends on its kind.
 #[derive(Debug, Clone)]
 pub(super) enum Body {
-    /// A regular file: its blocks by index; what is missing is a hole.
+    /// A regular file: its blocks by index; a missing block is a hole.
     File(BTreeMap<u64, FileBlockState>),
     /// A directory: its entries by cookie, and by name.
     Directory { entries: BTreeMap<u64, Entry>, names: BTreeMap<Vec<u8>, u64>, parent: u64 },
@@ -126,7 +126,7 @@ pub(super) struct State {
     pub(super) used: u64,
     /// A regular file was made immutable or append-only once.
     pub(super) has_guarded: bool,
-    /// Blocks set aside for promised writes.
+    /// Blocks that are reserved for later writes.
     pub(super) promised: u64,
     /// Most inodes that may exist.
     pub(super) max_inodes: u64,
@@ -161,7 +161,7 @@ impl State {
         state
     }
 
-    /// The state after a remount: nothing is held, and what has no name is gone.
+    /// The state after a remount: nothing is held, and inodes without a name are gone.
     pub(super) fn remounted(&self) -> State {
         let mut state = self.clone();
         state.promised = 0;
@@ -261,7 +261,7 @@ impl State {
         }
     }
 
-    /// What every operation on a name asks first: the directory is one, it is not removed, and the name can be one.
+    /// The first check of every operation on a name: the directory is one, it is not removed, and the name can be one.
     pub(super) fn check_name(&self, dir: u64, name: &[u8]) -> Result<()> {
         let inode = self.get(dir);
         if !inode.is_directory() {
@@ -293,7 +293,7 @@ impl State {
         }
     }
 
-    /// Tells a directory where it is now.
+    /// Updates the parent that a directory stores.
     pub(super) fn set_parent(&mut self, dir: u64, new_parent: u64) {
         match &mut self.get_mut(dir).body {
             Body::Directory { parent, .. } => *parent = new_parent,

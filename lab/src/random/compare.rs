@@ -7,7 +7,7 @@ use nacre_engine::{Attr, Data, Error, Extents, FileKind, Kind, SeekTo};
 
 use super::world::{Shown, Tolerance, World};
 
-/// The most that is read of a hole, in bytes: a hole is looked at where it starts and where it ends.
+/// The most that is read of a hole, in bytes: a hole is sampled at its start and at its end.
 const HOLE_SAMPLE: u64 = 1 << 16;
 
 type Check = Result<(), String>;
@@ -100,7 +100,7 @@ impl<A: Data + Extents, B: Data + Extents> Pair<'_, A, B> {
         if self.left.node(left.id).map(|node| self.left.id(&node)).ok() != Some(left.id) {
             return Err(format!("{path}: it cannot be held by its number"));
         }
-        // What is kept lazily may be older, never newer.
+        // A time that is kept lazily may be older, never newer.
         let is_newer = !self.tolerance.exact_atime && left.atime > right.atime
             || !self.tolerance.exact_ctime && left.ctime > right.ctime;
         if is_newer {

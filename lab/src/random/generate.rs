@@ -13,7 +13,7 @@ use super::tree::Guess;
 use super::world::{Tolerance, World};
 use crate::model::MemLayout;
 
-/// What a sequence is about.
+/// The subject of a sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Profile {
     /// Everything, in a small tree with few names, so that operations meet.

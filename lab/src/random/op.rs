@@ -40,12 +40,12 @@ impl fmt::Debug for Path {
     }
 }
 
-/// What an operation is about.
+/// The inode that an operation is about.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Who {
-    /// What a slot holds.
+    /// The inode that a slot holds.
     Slot(u8),
-    /// What a path names.
+    /// The inode that a path names.
     Path(Path),
 }
 
@@ -62,7 +62,7 @@ impl fmt::Debug for Who {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names of the fields are those of the contract's arguments")]
 pub enum Op {
-    /// Holds what a path names in a slot.
+    /// Holds the inode that a path names in a slot.
     Hold {
         slot: u8,
         path: Path,
@@ -71,7 +71,7 @@ pub enum Op {
     Release {
         slot: u8,
     },
-    /// Holds what has the name (number and generation) that the slot's last inode had.
+    /// Holds the inode that has the name (number and generation) of the slot's last inode.
     HoldById {
         slot: u8,
     },

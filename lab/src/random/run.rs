@@ -21,23 +21,23 @@ use super::world::{Answer, LastIds, Tolerance, World};
 use crate::environment::seeds;
 use crate::model::{MemLayout, MemNode};
 
-/// Blocks of data that the model has: operations beyond are left out, so that the layout under test needs only room
-/// for these and for what it writes about them.
+/// Blocks of data that the model has. Operations beyond are left out, so that the layout under test needs only room for
+/// these and for its own records of them.
 const MODEL_BLOCKS: u64 = 4096;
 const MODEL_INODES: u64 = 4096;
 
-/// Blocks that may be gone when everything is removed: what the format keeps for directories that were once larger.
+/// Blocks that may be gone when everything is removed: the format keeps them for directories that were once larger.
 const LOST_BLOCKS: u64 = 64;
 
 /// Blocks that are left to a sequence for which space is scarce.
 const SCARCE_BLOCKS: u64 = 24;
 
-/// What is compared with the model.
+/// A file system that is compared with the model.
 pub trait Subject {
     /// The file system.
     type Layout: Data + Extents;
 
-    /// What it is, for messages.
+    /// The description of the subject, for messages.
     fn describe(&self) -> String;
 
     /// An empty file system.
@@ -46,22 +46,22 @@ pub trait Subject {
     /// Unmounts and mounts.
     fn remount(&mut self, layout: Self::Layout) -> Self::Layout;
 
-    /// The file system as the next process finds it when this one dies now, or `None` where that means nothing.
+    /// The file system as the next process finds it if this one dies now, or `None` if the subject has no such state.
     fn crash(&mut self, layout: &Self::Layout) -> Option<Self::Layout>;
 
-    /// What it may differ in.
+    /// The permitted differences from the model.
     fn tolerance(&self) -> Tolerance;
 
-    /// What it may differ in just after a crash.
+    /// The permitted differences just after a crash.
     fn tolerance_after_crash(&self) -> Tolerance {
         self.tolerance()
     }
 }
 
-/// What sequences are run.
+/// Settings of the sequences to run.
 #[derive(Debug, Clone, Copy)]
 pub struct Settings {
-    /// What they are about.
+    /// The operations to choose from.
     pub profile: Profile,
     /// Operations of each.
     pub operations: usize,
@@ -69,8 +69,9 @@ pub struct Settings {
     pub compare_every: usize,
     /// One operation in so many is followed by a mount or by a crash and a mount.
     pub mount_every: u32,
-    /// The device is expected to be full at times. What it has no room for must have changed nothing, and removing a
-    /// name always succeeds. Otherwise the model is small, and what it has no room for is not asked of the layout.
+    /// The device is expected to be full at times. An operation that finds no space must have changed nothing, and
+    /// removing a name always succeeds. Otherwise the model is small, and the layout does not get operations that the
+    /// model has no room for.
     pub scarce: bool,
 }
 
@@ -84,7 +85,7 @@ impl Settings {
     }
 }
 
-/// What a sequence did.
+/// Counts of the operations of a sequence.
 #[derive(Debug, Clone, Default)]
 pub struct Stats {
     /// Operations that ran.
@@ -100,7 +101,7 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// Adds what another sequence did.
+    /// Adds the counts of another sequence.
     pub fn add(&mut self, other: &Stats) {
         self.operations += other.operations;
         self.succeeded += other.succeeded;
@@ -371,7 +372,7 @@ fn segment<A: Data + Extents, B: Data + Extents>(
     Ok(progress.stats.clone())
 }
 
-/// Whether both answers are the same, as far as the contract says what they are.
+/// Whether both answers are the same, as far as the contract specifies them.
 fn agree(op: &Op, found: &Answer, expected: &Answer) -> bool {
     if found == expected {
         return true;
@@ -380,7 +381,7 @@ fn agree(op: &Op, found: &Answer, expected: &Answer) -> bool {
         // Names that cannot be are refused by `vfs`; which of two errors the layout sees first is nowhere promised.
         (Answer::Failed(_), Answer::Failed(Kind::NameTooLong)) => true,
         (Answer::Failed(Kind::NameTooLong), Answer::Failed(_)) => true,
-        // The same for the flags of an inode and whatever else is wrong.
+        // The same for the flags of an inode and any other error.
         (Answer::Failed(_), Answer::Failed(Kind::NotPermitted)) => true,
         (Answer::Failed(Kind::NotPermitted), Answer::Failed(_)) => true,
         // And for a directory that is to move below itself, and what is or is not there.
@@ -415,7 +416,7 @@ fn adopt_times<L: Data + Extents>(
         .try_for_each(|name| adopt_times(left, &left.fs.lookup(a, name)?, model, &model.lookup(b, name)?))
 }
 
-/// Writes a file beside what is compared, until little space is left.
+/// Writes a file beside the compared directory, until little space is left.
 fn ballast<L: Data + Extents>(fs: &L) -> Result<(), nacre_engine::Error> {
     let new = NewInode::of_root(FileKind::Regular, 0o600, Timestamp::default());
     let node = fs.create(&fs.root(), b"ballast", &new)?;
@@ -456,7 +457,7 @@ thread_local! {
     static QUIET: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs something whose panics are answers, without their messages on standard error.
+/// Runs code whose panics are answers, without their messages on standard error.
 fn quietly<T>(run: impl FnOnce() -> T) -> Result<T, Box<dyn Any + Send>> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {

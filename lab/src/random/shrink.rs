@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::op::Op;
 use super::run::Broken;
 
-/// A search ends after this time with what it has.
+/// Time limit of a search; the shortest sequence so far is kept.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// Drops operations, then makes numbers rounder, as long as it still fails.
@@ -16,7 +16,7 @@ pub(super) fn shrink(
 ) -> (Vec<Op>, Broken) {
     let start = Instant::now();
     ops.truncate(broken.step.max(1));
-    // What comes after the failing step may have mattered after all, for the comparison at the end.
+    // Operations after the failing step may have mattered after all, for the comparison at the end.
     match fails(&ops) {
         Some(again) => broken = again,
         None => return (ops, broken),

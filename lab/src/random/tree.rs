@@ -6,8 +6,8 @@ use rand::seq::IndexedRandom;
 
 use super::op::{Op, Path, Who};
 
-/// The names that exist after the operations of a sequence that succeeded, and what each is. Two names of one inode that
-/// were renamed onto each other may both stay; being wrong now and then does no harm.
+/// The names that exist after the operations of a sequence that succeeded, and the kind of each. Two names of one inode
+/// that were renamed onto each other may both stay; being wrong now and then does no harm.
 #[derive(Default)]
 pub(super) struct Guess {
     names: Vec<(Path, FileKind)>,

@@ -1,4 +1,4 @@
-//! Running operations on a layout, and what they answer.
+//! Runs operations on a layout, and collects their answers.
 
 use std::fmt;
 use std::io::IoSlice;
@@ -11,7 +11,7 @@ use nacre_engine::{
 
 use super::op::{Op, Path, SLOTS, Who, bytes, name, xattr_name};
 
-/// What an operation came to, as far as two file systems must agree on it.
+/// The answer to an operation, as far as two file systems must agree on it.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) enum Answer {
     Done,
@@ -52,18 +52,19 @@ impl fmt::Debug for Answer {
     }
 }
 
-/// What a file system may differ in from the model.
+/// The permitted differences of a file system from the model.
 #[derive(Debug, Clone, Copy)]
 pub struct Tolerance {
-    /// atime is what the model says (false where it is written down lazily).
+    /// atime is that of the model (false if it is written lazily).
     pub exact_atime: bool,
-    /// ctime is what the model says (false after a crash, where a link or a rename may only have changed it in DRAM).
+    /// ctime is that of the model (false after a crash, because a link or a rename may have changed it only in DRAM).
     pub exact_ctime: bool,
     /// Allocated bytes are those of the model's blocks.
     pub exact_allocation: bool,
     /// Data and holes are where the model has them.
     pub exact_holes: bool,
-    /// What is gone cannot be held by its number any more (false where it can until it is reclaimed, a moment later).
+    /// An inode that is gone can no longer be held by its number (false if it can until it is reclaimed, a moment
+    /// later).
     pub exact_stale: bool,
 }
 
@@ -99,7 +100,7 @@ pub(super) struct Shown {
 impl Shown {
     pub(super) fn new(attr: &Attr, tolerance: Tolerance) -> Shown {
         let regular = attr.kind == FileKind::Regular;
-        // When a removed directory was changed last is nobody's business.
+        // The ctime of a removed directory is not compared.
         let removed = attr.kind == FileKind::Directory && attr.links == 0;
         Shown {
             kind: attr.kind,
@@ -119,8 +120,8 @@ impl Shown {
     }
 }
 
-/// A file system and what a sequence holds on it. Everything happens in one directory of it, so that several
-/// sequences can run on one file system, and its root may be whatever mkfs makes it.
+/// A file system and the inodes that a sequence holds on it. Everything happens in one directory of it. Therefore
+/// several sequences can run on one file system, and its root may be as mkfs makes it.
 pub(super) struct World<'a, L: Extents> {
     slots: Vec<Option<L::Node>>,
     last_ids: LastIds,
@@ -133,7 +134,7 @@ pub(super) struct World<'a, L: Extents> {
 pub(super) type LastIds = Vec<Option<InodeId>>;
 
 impl<'a, L: Data + Extents> World<'a, L> {
-    /// The directory of this name, which is made where it is missing.
+    /// The directory of this name, which is made if it is missing.
     pub(super) fn open(fs: &'a L, dir: &str, last_ids: LastIds, tolerance: Tolerance) -> World<'a, L> {
         let new = new_inode(FileKind::Directory, 0o700, &[], Timestamp::default());
         let root = match fs.lookup(&fs.root(), dir.as_bytes()) {
@@ -150,7 +151,7 @@ impl<'a, L: Data + Extents> World<'a, L> {
         self.last_ids
     }
 
-    /// What is held, by slot.
+    /// The held inodes, by slot.
     pub(super) fn held(&self) -> impl Iterator<Item = (usize, &L::Node)> {
         self.slots.iter().enumerate().filter_map(|(slot, node)| node.as_ref().map(|node| (slot, node)))
     }
@@ -183,8 +184,8 @@ impl<'a, L: Data + Extents> World<'a, L> {
         Answer::Done
     }
 
-    /// Lets go of what was held in a slot: as callers do, as one that expects nobody to use it soon, or by way of one that
-    /// keeps it without holding it.
+    /// Releases the inode that was held in a slot, in one of three ways: by a drop, with the hint that it is not
+    /// expected to be used soon, or by parking and unparking it.
     fn release(&self, slot: u8, node: L::Node) {
         let number = self.fs.id(&node).number;
         match slot % 3 {
@@ -280,7 +281,7 @@ impl<'a, L: Data + Extents> World<'a, L> {
             }
             Op::ReadDir { piece, .. } => self.read_dir(&node, *piece),
             Op::ReadLink { .. } => self.fs.read_link(&node).map(Answer::Bytes),
-            // What is above the directory of this world is not the model's business, nor what was above a removed one.
+            // Parents of the directory of this world, and of removed ones, are not compared with the model.
             Op::Parent { .. } if self.fs.id(&node) == self.fs.id(&self.root) || self.is_removed(&node)? => {
                 Ok(Answer::Done)
             }
@@ -348,7 +349,7 @@ impl<'a, L: Data + Extents> World<'a, L> {
         self.fs.setattr(node, change, now).map(|attr| Answer::Attr(Shown::new(&attr, self.tolerance)))
     }
 
-    /// Reads a directory in pieces; what is wrong with cookies or numbers is a panic.
+    /// Reads a directory in pieces; panics if cookies or numbers are wrong.
     fn read_dir(&self, dir: &L::Node, piece: usize) -> Result<Answer, Error> {
         let mut entries = Vec::new();
         let (mut cookie, mut cookies) = (0, Vec::new());

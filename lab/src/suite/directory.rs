@@ -28,8 +28,8 @@ pub struct DirectoryTarget {
 }
 
 impl DirectoryTarget {
-    /// A directory. What it cannot do is listed with the reason; `remount` unmounts and mounts it. The umask of this
-    /// process becomes 0.
+    /// A directory as a target. `lacking` lists the capabilities that it lacks, with the reasons; `remount` unmounts
+    /// and mounts it. The umask of this process becomes 0.
     pub fn new(root: &Path, lacking: &[(Need, &str)], remount: Option<Remount>) -> DirectoryTarget {
         process::umask(Mode::empty());
         let mut lacking: Vec<_> = lacking.iter().map(|&(need, why)| (need, why.to_owned())).collect();
@@ -304,7 +304,7 @@ impl Target for DirectoryTarget {
     }
 
     fn truncate(&self, path: &[u8], size: u64) -> Outcome<()> {
-        // rustix has no truncate(2) by path; on the whole this is the same for who may write.
+        // rustix has no truncate(2) by path; on the whole this is the same for users that may write.
         fs::ftruncate(self.open_fd(path, OFlags::WRONLY, 0)?, size).map_err(kind_of)
     }
 

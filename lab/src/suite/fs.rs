@@ -1,4 +1,4 @@
-//! What a case sees: the target below the case's own directory, with words that make cases short.
+//! The view of a case: the target below the case's own directory, with words that make cases short.
 
 use std::path::Path;
 
@@ -115,7 +115,7 @@ impl<'a> View<'a> {
         read_exactly(file.as_ref(), 0, size as usize)
     }
 
-    /// stat(2) of what must be there, without following a symbolic link.
+    /// stat(2) of a path that must exist, without following a symbolic link.
     pub fn stat(&self, path: impl AsRef<[u8]>) -> Stat {
         let path = path.as_ref();
         self.try_stat(path).unwrap_or_else(|kind| panic!("stat {}: {kind:?}", show(path)))

@@ -26,7 +26,8 @@ pub struct VfsTarget<L: Layout> {
 }
 
 impl<L: Layout> VfsTarget<L> {
-    /// A mounted layout, how it is mounted again, and what it cannot do, with the reason.
+    /// A target for a mounted layout. `reopen` mounts it again; `lacking` lists the capabilities that it lacks, with
+    /// the reasons.
     pub fn new(what: &'static str, layout: L, reopen: Reopen<L>, lacking: &[(Need, &str)]) -> VfsTarget<L> {
         VfsTarget {
             vfs: Some(Arc::new(Vfs::new(layout, VfsOptions::default()))),
@@ -40,7 +41,7 @@ impl<L: Layout> VfsTarget<L> {
         }
     }
 
-    /// With a way to let go of it without an unmount, and to mount what a crash leaves.
+    /// Adds `crash`, which abandons the layout without an unmount, and mounts the image that a crash leaves.
     #[must_use]
     pub fn with_crash(self, crash: Reopen<L>) -> VfsTarget<L> {
         VfsTarget { crash: Some(crash), ..self }

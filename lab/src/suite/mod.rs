@@ -1,8 +1,8 @@
 //! The behaviour suite: one table of named cases that every layout and every front end must pass.
 //!
 //! [`Target`] is a file system by paths; [`VfsTarget`] is a layout in this process, [`DirectoryTarget`] a directory of
-//! this machine. Each case says what it [needs](Need); what a target lacks, it lacks for a stated reason. The suite on a
-//! tmpfs is the control: what fails there is wrong in the suite.
+//! this machine. Each case lists the capabilities that it [needs](Need); a target that lacks one states the reason. The
+//! suite on a tmpfs is the control: a case that fails there is wrong.
 
 mod cases;
 mod directory;

@@ -1,4 +1,4 @@
-//! Runs the cases and tells what came of them.
+//! Runs the cases and reports the results.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,13 +12,13 @@ use super::target::{Need, Outcome, Target};
 pub struct Case {
     /// Its name, also that of the directory that it runs in.
     pub name: &'static str,
-    /// What the target must be able to do.
+    /// The capabilities that the target must have.
     pub needs: &'static [Need],
     /// Panics when the behaviour is another.
     pub run: fn(&mut Fs<'_>),
 }
 
-/// What came of a run.
+/// The results of a run.
 #[derive(Debug, Default)]
 pub struct Report {
     /// Cases that passed.
@@ -44,8 +44,8 @@ impl Report {
     }
 }
 
-/// Runs every case of the table (or those whose name contains NACRE_CASE) on a target, except `exclusions`: names of
-/// cases, each with the reason.
+/// Runs every case of the table on a target, or those whose name contains NACRE_CASE. `exclusions` are names of cases
+/// to leave out, each with the reason.
 pub fn run(target: &mut dyn Target, cases: &[Case], exclusions: &[(&str, &str)]) -> Report {
     for (excluded, _) in exclusions {
         assert!(cases.iter().any(|case| case.name == *excluded), "no case is named {excluded}");
@@ -70,7 +70,7 @@ pub fn run(target: &mut dyn Target, cases: &[Case], exclusions: &[(&str, &str)])
                 let why = message_of(panic.as_ref());
                 println!("  FAILED    {}: {why}", case.name);
                 report.failed.push((case.name, why));
-                // What is left of it must not disturb the others; whether this works does not matter any more.
+                // Leftovers of the case must not disturb the others; whether this works does not matter any more.
                 let _ = catch_unwind(AssertUnwindSafe(|| remove_tree(target, case.name.as_bytes())));
             }
         }

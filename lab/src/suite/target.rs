@@ -1,4 +1,4 @@
-//! What the suite runs on: a file system as a program sees it, by paths and open files.
+//! The interface that the suite tests: a file system as a program sees it, by paths and open files.
 
 use std::io::IoSlice;
 
@@ -8,7 +8,7 @@ pub use nacre_vfs::SetTime;
 /// The result of an operation: errors are compared by kind only.
 pub type Outcome<T> = Result<T, Kind>;
 
-/// What a case may need beyond the least that every file system has.
+/// Capabilities that a case may need and that not every file system has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Need {
     /// Operations as another user ([`Target::as_user`]).
@@ -112,7 +112,7 @@ impl Open {
     }
 }
 
-/// What stat(2) tells.
+/// The result of stat(2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stat {
     /// Number of the inode.
@@ -169,7 +169,7 @@ pub struct Space {
     pub inodes_free: u64,
 }
 
-/// On whose behalf operations run.
+/// The user that operations run as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct User<'a> {
     /// User.
@@ -209,7 +209,7 @@ pub trait File: Send + Sync {
 
 /// A file system by paths. Paths are relative to its root, without a slash at their start.
 pub trait Target: Sync {
-    /// What it is, for messages.
+    /// The description of the target, for messages.
     fn describe(&self) -> String;
     /// Why it cannot do something, or `None` when it can.
     fn lacks(&self, need: Need) -> Option<&str>;
@@ -258,11 +258,11 @@ pub trait Target: Sync {
     fn list_xattrs(&self, path: &[u8]) -> Outcome<Vec<Vec<u8>>>;
     /// statfs(2).
     fn space(&self) -> Outcome<Space>;
-    /// Runs operations as another user, whose umask is 0.
+    /// Runs operations as another user, with a umask of 0.
     fn as_user(&self, user: User<'_>, run: &mut (dyn FnMut(&dyn Target) + Send));
     /// Unmounts and mounts again.
     fn remount(&mut self);
-    /// Dies without an unmount and is mounted again. Where nobody knows how to kill it, it is unmounted.
+    /// Dies without an unmount and is mounted again. If there is no way to kill it, it is unmounted instead.
     fn crash(&mut self) {
         self.remount();
     }

@@ -14,7 +14,7 @@ use crate::recover::Walk;
 use crate::table::table_address;
 use crate::xattr::{self, Owner};
 
-/// What kind of structure it is.
+/// The kind of a structure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// A copy of the superblock.
@@ -50,7 +50,7 @@ pub struct Structure {
     seed: u32,
 }
 
-/// Undo entries of each lane that are told of; the rest of it is like them.
+/// Undo entries of each lane that are listed; the rest of it is like them.
 const UNDO_LISTED: u64 = 8;
 
 /// The structures of a sound image.
@@ -100,7 +100,7 @@ pub fn structures<P: Pm>(pm: &P) -> Result<Vec<Structure>> {
     Ok(found)
 }
 
-/// Makes a structure whose contents were changed validate again; of kinds without a checksum there is nothing to do.
+/// Makes a structure validate again after a change of its contents. Kinds without a checksum need nothing.
 pub fn reseal<P: Pm>(pm: &P, structure: &Structure) -> Result<()> {
     let Structure { kind, offset, len, inode, seed } = *structure;
     let mut bytes = vec![0; len as usize];

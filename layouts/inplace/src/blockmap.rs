@@ -59,7 +59,7 @@ impl Piece {
     }
 }
 
-/// What [`BlockMap::for_each_used`] finds.
+/// A block in use, as [`BlockMap::for_each_used`] finds it.
 pub(crate) enum Found {
     /// A node.
     Node(u64),
@@ -79,23 +79,23 @@ fn height_of(root: u64) -> u32 {
     (root >> tree::HEIGHT_SHIFT) as u32
 }
 
-/// Blocks that a word of a node covers whose children are `height` levels high.
+/// Blocks that a word of a node covers, if the children of the node are `height` levels high.
 fn span(height: u32) -> u64 {
     1 << (tree::LEVEL_BITS * height)
 }
 
 /// The level from which on a hole is cut in two: two of its edges in one node of this height fit a lane with that node.
 const CUT_LEVEL: u32 = 2;
-/// Undo entries that a part of a hole takes at the most: every other word of a node in each level below the highest, which
-/// covers more than the largest file, and in that one; and the inode's.
+/// The maximum of undo entries that a part of a hole takes: every other word of a node in each level below the highest,
+/// half of the words that the largest file has in the highest, and the inode's.
 const HOLE_ENTRIES: u64 = (tree::MAX_HEIGHT as u64 - 1) * (BLOCK_WORDS as u64 / 2)
     + ((MAX_FILE_SIZE / BLOCK_SIZE) >> (tree::LEVEL_BITS * (tree::MAX_HEIGHT - 1))) / 2
     + INODE_ENTRIES;
 const _: () = assert!(HOLE_ENTRIES <= LANE_ENTRIES as u64);
 
-/// Where the first part of a hole ends, so that the transaction of each part fits a lane. Either edge of a hole may take
-/// words of a node in each level. So it is cut where the nodes of its edges part: what is left of the cut has one edge, what
-/// is right of it another, and there are no more than two parts. Within a node of height [`CUT_LEVEL`] it is one, too.
+/// Where the first part of a hole ends, so that the transaction of each part fits a lane. Either edge of a hole may
+/// take words of a node in each level. So it is cut where the nodes of its edges part: each side of the cut has one
+/// edge, and there are no more than two parts. Within a node of height [`CUT_LEVEL`] it is one, too.
 pub(crate) fn end_of_part(first: u64, end: u64) -> u64 {
     let mut cuts = (CUT_LEVEL..tree::MAX_HEIGHT).rev().map(|height| first.next_multiple_of(span(height)));
     cuts.find(|&cut| first < cut && cut < end).unwrap_or(end)
@@ -193,7 +193,7 @@ impl<P: Pm> BlockMap<'_, P> {
         Ok(None)
     }
 
-    /// The first file block at or after `at` whose leaf exists, or the end of the tree.
+    /// The first file block at or after `at` with an existing leaf, or the end of the tree.
     fn skip(&self, at: u64) -> Result<u64> {
         if self.root == 0 {
             return Ok(u64::MAX);
@@ -266,7 +266,7 @@ pub(crate) struct Edit<'a, P> {
     pub(crate) freed: Vec<Run>,
     /// How many of those are blocks of data.
     pub(crate) freed_data: u64,
-    /// What new nodes are for.
+    /// The purpose of new nodes.
     pub(crate) purpose: Purpose,
 }
 

@@ -1,8 +1,8 @@
 //! Checks a file system that is not mounted: every structure that is reachable, every block against every other, names
-//! against inodes. Repairs what the format can prove.
+//! against inodes. Repairs as far as the format can prove it.
 //!
-//! A file system that was not unmounted in order is first recovered: on the media when it is repaired, else in DRAM over
-//! them, so that what a crash interrupted is no damage.
+//! A file system without a clean unmount is first recovered: on the media when it is repaired, else in DRAM over them.
+//! So an operation that a crash interrupted is no damage.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -27,16 +27,16 @@ use crate::superblock::Superblock;
 /// A word that a repair stores.
 type Fix = (u64, u64);
 
-/// Checks the file system on `pm`, which must not be mounted. With `repair`, recovers it and writes what can be proved
-/// right: copies of the superblock, link counts, and parents of directories; what a media error took of the inode table is given
-/// up ([`mend`]). Other damage is told and left alone.
+/// Checks the file system on `pm`, which must not be mounted. With `repair`, recovers it and writes corrections that
+/// can be proved right: copies of the superblock, link counts, and parents of directories. Inodes that a media error
+/// took from the inode table are given up ([`mend`]). Other damage is reported and left alone.
 ///
 /// An error means that nothing could be checked: there is no file system, or nothing that leads into it.
 pub fn check<P: Pm>(pm: &P, repair: bool) -> Result<CheckReport> {
     check_with(pm, if repair { Repair::All } else { Repair::None })
 }
 
-/// The same, with a choice of what a repair may do.
+/// The same, with a choice of the permitted repairs.
 pub fn check_with<P: Pm>(pm: &P, repair: Repair) -> Result<CheckReport> {
     let gives_up = match repair {
         Repair::None => return would_do(pm),
@@ -80,14 +80,14 @@ fn would_do<P: Pm>(pm: &P) -> Result<CheckReport> {
     Ok(report)
 }
 
-/// Reads every block of a file system that is not mounted, for errors of the media. With `record`, what is found is put
-/// into the list of bad blocks.
+/// Reads every block of a file system that is not mounted, for errors of the media. With `record`, the blocks found are
+/// put into the list of bad blocks.
 pub fn check_media<P: Pm>(pm: &P, record: bool) -> Result<MediaReport> {
     crate::scrub::check_media(pm, record)
 }
 
-/// Puts the blocks that the media lists as bad into the list of bad blocks of a file system that was just made; gives their
-/// number.
+/// Puts the blocks that the media lists as bad into the list of bad blocks of a file system that was just made; gives
+/// their number.
 pub fn retire_listed<P: Pm>(pm: &P) -> Result<u64> {
     nacre_layout_parts::scrub::retire_listed(pm, &crate::superblock::read(pm)?.superblock)
 }
@@ -112,7 +112,7 @@ fn examine<P: Pm>(pm: &P, level: Repair) -> Result<(CheckReport, Vec<Fix>)> {
     if !bad.damaged.is_empty() {
         let what = format!("the list of bad blocks has {} words that do not validate", bad.damaged.len());
         match badblocks::clear_damaged(pm, &superblock, &bad) {
-            // Words that can be read count, whatever becomes of the others.
+            // Readable words count, independent of the others.
             Err(error) if error.kind() == Kind::Media => report.add(what, ""),
             done => {
                 done?;
@@ -147,7 +147,7 @@ fn examine<P: Pm>(pm: &P, level: Repair) -> Result<(CheckReport, Vec<Fix>)> {
     let mut names = Names::new(pm, &superblock, &walk, &inodes);
     names.walk(&mut report);
     let fixes = names.compare(&mut report);
-    // What was under way in a lost lane is half done for ever: unless nothing was, or everything else is as it should be
+    // A transaction in a lost lane is half done for ever: unless there was none, or everything else is as it should be
     // or can be made so.
     let is_whole = superblock.raw.state == state::CLEAN
         || report.problems.iter().all(|problem| !problem.repair.is_empty());
@@ -161,7 +161,7 @@ fn examine<P: Pm>(pm: &P, level: Repair) -> Result<(CheckReport, Vec<Fix>)> {
     Ok((report, fixes))
 }
 
-/// What an inode says about itself, beside its tree.
+/// Checks the fields of an inode, beside its tree.
 fn check_inode<P: Pm>(pm: &P, superblock: &Superblock, number: u64, raw: &RawInode) -> Result<()> {
     let inode = Inode::new(number, 0, raw, superblock.times(), None, &Arc::new(Graveyard::default()))?;
     if inode.kind != FileKind::Symlink {
@@ -185,7 +185,7 @@ struct Names<'a, P> {
     links: HashMap<u64, u32>,
     /// The directory that each directory's name is in.
     parents: HashMap<u64, u64>,
-    /// Inodes whose blocks cannot be followed, as was told.
+    /// Inodes with blocks that cannot be followed, as was reported.
     damaged: &'a BTreeSet<u64>,
 }
 
@@ -278,7 +278,7 @@ impl<'a, P: Pm> Names<'a, P> {
         Ok(())
     }
 
-    /// What inodes say of themselves, against what names say of them.
+    /// Compares the cached values of inodes with those that names prove.
     fn compare(&self, report: &mut CheckReport) -> Vec<Fix> {
         let mut fixes = Vec::new();
         // Where something else is damaged, counts differ because of it.

@@ -2,17 +2,18 @@
 //!
 //! An operation is one [`Transaction`]: words, each with its address and new value.
 //!
-//! 1. What the new words refer to (data, nodes, a new inode) is on its way to media, where nothing leads to it yet.
-//! 2. The old values of all words go to a lane of the journal, as entries that validate themselves, with the lane's next
-//!    generation. One fence: they and everything of step 1 are durable.
+//! 1. The data, nodes and new inodes that the new words refer to are on their way to media, where nothing leads to them
+//!    yet.
+//! 2. The old values of all words go to a lane of the journal, as entries that validate themselves, with the lane's
+//!    next generation. One fence: they and everything of step 1 are durable.
 //! 3. The words are stored in place and flushed. One fence.
 //! 4. The commit entry, one word, takes the generation. One fence, and the operation is acknowledged.
 //!
-//! Recovery puts back what entries hold whose generation is above that of their lane's commit entry. A transaction of a
-//! single word needs no journal: after the fence of step 1 the word is stored at once.
+//! Recovery puts back the old words of entries with a generation above that of their lane's commit entry. A transaction
+//! of a single word needs no journal: after the fence of step 1 the word is stored at once.
 //!
-//! Whoever commits holds the locks of all inodes concerned until it is acknowledged, so no two transactions that are
-//! under way have a word in common, and lanes can be undone in any order.
+//! A commit holds the locks of all inodes concerned until it is acknowledged. So no two transactions that are under way
+//! have a word in common, and lanes can be undone in any order.
 
 use nacre_engine::sync::Mutex;
 use nacre_engine::sync::atomic::Ordering;
@@ -35,7 +36,7 @@ pub(crate) const INODE_ENTRIES: u64 = (INODE_SIZE - INLINE_TARGET as u64) / 16;
 /// A word and its place.
 type Word = (u64, u64);
 
-/// What one operation changes in place.
+/// The words that one operation changes in place.
 #[derive(Default)]
 pub(crate) struct Transaction {
     /// Words that count: each is undone unless all are committed.
@@ -45,13 +46,13 @@ pub(crate) struct Transaction {
 }
 
 impl Transaction {
-    /// The word at `address` becomes `value`; what was said about it before is overruled.
+    /// The word at `address` becomes `value`; an earlier value for it is overruled.
     pub(crate) fn word(&mut self, address: u64, value: u64) {
         debug_assert!(address.is_multiple_of(8));
         self.words.push((address, value));
     }
 
-    /// The same for a word whose old value nobody reads.
+    /// The same for a word with an old value that is never read.
     pub(crate) fn idle_word(&mut self, address: u64, value: u64) {
         self.idle.push((address, value));
     }
@@ -66,7 +67,7 @@ impl Transaction {
     }
 }
 
-/// Neighbouring words: where, what was there, and what will be.
+/// Neighbouring words: their address, old values and new values.
 struct Run {
     address: u64,
     old: SmallVec<[u64; ENTRY_WORDS]>,
@@ -112,7 +113,7 @@ pub(crate) fn lane_count(region: Region) -> u64 {
     region.blocks / LANE_BLOCKS
 }
 
-/// Joins what one fence will cover.
+/// Joins flushes that one fence will cover.
 pub(crate) fn join(earlier: Option<Flushed>, next: Flushed) -> Option<Flushed> {
     Some(match earlier {
         Some(earlier) => earlier.and(next),
@@ -121,14 +122,14 @@ pub(crate) fn join(earlier: Option<Flushed>, next: Flushed) -> Option<Flushed> {
 }
 
 impl<P: Pm> Shared<P> {
-    /// Commits a transaction after `pending`, what it refers to. An error of kind
-    /// [`Media`](nacre_engine::Kind::Media) may leave it half done: nothing is changed any more then, and the next mount
-    /// undoes it.
+    /// Commits a transaction after `pending`, the data that it refers to. An error of kind
+    /// [`Media`](nacre_engine::Kind::Media) may leave it half done: nothing is changed any more then, and the next
+    /// mount undoes it.
     pub(crate) fn commit(&self, transaction: Transaction, pending: Option<Flushed>) -> Result<()> {
         self.commit_after(transaction, pending, Durable::nothing_before())
     }
 
-    /// The same, where some of what it refers to is `ready` already.
+    /// The same, if some of the data that it refers to is `ready` already.
     pub(crate) fn commit_after(
         &self,
         mut transaction: Transaction,
@@ -213,11 +214,12 @@ impl<P: Pm> Shared<P> {
         Ok(pending)
     }
 
-    /// Several words, by way of a lane. One in which a commit failed nobody uses again: it has what the next mount undoes.
+    /// Several words, by way of a lane. A lane in which a commit failed is not used again: it has the entries that the
+    /// next mount undoes.
     fn in_lane(&self, runs: &[Run], idle: &[Word], pending: Option<Flushed>, ready: Durable) -> Result<()> {
         let lane = self.journal.lane();
         let mut next = lane.next.lock();
-        // Of whoever failed while this waited for the lane, too.
+        // Also after a failure of another commit while this waited for the lane.
         self.check_unbroken()?;
         let result = self.journal(lane, *next, runs, idle, pending, ready);
         match result {

@@ -1,8 +1,8 @@
-//! Directories: blocks of records, searched from their start; an index of names in DRAM is a setting. What is remembered of
-//! names without one is in `memo`.
+//! Directories: blocks of records, searched from their start; an index of names in DRAM is a setting. The name cache of
+//! directories without one is in `memo`.
 //!
-//! The records of a block fill it; what a record does not need for its name is free, and a free record (no inode) is
-//! only at a block's start. A record stays where it is as long as its name does, so its place in the directory is its
+//! The records of a block fill it; the bytes of a record beyond its name are free, and a free record (no inode) is only
+//! at a block's start. A record stays where it is as long as its name does, so its place in the directory is its
 //! cookie. How names change is in `names`.
 
 use hashbrown::HashTable;
@@ -23,7 +23,7 @@ const FIRST_COOKIE: u64 = 3;
 
 pub(crate) type Page = [u8; BLOCK];
 
-/// What is known of a directory in DRAM.
+/// The state of a directory in DRAM.
 #[derive(Default)]
 pub(crate) struct Directory {
     /// Its blocks, in order.
@@ -134,8 +134,8 @@ pub(crate) fn find_record<T>(
     Ok(None)
 }
 
-/// The record of a page with this name. Without an index this is what a directory spends its time on: the page is searched
-/// for the last word of the name, which few others share, and only where that stands are its records looked at.
+/// The record of a page with this name. Without an index a directory spends its time here: the page is searched for the
+/// last word of the name, which few others share. Its records are looked at only where that word stands.
 pub(crate) fn find_name(page: &Page, name: &[u8]) -> Result<Option<Record>> {
     const WORD: usize = size_of::<u32>();
     const NAME_LEN: usize = std::mem::offset_of!(RawDentry, name_len);
@@ -168,7 +168,7 @@ pub(crate) fn find_name(page: &Page, name: &[u8]) -> Result<Option<Record>> {
     Ok(None)
 }
 
-/// The record that begins at a place, if one does: there may be what is left of a name that was taken away.
+/// The record that begins at a place, if one does: the rest of a removed name may be there.
 fn used_record(page: &Page, at: usize) -> Result<Option<Record>> {
     let begins = |record: Record| Ok((record.at >= at).then_some(record));
     let record = find_record(page, begins)?;
@@ -248,7 +248,7 @@ impl Directory {
         }
     }
 
-    /// Lets what remembers names grow with their number.
+    /// Grows the name cache with the number of names.
     pub(crate) fn make_memo(&mut self) {
         if self.index.is_none() {
             self.memo.grow(self.entries);
@@ -295,7 +295,7 @@ impl Directory {
         Ok(found)
     }
 
-    /// What is found in the record at a place, which is of a name, if it is this one.
+    /// The inode in the record of a name at a place, if it is this name.
     fn found_at(&self, pm: &impl Pm, offset: u64, name: &[u8]) -> Result<Option<Found>> {
         let (at, within) = ((offset as usize) / BLOCK, (offset as usize) % BLOCK);
         let mut bytes = [0; DENTRY_HEADER + MAX_NAME];
@@ -325,9 +325,9 @@ impl Directory {
 
     /// Up to `limit` entries behind the one with the cookie `after`, or from the first one on where that is 0.
     ///
-    /// They are read from the last one to the first: a name that comes meanwhile where the directory grows is not reported, and
-    /// in the room that others left there are not many. In the other order, whoever makes a name for each that is reported
-    /// would meet these, too, and so on for ever.
+    /// They are read from the last one to the first. Names that come meanwhile where the directory grows are not
+    /// reported, and few fit in the room that others left. In the other order, a caller that makes a name for each
+    /// reported one would meet these, too, and so on for ever.
     pub(crate) fn read(&self, pm: &impl Pm, after: u64, limit: usize) -> Result<Vec<Listed>> {
         let mut listed = Vec::new();
         let end = self.blocks.len() as u64 * BLOCK_SIZE;
@@ -375,7 +375,7 @@ fn found(at: usize, record: Record) -> Result<Found> {
     Ok(Found { offset: (at * BLOCK + record.at) as u64, id: record.id(), kind: record.kind()? })
 }
 
-/// What is known of the directory with this body.
+/// The directory state in this body.
 pub(crate) fn directory_of(body: &Body) -> Result<&Directory> {
     body.directory.as_deref().ok_or(Error::new(Kind::NotDirectory))
 }

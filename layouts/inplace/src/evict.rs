@@ -1,7 +1,7 @@
-//! Giving back the DRAM of inodes that nobody uses: their state is dropped, and read from media when it is asked for.
+//! Eviction of unused inodes from DRAM: their state is dropped, and read from media when it is asked for.
 //!
-//! That happens when somebody lets go of an inode that is not expected back soon ([`Shared::let_go`]), and beyond a limit
-//! ([`Shared::sweep`]), by second chance: an inode stays that was used since the last time.
+//! That happens on the last release of an inode that is not expected back soon ([`Shared::let_go`]), and beyond a limit
+//! ([`Shared::sweep`]), by second chance: an inode that was used since the last sweep stays.
 //!
 //! **Candidates.** Only an inode that is in its shard and nowhere else can go: the shard is locked, and the inode's
 //! count of references is one. A reference is made from the shard or from another reference. So none is made meanwhile,
@@ -70,8 +70,8 @@ impl<P: Pm> Shared<P> {
         self.table.eviction.freed(bytes, self.table.in_use());
     }
 
-    /// Whether media says all of an inode that nobody else has, and somebody can ask for it by a name; writes what is kept
-    /// lazily.
+    /// Whether media has all the state of an inode that no other thread has, and the inode can be found by a name.
+    /// Writes lazily kept values.
     fn can_go(&self, inode: &mut Inode) -> bool {
         let is_free = inode.holds.load(Ordering::Acquire) == 0 && inode.pins.load(Ordering::Acquire) == 0;
         if !is_free || inode.links() == 0 || self.is_broken() {
@@ -90,19 +90,19 @@ impl<P: Pm> Shared<P> {
         self.table.shard(number).write().parked.insert(number);
     }
 
-    /// Ends that. One that nobody holds goes: for good without names, else from DRAM.
+    /// Ends that. One without holders goes: for good without names, else from DRAM.
     pub(crate) fn unpark(&self, number: u64) {
         let is_gone = {
             let mut shard = self.table.shard(number).write();
             shard.parked.remove(&number);
             shard.inodes.get(&number).is_some_and(|inode| inode.links() == 0)
         };
-        // Both look under the lock whether somebody holds it.
+        // Both look under the lock whether it is held.
         if is_gone { self.graveyard.bury(number) } else { self.evict(number) }
     }
 
-    /// Brings the number of inodes in DRAM below the limit, as far as nobody holds them. Locks nothing but a shard at a time,
-    /// so that the caller may hold inodes and their locks.
+    /// Brings the number of inodes in DRAM below the limit, as far as they are not held. Locks nothing but a shard at a
+    /// time, so that the caller may hold inodes and their locks.
     pub(crate) fn sweep(&self) {
         let eviction = &self.table.eviction;
         let Some(mut hand) = eviction.hand.try_lock() else { return };

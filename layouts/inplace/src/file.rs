@@ -1,13 +1,13 @@
 //! Reading and writing files.
 //!
 //! Data is written in place. Blocks that the file does not have yet, or has and never wrote, are filled before the
-//! transaction that shows them; what it overwrites changes at once, word by word, so that a crash may leave any part of
+//! transaction that shows them. Overwritten data changes at once, word by word, so that a crash may leave any part of
 //! an overwrite, and nothing outside it. Size, times and tree change in one transaction after that; of a write that is
-//! longer than [`PIECE_BLOCKS`], piece by piece. What a write buffer writes takes a way of its own to the same end
+//! longer than [`PIECE_BLOCKS`], piece by piece. Writeback of a write buffer takes a way of its own to the same end
 //! (`promised`).
 //!
 //! Bytes of the last block beyond the size are undefined on media: nothing reads them, an append writes them in place,
-//! and whoever lets the size grow over them zeroes them first. No written block is wholly beyond the size.
+//! and an operation that grows the size over them zeroes them first. No written block is wholly beyond the size.
 
 use std::io::IoSlice;
 use std::ops::Range;
@@ -31,8 +31,8 @@ use crate::seeded::Mistake;
 pub(crate) const PIECE_BLOCKS: u64 = 1024;
 /// Leaves that so many blocks are in, wherever they begin.
 const PIECE_LEAVES: u64 = PIECE_BLOCKS / BLOCK_WORDS as u64 + 1;
-/// Only neighbouring words share an undo entry. So a piece takes most of them where every other word of its leaves changes;
-/// with these come the words that lead to the leaves, two in each level above those, and the inode's.
+/// Only neighbouring words share an undo entry. So a piece takes most of them if every other word of its leaves
+/// changes. With these come the words that lead to the leaves, two in each level above those, and the inode's.
 const PIECE_ENTRIES: u64 =
     (PIECE_BLOCKS + PIECE_LEAVES) / 2 + PIECE_LEAVES + 2 * (tree::MAX_HEIGHT as u64 - 2) + INODE_ENTRIES;
 const _: () = assert!(PIECE_ENTRIES <= LANE_ENTRIES as u64);
@@ -41,7 +41,7 @@ const _: () = assert!(PIECE_ENTRIES <= LANE_ENTRIES as u64);
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Target {
     pub(crate) piece: Piece,
-    /// Nobody can read these blocks before the transaction: what is not written of them must be zeroed.
+    /// These blocks are unreadable before the transaction: their unwritten parts must be zeroed.
     pub(crate) is_fresh: bool,
 }
 
@@ -125,7 +125,7 @@ impl<P: Pm> Shared<P> {
             return Ok(offset);
         }
         let mut body = inode.body.write();
-        // What was changed while this waited stays changed then.
+        // Times that changed while this waited stay changed then.
         let now = if purpose == Purpose::Promised { now.max(inode.attr.get().ctime) } else { now };
         let offset = match at {
             WriteAt::Offset(offset) => offset,
@@ -139,7 +139,7 @@ impl<P: Pm> Shared<P> {
         let joined = gather(offset, data);
         let content = Content::new(offset, data, &joined);
         if purpose != Purpose::Promised {
-            // What is missing is found missing before anything is written.
+            // Missing space is found before anything is written.
             self.check_room(&body, offset, end)?;
         }
         let mut at = offset;
@@ -151,7 +151,7 @@ impl<P: Pm> Shared<P> {
         Ok(offset)
     }
 
-    /// What takes several transactions must not begin when it will find no space.
+    /// A write of several transactions must not begin if it will find no space.
     pub(crate) fn check_room(&self, body: &Body, offset: u64, end: u64) -> Result<()> {
         let (first, last) = (offset / BLOCK_SIZE, end.div_ceil(BLOCK_SIZE));
         if last - first <= PIECE_BLOCKS {
@@ -195,7 +195,7 @@ impl<P: Pm> Shared<P> {
         Ok(())
     }
 
-    /// What is known in DRAM after the commit of a write.
+    /// Updates the state in DRAM after the commit of a write.
     pub(crate) fn written(
         &self,
         inode: &Inode,
@@ -260,7 +260,7 @@ impl<P: Pm> Shared<P> {
         self.commit_after(transaction, pending, ready)
     }
 
-    /// What a tree has in a range, in order.
+    /// The pieces of a tree in a range, in order.
     pub(crate) fn pieces(&self, root: u64, range: &Range<u64>) -> Result<Vec<Piece>> {
         let (first, last) = (range.start / BLOCK_SIZE, range.end.div_ceil(BLOCK_SIZE));
         let mut pieces = Vec::new();
@@ -311,7 +311,7 @@ impl<P: Pm> Shared<P> {
         Ok(targets)
     }
 
-    /// Copies what of a range goes to a target.
+    /// Copies the part of a range that goes to a target.
     pub(crate) fn copy_to(
         &self,
         target: &Target,
@@ -328,7 +328,7 @@ impl<P: Pm> Shared<P> {
             if from > start {
                 pending = join(pending, self.pm.zero(media, from - start)?);
             }
-            // What is behind the end of the file nobody reads.
+            // Bytes behind the end of the file are not read.
             let until = stop.min(size.max(range.end));
             if to < until {
                 pending = join(pending, self.pm.zero(media + (to - start), until - to)?);

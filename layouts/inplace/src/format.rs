@@ -1,8 +1,8 @@
-//! The bytes of the in-place layout. Nothing else defines bytes, but for what all layouts share (`nacre-layout-parts`);
-//! `docs/format/inplace.md` draws and argues them.
+//! The bytes of the in-place layout. Nothing else defines bytes, except the parts that all layouts share
+//! (`nacre-layout-parts`); `docs/format/inplace.md` draws and argues them.
 //!
 //! All numbers are little-endian. Every structure has an asserted size, no padding, and reserved fields that are
-//! written as zero. Each field says who writes it and when it is valid.
+//! written as zero. The comment of each field names its writer and says when it is valid.
 
 pub(crate) use nacre_layout_parts::format::{
     CHECKSUM_CRC32C, FIRST_REGION_BLOCK, MAX_DEVICE_SIZE, MIN_DEVICE_SIZE, RawSuperblock, Region, inode_seed,
@@ -14,16 +14,17 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 pub(crate) const MAGIC: [u8; 8] = *b"nacreINP";
 /// The version that this code writes.
 pub(crate) const FORMAT_VERSION: u32 = 2;
-/// The oldest version of the code that can read what mkfs of this code makes. File systems of version 1 stay such.
+/// The oldest version of the code that can read a file system from mkfs of this code. File systems of version 1 stay
+/// such.
 pub(crate) const OLDEST_READER: u32 = 2;
 /// Incompatible features that this code knows. None exist yet; an unknown bit refuses the mount.
 pub(crate) const KNOWN_INCOMPATIBLE: u64 = 0;
-/// Features whose absence of support still allows a read-only mount.
+/// Features that allow a read-only mount by code without support for them.
 pub(crate) const KNOWN_READ_ONLY_COMPATIBLE: u64 = 0;
 
 /// Compatible features.
 pub(crate) mod feature {
-    /// A mount that is not told otherwise keeps no index of names in DRAM: directories are searched from their start.
+    /// A mount without an option for it keeps no index of names in DRAM: directories are searched from their start.
     pub(crate) const LINEAR_NAMES: u64 = 1;
 }
 
@@ -53,11 +54,11 @@ pub(crate) const LANE_ENTRIES: usize = (LANE_BLOCKS * nacre_engine::BLOCK_SIZE /
 /// Words that an undo entry holds.
 pub(crate) const ENTRY_WORDS: usize = 5;
 
-/// Generations are smaller: no lane lives long enough to reach it, and one that was made up must not count beyond what a
-/// checked word holds.
+/// Generations are smaller: no lane lives long enough to reach it, and one that was made up must not count beyond the
+/// range of a checked word.
 pub(crate) const MAX_GENERATION: u64 = 1 << 47;
 
-/// What was in place before a transaction. Written before anything of the transaction is stored in place; valid when
+/// The words in place before a transaction. Written before anything of the transaction is stored in place; valid when
 /// its checksum is right, and to be undone when its generation is above that of the lane's commit entry.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
@@ -71,7 +72,7 @@ pub(crate) struct RawUndo {
     pub(crate) generation: u64,
     /// Where the words were, a multiple of 8.
     pub(crate) address: u64,
-    /// What they were.
+    /// The old values.
     pub(crate) old: [u64; ENTRY_WORDS],
 }
 
@@ -157,8 +158,8 @@ pub(crate) mod tree {
     pub(crate) const LEVEL_BITS: u32 = 9;
 }
 
-/// A record of a directory: a name, or free space at a block's start. Records fill their block; what a record does not
-/// need is free, too.
+/// A record of a directory: a name, or free space at a block's start. Records fill their block; the bytes that a record
+/// does not need are free, too.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub(crate) struct RawDentry {
@@ -176,17 +177,16 @@ pub(crate) struct RawDentry {
 /// Bytes before the name.
 pub(crate) const DENTRY_HEADER: usize = 16;
 
-/// The header of a block of extended attributes. The magic says what stands behind it:
+/// The header of a block of extended attributes. The magic names the kind of contents behind it:
 ///
-/// [`XATTR_LEAF_MAGIC`]: attributes, in the order of their names. The whole block is written anew with each change of it.
-/// [`XATTR_INDEX_MAGIC`]: the first block of an inode's attributes when they do not fit one leaf: the blocks of the
-/// leaves, a word each, in the order of the names.
-/// [`XATTR_MAGIC`], in version 1: all attributes, or, when they do not fit, the numbers of the blocks that hold them,
-/// all of which are written anew with each change.
+/// [`XATTR_LEAF_MAGIC`]: attributes, in the order of their names. The whole block is written anew with each change of
+/// it. [`XATTR_INDEX_MAGIC`]: the first block of an inode's attributes when they do not fit one leaf: the blocks of the
+/// leaves, a word each, in the order of the names. [`XATTR_MAGIC`], in version 1: all attributes, or, when they do not
+/// fit, the numbers of the blocks that hold them, all of which are written anew with each change.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub(crate) struct RawXattrHeader {
-    /// CRC32C of the rest of the header and of what stands behind it (in version 1, and of the attributes); seeded with
+    /// CRC32C of the rest of the header and of the bytes behind it (in version 1, and of the attributes); seeded with
     /// the inode.
     pub(crate) checksum: u32,
     pub(crate) magic: u32,
@@ -194,7 +194,7 @@ pub(crate) struct RawXattrHeader {
     pub(crate) generation: u32,
     /// Attributes of a leaf (in version 1, all of them); leaves of an index.
     pub(crate) count: u32,
-    /// Bytes of what stands behind the header of a leaf (in version 1, of all attributes); of an index, those that the
+    /// The number of bytes behind the header of a leaf (in version 1, of all attributes); of an index, those that the
     /// attributes of all leaves count for.
     pub(crate) len: u64,
     pub(crate) reserved: [u64; 4],

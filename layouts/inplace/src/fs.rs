@@ -16,7 +16,7 @@ use crate::inode::{Graveyard, Inode, Node};
 use crate::superblock::Superblock;
 use crate::table::{Loaded, Table, read_inode};
 
-/// What all operations share.
+/// The state that all operations share.
 pub(crate) struct Shared<P> {
     pub(crate) pm: Arc<P>,
     pub(crate) seed: u32,
@@ -35,9 +35,9 @@ pub(crate) struct Shared<P> {
     pub(crate) read_only: bool,
     /// Names are indexed in DRAM.
     pub(crate) name_index: bool,
-    /// A commit failed on the media: what is in place is known to the next mount only.
+    /// A commit failed on the media: only the next mount can know the words in place.
     pub(crate) broken: AtomicBool,
-    /// Inodes that cannot be read, on a read-only mount of what is damaged.
+    /// Inodes that cannot be read, on a read-only mount of a damaged file system.
     pub(crate) damaged: BTreeSet<u64>,
     pub(crate) bounds: Bounds,
 }
@@ -112,7 +112,7 @@ impl<P: Pm> Shared<P> {
         Ok(())
     }
 
-    /// Allocates blocks; when there are none, first frees what waits to be freed.
+    /// Allocates blocks; when there are none, first frees the blocks that wait to be freed.
     pub(crate) fn allocate(
         &self,
         goal: Option<Block>,
@@ -133,7 +133,7 @@ impl<P: Pm> Shared<P> {
         }
     }
 
-    /// Reclaims inodes without links whose last holder is gone.
+    /// Reclaims inodes without links and without holders.
     pub(crate) fn reclaim_buried(&self) {
         for number in self.graveyard.take() {
             self.reclaim(number);
@@ -156,8 +156,8 @@ impl<P: Pm> Shared<P> {
         }
     }
 
-    /// Frees the contents and the number of an inode that nobody can reach any more. Media says so already: it has no
-    /// links. What cannot be read stays taken until the next mount.
+    /// Frees the contents and the number of an inode that is unreachable. Media says so already: it has no links.
+    /// Unreadable parts stay taken until the next mount.
     pub(crate) fn free_inode(&self, inode: &Inode) {
         if self.is_broken() {
             return; // the removal may be undone
@@ -176,7 +176,7 @@ impl<P: Pm> Shared<P> {
         self.table.free(inode.number);
     }
 
-    /// Reclaims an inode that just lost its last link, if nobody holds it.
+    /// Reclaims an inode that just lost its last link, unless it is held.
     pub(crate) fn unlinked(&self, node: Node) {
         let number = node.inode.number;
         let was_last = node.inode.holds.fetch_sub(1, Ordering::AcqRel) == 1;

@@ -1,11 +1,11 @@
-//! An inode in DRAM: its attributes, and what leads to its contents. A [`Node`] holds an inode for a caller.
+//! An inode in DRAM: its attributes, and the root of its contents. A [`Node`] holds an inode for a caller.
 //!
-//! `body` is the lock of the inode: whoever changes anything of it on media holds it exclusively until the commit is
-//! acknowledged; whoever reads contents or names holds it shared. Several are locked in the order of their numbers
-//! ([`lock_all`](crate::namespace::lock_all)). Attributes are read without it. Below it come, in this order, the table,
-//! a lane of the journal, the allocator; `attr` and the graveyard are held for moments and nothing is locked below them.
-//! Above it is `stay`, of one inode: whoever takes blocks away from a file that is held, or lets them be unwritten, takes
-//! it alone first; whoever writes to its blocks without `body` shares it.
+//! `body` is the lock of the inode. An operation that changes anything of it on media holds it exclusively until the
+//! commit is acknowledged. A reader of contents or names holds it shared. Several are locked in the order of their
+//! numbers ([`lock_all`](crate::namespace::lock_all)). Attributes are read without it. Below it come, in this order,
+//! the table, a lane of the journal, the allocator; `attr` and the orphan list are held for moments and nothing is
+//! locked below them. Above it is `stay`, of one inode. An operation that takes blocks away from a file that is held,
+//! or makes them unwritten, takes it alone first; a write to its blocks without `body` shares it.
 
 use std::sync::Arc;
 
@@ -26,13 +26,13 @@ use crate::fs::Shared;
 /// File blocks of the largest file.
 pub(crate) const MAX_BLOCKS: u64 = MAX_FILE_SIZE / BLOCK_SIZE;
 
-/// What leads to an inode's contents.
+/// The root of an inode's contents.
 pub(crate) struct Body {
     /// The root of its tree of blocks, as media has it.
     pub(crate) root: u64,
     /// The first block of its extended attributes, or 0.
     pub(crate) xattrs: u64,
-    /// Of a directory, what is known of its names.
+    /// Of a directory, the state of its names.
     pub(crate) directory: Option<Box<Directory>>,
 }
 
@@ -61,12 +61,12 @@ pub struct Inode {
     pub(crate) parent: AtomicU64,
     pub(crate) entries: AtomicU64,
     pub(crate) subdirectories: AtomicU32,
-    /// It was used since somebody last looked for inodes whose state can go.
+    /// It was used since the last sweep for inodes to evict.
     pub(crate) used: AtomicBool,
     /// It never had a name and may still be given one.
     pub(crate) unnamed: AtomicBool,
-    /// Who reads and writes its blocks directly: as long as there is somebody, they stay where they are. Grows under the lock
-    /// under which they move.
+    /// The number of direct readers and writers of its blocks: unless it is 0, the blocks stay where they are. Grows
+    /// under the lock under which they move.
     pub(crate) pins: AtomicU32,
     /// Whether the next read changes atime.
     pub(crate) relatime: Relatime,
@@ -78,7 +78,7 @@ pub struct Inode {
     pub(crate) graveyard: Arc<Graveyard>,
 }
 
-/// Inodes without links whose last holder went away and that nobody has reclaimed yet. Bounded by the number of inodes.
+/// The orphan list: inodes without links and holders that are not reclaimed yet. Bounded by the number of inodes.
 #[derive(Default)]
 pub(crate) struct Graveyard {
     numbers: Mutex<Vec<u64>>,
@@ -111,7 +111,7 @@ impl Inode {
         debug_assert!(before > 0, "unpinned more often than pinned");
     }
 
-    /// The inode that `raw` describes, held by nobody, without what is known of its contents.
+    /// The inode that `raw` describes, without holders and without its contents.
     pub(crate) fn new(
         number: u64,
         address: u64,
@@ -171,7 +171,7 @@ impl Inode {
         })
     }
 
-    /// Reads what is to be known of an inode's contents.
+    /// Reads the state in DRAM of an inode's contents.
     pub(crate) fn load<P: Pm>(fs: &Shared<P>, number: u64, address: u64, raw: &RawInode) -> Result<Inode> {
         let kind = FileKind::from_u8(raw.kind);
         let mut blocks = 0;
@@ -186,7 +186,7 @@ impl Inode {
         };
         let inode = Inode::new(number, address, raw, fs.times, directory, &fs.graveyard)?;
         inode.blocks.store(blocks, Ordering::Relaxed);
-        // Larger than before the mount, and than when its state was dropped, whatever was counted then.
+        // Larger than before the mount, and than when its state was dropped, for any count at that time.
         let changes = (fs.superblock.lock().raw.mount_epoch << 32)
             .max(fs.table.dropped_changes.load(Ordering::Relaxed));
         inode.change.store(changes, Ordering::Relaxed);
@@ -247,7 +247,7 @@ impl Inode {
         }
     }
 
-    /// The inode must not be changed in the way that `what` forbids.
+    /// An error if a flag of the inode is among the forbidden ones.
     pub(crate) fn check_flags(&self, forbidden: u32) -> Result<()> {
         check_flags(self.flags.load(Ordering::Acquire), forbidden)
     }

@@ -247,9 +247,10 @@ impl<P: Pm + 'static> Extents for InplaceFs<P> {
     }
 
     fn promise_cost(&self) -> PromiseCost {
-        // A block, and the nodes on its way from the root: of a tree that is too low for it first those that make it high
-        // enough, then those below them. A file block before it in its leaf has the same way, but for the first of a file,
-        // which needs no leaf as long as it is alone: the file's block is for that one. Attributes take no space.
+        // A block, and the nodes on its way from the root: of a tree that is too low for it first those that make it
+        // high enough, then those below them. A file block before it in its leaf has the same way, but for the first of
+        // a file, which needs no leaf as long as it is alone: the file's block is for that one. Attributes take no
+        // space.
         let group = 2 * u64::from(tree::MAX_HEIGHT);
         PromiseCost { block: 1, group, group_blocks: 1 << tree::LEVEL_BITS, file: 1 }
     }
@@ -289,7 +290,7 @@ impl<P: Pm + 'static> Extents for InplaceFs<P> {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             durable_on_return: true,
-            // What is overwritten in place is there in part.
+            // Data that is overwritten in place may be there in part.
             atomic_write: false,
             atomic_rename: true,
             max_file_size: MAX_FILE_SIZE,

@@ -1,26 +1,26 @@
 //! The in-place layout, as PMFS: a B-tree of blocks per file, data updated in place, metadata under an undo journal.
 //!
-//! | file | what is there |
+//! | file | contents |
 //! | --- | --- |
 //! | `format` | the bytes on media; nothing else defines bytes |
 //! | `mkfs`, `mount`, `recover`, `check` | making, mounting, recovering and checking a file system |
 //! | `anatomy` | where the structures of an image are, for tools that damage images |
-//! | `superblock` | what is this layout's own of the superblock |
+//! | `superblock` | the fields of the superblock that only this layout has |
 //! | `commit` | the commit protocol: transactions and the lanes of the journal |
 //! | `fs`, `table`, `inode` | state of the file system; the inode table; one inode |
 //! | `blockmap`, `directory`, `names` | where a file's blocks are; the names of a directory; changing them |
 //! | `file`, `space`, `namespace`, `rename`, `xattr` | the operations |
 //! | `content`, `promised` | the bytes of a write; writes that leave the inode's lock to others meanwhile |
-//! | `scrub` | what a scrub reads, and which files media errors are in |
-//! | `mend` | what is given up of an inode table with media errors |
-//! | `seeded` | mistakes on purpose, for the crash explorer; none over real memory |
+//! | `scrub` | the reads of a scrub, and the files that media errors are in |
+//! | `mend` | repairing an inode table with media errors |
+//! | `seeded` | mistakes on purpose, for the crash explorer; none over real PM |
 //! | `layout` | the contract of `nacre-engine`, implemented |
 //!
-//! Neighbours: the contract is in `nacre-engine`, the media in `nacre-media`; what it shares with other layouts (free
-//! blocks, attributes in DRAM, the superblock's copies, bad blocks) in `nacre-layout-parts`. The format is described and
-//! argued in `docs/format/inplace.md`.
+//! Neighbours: the contract is in `nacre-engine`, the media in `nacre-media`; the parts shared with other layouts (free
+//! blocks, attributes in DRAM, the superblock's copies, bad blocks) in `nacre-layout-parts`. The format is described
+//! and argued in `docs/format/inplace.md`.
 //!
-//! What it promises: every operation is durable when it returns; metadata is all or nothing after a crash; data that is
+//! Guarantees: every operation is durable when it returns; metadata is all or nothing after a crash; data that is
 //! overwritten in place is not ([`nacre_engine::Capabilities::atomic_write`] is false).
 
 pub mod anatomy;

@@ -1,8 +1,8 @@
-//! What is remembered in DRAM of the names of a directory that has no index.
+//! The name cache: facts in DRAM about the names of a directory that has no index.
 //!
 //! PMFS looks through such a directory, but below a kernel's cache of names, which knows both where names are that were
 //! used and that others are not there. It does so here, in bounded space: two slots of 8 bytes for each name that is
-//! there, and some of those that are not, whole, as nothing less tells that one is not there.
+//! there, and some absent names. Absent names are kept whole, because nothing less proves that one is absent.
 
 use hashbrown::HashTable;
 use nacre_engine::sync::Mutex;
@@ -12,7 +12,8 @@ use smallvec::SmallVec;
 /// Where the records of some names are. Names share sets of slots; where a set is full, another one goes.
 #[derive(Default)]
 pub(crate) struct Memo {
-    /// A part of the hash above the record's place in units of 8 bytes, plus 1; or 0. Another part of the hash says which set.
+    /// A part of the hash above the record's place in units of 8 bytes, plus 1; or 0. Another part of the hash says
+    /// which set.
     slots: Vec<AtomicU64>,
 }
 
@@ -74,7 +75,8 @@ impl Memo {
         self.slots.capacity() * size_of::<AtomicU64>()
     }
 
-    /// The set that names with this hash share: by the part of it that slots hold, so that they can be moved to another.
+    /// The set that names with this hash share: by the part of it that slots hold, so that they can be moved to
+    /// another.
     fn set(&self, hash: u64) -> &[AtomicU64] {
         let sets = self.slots.len() / Self::WAYS;
         let first = (hash >> 32) as usize % sets.max(1) * Self::WAYS;

@@ -1,13 +1,14 @@
-//! Repairs what a media error took of the inode table.
+//! Repairs the inode table after media errors.
 //!
-//! Inodes have no second copy. Those of a block that cannot be read are given up, and so are the names that refer to them;
-//! what the block still has is kept. Where a directory is among them, what it named gets names in the root, `#NUMBER`. A root that
-//! is lost is made anew, with such a name for each inode that no other directory names: whatever was below it can be reached.
+//! Inodes have no second copy. Those of a block that cannot be read are given up, and so are the names that refer to
+//! them; the rest of the block is kept. If a directory is among them, the inodes that it named get names in the root,
+//! `#NUMBER`. A root that is lost is made anew, with such a name for each inode that no other directory names. So
+//! everything below it can be reached.
 //!
 //! The order makes a crash harmless. First the block is written, with the pattern of lost bytes in its bad lines. As
 //! long as an inode has one word of the pattern, the next repair takes the inode for lost and begins again. Then blocks
 //! with new names are written where nothing leads to them; a root that is there takes them by a transaction. Then names
-//! go that refer to what is lost. Only then the inodes are made free, and a root that is lost is made anew.
+//! go that refer to lost inodes. Only then the inodes are made free, and a root that is lost is made anew.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -40,8 +41,8 @@ struct Lost {
     numbers: Vec<u64>,
 }
 
-/// Gives up the inodes that cannot be read, and names for them, and gives what was found and done; nothing where nothing is
-/// lost, or where more is damaged than this can judge. All of it loses something.
+/// Gives up the inodes that cannot be read, and names for them, and gives the problems found and repaired. Gives
+/// nothing if nothing is lost, or if more is damaged than this can judge. Each of these repairs loses something.
 pub(crate) fn rescue<P: Pm>(pm: &P) -> Result<Vec<Problem>> {
     let superblock = crate::superblock::read(pm)?.superblock;
     // Transactions under way are undone first, as far as the journal can be read.
@@ -74,7 +75,7 @@ fn look<P: Pm>(pm: &P, at: u64, block: Block) -> Option<Lost> {
         let number = at * BLOCK_INODES + slot;
         let mut raw = RawInode::new_zeroed();
         raw.as_mut_bytes().copy_from_slice(bytes);
-        // A link whose target is lost leads nowhere; a root that is all zeros was on its way.
+        // A link with a lost target leads nowhere; a root that is all zeros was on its way.
         let has_target = raw.kind == FileKind::Symlink as u8 && raw.root == 0 && raw.links != 0;
         let counts = if has_target { bytes } else { &bytes[..NEEDED] };
         let is_gone = has_pattern(counts) || number == ROOT_INODE && bytes.iter().all(|&byte| byte == 0);
@@ -97,7 +98,7 @@ impl<P: Pm> Rescue<'_, P> {
     fn run(self) -> Result<Vec<Problem>> {
         let lost: BTreeSet<u64> = self.lost.iter().flat_map(|lost| lost.numbers.iter().copied()).collect();
         let root_is_lost = lost.contains(&ROOT_INODE);
-        // As everything will be: what counts is in use, and what is lost is not.
+        // The final state: valid inodes are in use, and lost ones are not.
         let after = Overlay::new(self.pm);
         self.give_up(&after)?;
         let mut walk = Walk::new(&after, &self.superblock);
@@ -116,7 +117,7 @@ impl<P: Pm> Rescue<'_, P> {
             .filter(|(number, _)| is_orphan(number))
             .map(|(&number, &raw)| (number, raw))
             .collect();
-        // From now on what was lost stays so, also where the hardware reads it again one day: its blocks are free.
+        // From now on lost inodes stay so, also if the hardware reads them again one day: their blocks are free.
         for lost in self.lost.iter().filter(|lost| is_lost(self.pm, lost.block)) {
             renew(self.pm, lost.block, |_| {})?;
         }
@@ -164,7 +165,7 @@ impl<P: Pm> Rescue<'_, P> {
         Block(block).offset() + number % BLOCK_INODES * INODE_SIZE
     }
 
-    /// Makes what is lost free, in blocks that can be written; over `pm` they are made so. The root is never free.
+    /// Makes lost inodes free, in blocks that can be written; over `pm` they are made so. The root is never free.
     fn give_up(&self, pm: &impl Pm) -> Result<()> {
         for lost in &self.lost {
             if is_lost(pm, lost.block) {
@@ -201,8 +202,8 @@ impl<P: Pm> Rescue<'_, P> {
         (blocks.len() as u64 == count).then_some((blocks, taken))
     }
 
-    /// A directory of these blocks and these pages, which are written with the node that leads to them, durable: its size, and
-    /// the root of its tree.
+    /// A directory of these blocks and these pages, which are written with the node that leads to them, durable: its
+    /// size, and the root of its tree.
     fn tree(&self, alloc: &Allocator, mut blocks: Vec<u64>, pages: &[Page]) -> Result<(u64, u64)> {
         let count = blocks.len() + pages.len();
         if count > BLOCK_WORDS {
@@ -284,7 +285,7 @@ fn problem(lost: &Lost) -> Problem {
 fn pages_of(inodes: &[(u64, RawInode)], taken: &BTreeSet<Vec<u8>>) -> Vec<Page> {
     let mut pages: Vec<Page> = Vec::new();
     let mut at = BLOCK;
-    // The last record of each page has what is left of it.
+    // The last record of each page has the rest of the page.
     let mut last = 0;
     for (number, raw) in inodes {
         let mut name = format!("#{number}");
@@ -321,10 +322,10 @@ const RECORD_LEN: usize = std::mem::offset_of!(RawDentry, record_len);
 /// The inodes that the names of all directories refer to.
 struct Names {
     named: BTreeSet<u64>,
-    /// Words that take away names of what is lost.
+    /// Words that take away names of lost inodes.
     fixes: Vec<(u64, u64)>,
     problems: Vec<Problem>,
-    /// A directory is among what is lost.
+    /// A directory is among the lost inodes.
     lost_directories: bool,
 }
 
@@ -360,7 +361,7 @@ impl Names {
         if pm.read(block.offset(), &mut page).is_err() {
             return;
         }
-        // The record that stays before each, with what it took over.
+        // The record that stays before each, with the bytes that it took over.
         let mut before: Option<(usize, RawDentry)> = None;
         let mut fixes: HashMap<u64, u64> = HashMap::new();
         let _ = find_record(&page, |record| {

@@ -15,7 +15,7 @@ use crate::superblock::{Summary, Superblock, put_text};
 /// A device smaller than this has few lanes.
 const SMALL_DEVICE: u64 = 256 << 20;
 
-/// What a new file system is like.
+/// The properties of a new file system.
 #[derive(Debug, Clone, Default)]
 pub struct MkfsOptions {
     /// Its name for machines; a random one when not given.
@@ -28,12 +28,12 @@ pub struct MkfsOptions {
     pub root_owner: (u32, u32),
     /// Its time of creation.
     pub now: Timestamp,
-    /// Mounts that are not told otherwise keep no index of names in DRAM.
+    /// Mounts without an option for it keep no index of names in DRAM.
     pub linear_names: bool,
 }
 
-/// Makes an empty file system that fills the device. What the device held is lost; the superblocks come last, so a
-/// crash leaves the old file system, or none, or the new one.
+/// Makes an empty file system that fills the device. The old contents of the device are lost; the superblocks come
+/// last, so a crash leaves the old file system, or none, or the new one.
 pub fn mkfs<P: Pm>(pm: &P, options: &MkfsOptions) -> Result<Summary> {
     let blocks = pm.len() / BLOCK_SIZE;
     if !(MIN_DEVICE_SIZE..=MAX_DEVICE_SIZE).contains(&(blocks * BLOCK_SIZE)) {

@@ -24,15 +24,15 @@ use crate::table::{Table, table_address};
 /// How a file system is mounted.
 #[derive(Debug, Clone, Default)]
 pub struct MountOptions {
-    /// Nothing may change. A file system that was not unmounted in order is still recovered, which writes.
+    /// Nothing may change. A file system without a clean unmount is still recovered, which writes.
     pub read_only: bool,
     /// Lanes for allocation; the number of CPUs when not given.
     pub lanes: Option<usize>,
     /// The media itself cannot be written.
     pub media_read_only: bool,
-    /// Keep an index of names in DRAM; as mkfs was told when not given.
+    /// Keep an index of names in DRAM; the choice of mkfs when not given.
     pub name_index: Option<bool>,
-    /// Inodes whose state stays in DRAM at the most, beside those that are held; as usual when not given.
+    /// The maximum number of inodes with state in DRAM, beside those that are held; the default when not given.
     pub inode_cache: Option<u64>,
 }
 
@@ -123,12 +123,12 @@ impl<P: Pm + 'static> InplaceFs<P> {
 }
 
 impl<P: Pm> InplaceFs<P> {
-    /// What recovery found when this was mounted.
+    /// The report of the recovery at this mount.
     pub fn recovery(&self) -> &RecoveryReport {
         &self.recovery
     }
 
-    /// What the superblock said when this was mounted.
+    /// The contents of the superblock at this mount.
     pub fn summary(&self) -> &Summary {
         &self.summary
     }
@@ -138,7 +138,7 @@ impl<P: Pm> InplaceFs<P> {
         &self.shared.pm
     }
 
-    /// Unmounts: persists what is kept lazily and marks the file system clean. Inodes without links are free, held or
+    /// Unmounts: persists lazily kept values and marks the file system clean. Inodes without links are free, held or
     /// not.
     pub fn unmount(mut self) -> Result<()> {
         self.shut_down()
@@ -166,7 +166,7 @@ impl<P: Pm> InplaceFs<P> {
         changed.iter().try_for_each(|inode| fs.persist_lazy(inode))?;
         let mut superblock = fs.superblock.lock();
         if fs.alloc.contradicts_itself() {
-            // The next mount sees what belongs to whom.
+            // The next mount sees the owners of blocks.
             superblock.raw.errors = superblock.raw.errors.saturating_add(1);
             superblock.write(&*fs.pm)?;
             return Err(Error::corrupt("a block that was free was freed again").advice("run fsck"));
@@ -178,7 +178,7 @@ impl<P: Pm> InplaceFs<P> {
 
 impl<P: Pm> Drop for InplaceFs<P> {
     fn drop(&mut self) {
-        // Errors are told by `unmount`; here the next mount finds the state dirty and recovers.
+        // Errors are reported by `unmount`; here the next mount finds the state dirty and recovers.
         let _ = self.shut_down();
     }
 }

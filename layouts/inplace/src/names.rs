@@ -1,7 +1,7 @@
 //! Changing the names of a directory.
 //!
-//! An [`Edit`] changes copies of blocks and notes which words it changed: those that counted before are the transaction's,
-//! those that were free space nobody reads. A directory that has no room grows by a block.
+//! An [`Edit`] changes copies of blocks and notes which words it changed: those that counted before are the
+//! transaction's, those that were free space have no readers. A directory that has no room grows by a block.
 
 use std::ops::Range;
 
@@ -30,7 +30,7 @@ struct Changed {
     page: Box<Page>,
     /// The words that were changed, and whether they counted before.
     words: SmallVec<[(usize, bool); 8]>,
-    /// What names had that were taken away: it is free in the copy, and counts until the commit.
+    /// The ranges of removed names: free in the copy, and valid on media until the commit.
     freed: SmallVec<[Range<usize>; 1]>,
 }
 
@@ -77,7 +77,7 @@ impl Changed {
         Ok(record_len - before.needed())
     }
 
-    /// Puts a name where there is room for it, and gives its place; or else the most room that a record has.
+    /// Puts a name where there is room for it, and gives its place; otherwise the most room that a record has.
     fn put_name(&mut self, name: &[u8], raw: RawDentry) -> Result<std::result::Result<usize, usize>> {
         let needed = needed(name.len());
         let mut most = 0;
@@ -112,7 +112,7 @@ impl Changed {
     }
 }
 
-/// What the index is told after the commit.
+/// A change for the index after the commit.
 enum Note {
     Added(u64, u64, FileKind),
     Removed(u64, SmallVec<[u8; 32]>, u64, FileKind),
@@ -245,7 +245,7 @@ impl<'a, P: Pm> Edit<'a, P> {
         Ok(at)
     }
 
-    /// Adds the words to the transaction, and writes what nothing leads to yet.
+    /// Adds the words to the transaction, and writes the words and blocks that nothing leads to yet.
     pub(crate) fn finish(
         &self,
         directory: &Directory,
@@ -277,7 +277,7 @@ impl<'a, P: Pm> Edit<'a, P> {
         Ok(pending)
     }
 
-    /// After the commit: what is known in DRAM follows.
+    /// After the commit: the state in DRAM follows.
     pub(crate) fn done(self, body: &mut Body) {
         use nacre_engine::sync::atomic::Ordering::{Relaxed, Release};
         let Some(directory) = &mut body.directory else { return };
@@ -317,7 +317,7 @@ impl<'a, P: Pm> Edit<'a, P> {
         self.inode.subdirectories.store(directory.subdirectories, Relaxed);
     }
 
-    /// The change was not committed: gives back what it took.
+    /// The change was not committed: frees the blocks that it took.
     pub(crate) fn give_up(&self) {
         if let Some((runs, tree)) = self.grown.as_ref().filter(|_| !self.fs.is_broken()) {
             self.fs.free_runs(runs);

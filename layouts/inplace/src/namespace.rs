@@ -1,11 +1,11 @@
 //! Names: create, link, unlink, remove a directory.
 //!
-//! A name and what it refers to change in one transaction: the directory's words, the inode's links, the times of both.
-//! A new inode is written without links, where only its number's next user looks; its links are a word of the
-//! transaction that names it.
+//! A name and its inode change in one transaction: the directory's words, the inode's links, the times of both. A new
+//! inode is written without links, where only its number's next user looks; its links are a word of the transaction
+//! that names it.
 //!
-//! Whoever changes names holds every inode concerned exclusively, locked in the order of their numbers. An inode that a
-//! name leads to is found first and locked then, so the name is looked up again under the locks.
+//! An operation that changes names holds every inode concerned exclusively, locked in the order of their numbers. An
+//! inode that a name leads to is found first and locked then, so the name is looked up again under the locks.
 
 use std::sync::Arc;
 
@@ -52,7 +52,7 @@ impl Locked<'_> {
         found.map(|(_, body)| &mut **body).ok_or(Error::new(Kind::InvalidInput))
     }
 
-    /// What is known of one that is a directory and has its name.
+    /// The directory state of an inode that is a directory and still has its name.
     pub(crate) fn directory(&mut self, inode: &Inode) -> Result<&Directory> {
         inode.check_directory()?;
         if inode.links() == 0 {
@@ -171,7 +171,7 @@ impl<P: Pm> Shared<P> {
             // As if it were on its way for ever: the bytes are there for the running system, and not flushed.
             self.pm.store(address, raw.as_bytes())?.may_be_lost();
         } else {
-            // Nobody reads the target of anything but a symbolic link.
+            // Only the target of a symbolic link is read.
             let is_whole = new.kind == FileKind::Symlink;
             let len = if is_whole { size_of::<RawInode>() } else { std::mem::offset_of!(RawInode, target) };
             pending = join(pending, self.pm.copy(address, &raw.as_bytes()[..len])?);
@@ -211,7 +211,7 @@ impl<P: Pm> Shared<P> {
     ) -> Result<()> {
         check_name(name)?;
         let mut locked = lock_all(&[dir, inode]);
-        // A name that exists comes before what forbids the link, as in the kernel.
+        // The error for an existing name comes before those that forbid the link, as in the kernel.
         if locked.directory(dir)?.find(self, name)?.is_some() {
             return Err(Error::new(Kind::Exists));
         }
@@ -305,7 +305,7 @@ impl<P: Pm> Shared<P> {
         Ok((found.id == node.inode.id()).then_some(found))
     }
 
-    /// Commits the removal of a name whose directory and inode are locked; gives how many names the inode has left.
+    /// Commits the removal of a name; its directory and inode are locked; gives how many names the inode has left.
     fn remove(
         &self,
         locked: &mut Locked<'_>,
@@ -331,7 +331,7 @@ impl<P: Pm> Shared<P> {
         Ok(left)
     }
 
-    /// A name was removed, and no lock is held: with the last one the inode goes as soon as nobody holds it.
+    /// A name was removed, and no lock is held: with the last one the inode goes as soon as it has no holders.
     pub(crate) fn name_gone(&self, node: Node, left: u32) {
         if left == 0 {
             self.unlinked(node);

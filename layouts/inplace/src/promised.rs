@@ -1,20 +1,21 @@
-//! Writes that a write buffer promised: they leave the inode's lock to others for most of their time.
+//! Writes by a write buffer, with reserved blocks: they leave the inode's lock to others for most of their time.
 //!
-//! Its threads write a megabyte at once and may sleep until slow memory has it. Who held `body` for so long would keep
-//! readers of the file waiting, whoever removes it, and with that one everybody in its directory. So a write does
+//! Its threads write a megabyte at once and may sleep until slow PM has it. A write that held `body` for so long would
+//! keep readers and a removal of the file waiting, and with the removal all operations in its directory. So a write
+//! does
 //!
-//! 1. under `body`: find out where each part goes, and allocate what is missing. What only overwrites, within the size, is
-//!    copied to its blocks now: the lock is held for the copy, not until it is durable;
+//! 1. under `body`: find the place of each part, and allocate missing blocks. A write that only overwrites, within the
+//!    size, is copied to its blocks now: the lock is held for the copy, not until it is durable;
 //! 2. under no lock but `stay`: copy to the blocks that were allocated, to which nothing leads, and fence;
-//! 3. under `body`: the transaction. If blocks were allocated, the tree and the size must be what step 1 found, and what
-//!    else the write overwrites is copied before; where they are not, the blocks are freed, and the ordinary write does it
-//!    all. So readers find all of a write or nothing of it, as ever.
+//! 3. under `body`: the transaction. If blocks were allocated, the tree and the size must be as step 1 found them, and
+//!    other overwritten parts are copied before. Otherwise the blocks are freed, and the ordinary write does it all. So
+//!    readers find all of a write or nothing of it, as ever.
 //!
-//! `stay` is shared from 1 to 3, so that the blocks are the file's for so long: only truncation and fallocate give any away,
-//! and they take it alone. A removal frees nothing while somebody holds the inode, as the caller does. Readers may see what
-//! is overwritten before it is durable and before the times say so: that is between them and who promised it, whose bytes
-//! they have seen before. Where a crash comes between 2 and 3, new blocks are free again, and of what was overwritten there
-//! is what any overwrite may leave.
+//! `stay` is shared from 1 to 3, so that the blocks are the file's for so long: only truncation and fallocate give any
+//! away, and they take it alone. A removal frees nothing while the inode is held, as it is by the caller. Readers may
+//! see overwritten data before it is durable and before the times say so: they have seen its bytes in the write buffer
+//! before. After a crash between 2 and 3, new blocks are free again, and overwritten parts are as after any interrupted
+//! overwrite.
 
 use std::io::IoSlice;
 use std::ops::Range;
@@ -30,7 +31,7 @@ use crate::fs::Shared;
 use crate::inode::{Body, Inode};
 use crate::seeded::Mistake;
 
-/// What is written, and where.
+/// The data of a write, and its range.
 struct Write<'a> {
     range: Range<u64>,
     content: Content<'a>,
@@ -76,8 +77,8 @@ impl<P: Pm> Shared<P> {
         result
     }
 
-    /// Step 1. Nothing for blocks that are there and unwritten: the bytes around what is written become zeros there, and
-    /// until the transaction another write may fill them.
+    /// Step 1. Nothing for blocks that are there and unwritten: the bytes around the data become zeros there, and until
+    /// the transaction another write may fill them.
     fn begin(&self, inode: &Inode, write: &Write<'_>, allocated: &mut Runs) -> Result<Option<Begun>> {
         let Write { range, content, .. } = write;
         let body = inode.body.write();
@@ -96,7 +97,7 @@ impl<P: Pm> Shared<P> {
         Ok(Some(Begun { size, pieces, targets, overwritten, pending }))
     }
 
-    /// Steps 2 and 3. False when the file is not what it was.
+    /// Steps 2 and 3. False when the file has changed meanwhile.
     fn go_on(&self, inode: &Inode, write: &Write<'_>, mut begun: Begun, allocated: &Runs) -> Result<bool> {
         let Write { range, content, .. } = write;
         let mut pending = begun.pending.take();
@@ -114,7 +115,7 @@ impl<P: Pm> Shared<P> {
         {
             return Ok(false);
         }
-        // What was changed meanwhile stays changed.
+        // Times that changed meanwhile stay changed.
         let now = write.now.max(inode.attr.get().ctime);
         let mut edit = Edit::new(self, body.root);
         edit.purpose = Purpose::Promised;
@@ -131,7 +132,7 @@ impl<P: Pm> Shared<P> {
         Ok(true)
     }
 
-    /// What a write that does not only overwrite changes in place, after there is space for the nodes that it needs.
+    /// The changes in place by a write that does not only overwrite, after there is space for the nodes that it needs.
     fn overwrite_rest(
         &self,
         body: &Body,

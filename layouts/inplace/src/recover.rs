@@ -1,9 +1,9 @@
 //! Recovery: transactions without a commit entry are undone.
 //!
-//! What it writes can be written again any number of times: the old values go back while the lane's commit entry is as
-//! it was; only when all of them are durable does the commit entry take the generation, which ends the transaction.
-//! Nothing else is left to do after a crash. Inodes without links are free, so files that were open and unlinked need no
-//! list; which blocks and inodes are free is found by reading the table and the trees ([`Walk`]).
+//! Recovery can be repeated any number of times. The old values go back while the lane's commit entry is as it was.
+//! Only when all of them are durable does the commit entry take the generation, which ends the transaction. Nothing
+//! else is left to do after a crash. Inodes without links are free, so files that were open and unlinked need no list;
+//! which blocks and inodes are free is found by reading the table and the trees ([`Walk`]).
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -30,7 +30,7 @@ use crate::xattr::Owner;
 /// Damage that a report describes one by one.
 const MAX_DAMAGE: usize = 100;
 
-/// What a lane holds.
+/// The contents of a lane.
 pub(crate) struct LaneState {
     /// Every transaction up to this generation is over.
     pub(crate) committed: u64,
@@ -101,8 +101,8 @@ pub(crate) fn read_lanes<P: Pm>(pm: &P, superblock: &Superblock) -> Result<Vec<R
     Ok((0..lane_count(journal)).map(read).collect())
 }
 
-/// The generation of the last transaction of which a lane has anything, over or not; nothing when it never had one, or when its
-/// commit entry does not validate, so that nothing in it is undone.
+/// The generation of the last transaction of which a lane has anything, over or not. Nothing when it never had one, or
+/// when its commit entry does not validate, so that nothing in it is undone.
 fn last_generation<P: Pm>(pm: &P, address: u64, seed: u32) -> Option<u64> {
     let committed =
         pm.load_u64(address).and_then(|word| open_word(word, seed, &String::new)).ok()?.unwrap_or(0);
@@ -114,8 +114,8 @@ fn last_generation<P: Pm>(pm: &P, address: u64, seed: u32) -> Option<u64> {
     Some(generations.fold(committed, u64::max)).filter(|last| (1..MAX_GENERATION).contains(last))
 }
 
-/// Makes a lane of the journal as mkfs makes it. Media errors go with the whole blocks that are written, where the system
-/// can clear them.
+/// Makes a lane of the journal as mkfs makes it. Media errors go with the whole blocks that are written, where the
+/// system can clear them.
 pub(crate) fn renew_lane<P: Pm>(pm: &P, superblock: &Superblock, lane: u64) -> Result<()> {
     let address = lane_address(superblock.region(region::JOURNAL)?, lane);
     let seed = lane_seed(superblock.seed(), lane);
@@ -124,14 +124,14 @@ pub(crate) fn renew_lane<P: Pm>(pm: &P, superblock: &Superblock, lane: u64) -> R
         pm.fence(cleared);
         Ok(())
     };
-    // Whatever it has is over. Else a crash could leave a part of a transaction, which would be undone.
+    // All its transactions are over. Otherwise a crash could leave a part of a transaction, which would be undone.
     if let Some(last) = last_generation(pm, address, seed) {
         let word = seal_word(last, seed);
         let ended = pm.flush(pm.publish_u64(address, word, Durable::nothing_before())?);
         pm.fence(ended);
     }
-    // Entries of transactions that are over must not outlive the commit entry that says so. In its block they go line by
-    // line; those in lines that cannot be written cannot be read, either.
+    // Entries of transactions that are over must not outlive the commit entry that says so. In its block they go line
+    // by line; those in lines that cannot be written cannot be read, either.
     clear(address + BLOCK_SIZE, LANE_BYTES - BLOCK_SIZE)?;
     for line in (LINE..BLOCK_SIZE).step_by(LINE as usize) {
         match clear(address + line, LINE) {
@@ -142,7 +142,7 @@ pub(crate) fn renew_lane<P: Pm>(pm: &P, superblock: &Superblock, lane: u64) -> R
     clear(address, BLOCK_SIZE)
 }
 
-/// Undoes what was not committed; gives the number of transactions.
+/// Undoes uncommitted transactions; gives their number.
 pub(crate) fn roll_back<P: Pm>(pm: &P, superblock: &Superblock, lanes: &mut [LaneState]) -> Result<u64> {
     if Mistake::NotUndone.is_made(pm) {
         return Ok(0);
@@ -169,11 +169,10 @@ pub(crate) fn roll_back<P: Pm>(pm: &P, superblock: &Superblock, lanes: &mut [Lan
         count += 1;
         if !Mistake::NotSettled.is_made(pm) {
             let word = seal_word(generation, lane_seed(superblock.seed(), lane as u64));
-            // The one fence above covers what was undone in every lane.
+            // The one fence above covers the undone words of every lane.
             let after = after.take().unwrap_or_else(Durable::nothing_before);
             let stored = pm.publish_u64(lane_address(journal, lane as u64), word, after)?;
-            // Whoever changes anything marks the file system dirty before, which fences; until then undoing it again
-            // changes nothing.
+            // Any change first marks the file system dirty, which fences; until then undoing it again changes nothing.
             pm.flush(stored).may_be_lost();
         }
         state.committed = generation;
@@ -182,7 +181,7 @@ pub(crate) fn roll_back<P: Pm>(pm: &P, superblock: &Superblock, lanes: &mut [Lan
     Ok(count)
 }
 
-/// A walk over all inodes: what is in use.
+/// A walk over all inodes: finds the blocks and inodes in use.
 pub(crate) struct Walk<'a, P> {
     pm: &'a P,
     seed: u32,
@@ -190,7 +189,7 @@ pub(crate) struct Walk<'a, P> {
     used: Vec<u64>,
     /// Numbers that can be given out.
     pub(crate) free_inodes: Vec<u64>,
-    /// Inodes whose tree or attributes cannot be followed.
+    /// Inodes with a tree or attributes that cannot be followed.
     pub(crate) damaged: BTreeSet<u64>,
     /// The blocks of the inode table.
     pub(crate) table: Vec<u64>,
@@ -371,7 +370,7 @@ impl<'a, P: Pm> Walk<'a, P> {
         }
     }
 
-    /// What was found.
+    /// The report of the walk.
     pub(crate) fn report(&self, started: Instant, rolled_back: u64) -> RecoveryReport {
         RecoveryReport {
             walked: true,

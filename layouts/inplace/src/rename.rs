@@ -25,7 +25,7 @@ pub(crate) struct Side<'a> {
     pub(crate) name: &'a [u8],
 }
 
-/// What the two names refer to.
+/// The inodes that the two names refer to.
 struct Names<'a> {
     source: &'a Node,
     from: Found,
@@ -108,7 +108,7 @@ impl<P: Pm> Shared<P> {
         Ok(Outcome::Done { left })
     }
 
-    /// Commits a rename that may happen. Gives how many names what was replaced has left.
+    /// Commits a permitted rename. Gives how many names the replaced inode has left.
     fn rename_locked(
         &self,
         locked: &mut Locked<'_>,
@@ -177,7 +177,7 @@ impl<P: Pm> Shared<P> {
         Ok(left)
     }
 
-    /// What is known in DRAM after a rename.
+    /// Updates the state in DRAM after a rename.
     fn renamed(&self, from: Side<'_>, to: Side<'_>, names: &Names<'_>, left: Option<u32>, now: Timestamp) {
         names.source.inode.changed(now);
         names.source.inode.parent.store(to.dir.number, Ordering::Relaxed);

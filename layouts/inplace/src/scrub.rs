@@ -1,4 +1,5 @@
-//! What a scrub reads of this layout, and which files media errors are in. The scrub itself is in `nacre-layout-parts`.
+//! The scrub of this layout: reads its metadata, and finds the files that media errors are in. The scrub itself is in
+//! `nacre-layout-parts`.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ops::{ControlFlow, Range};
@@ -120,8 +121,8 @@ impl<P: Pm + 'static> Scrubbed for Shared<P> {
 }
 
 impl<P: Pm> Shared<P> {
-    /// Calls `look` with an inode as media has it, while nobody changes it: who changes one holds its lock, and while the
-    /// table is locked nobody takes one into use that is not in DRAM. [`Stale`](Kind::Stale) when it is free.
+    /// Calls `look` with an inode as media has it, while it does not change. A change needs the lock of the inode, and
+    /// while the table is locked no inode outside DRAM is taken into use. [`Stale`](Kind::Stale) when it is free.
     fn with_raw<R>(&self, number: u64, look: impl FnOnce(&RawInode) -> Result<R>) -> Result<R> {
         let address = self.table.address(number)?;
         let read = || {
@@ -170,7 +171,7 @@ fn in_inode(address: u64, bad: &BTreeSet<u64>, told: &mut BTreeSet<u64>) -> Vec<
     ranges.into_iter().map(|range| format!("a media error in its inode, at byte {}", range.start)).collect()
 }
 
-/// The bad lines that are in what an inode leads to, in words.
+/// Descriptions of the bad lines in the blocks that an inode leads to.
 fn in_contents<P: Pm>(
     pm: &P,
     (bounds, seed): (Bounds, u32),
@@ -214,7 +215,7 @@ fn in_contents<P: Pm>(
     hits
 }
 
-/// Reads every block of a file system that is not mounted, and says which cannot be read and what they belong to. With
+/// Reads every block of a file system that is not mounted, and reports those that cannot be read and their owners. With
 /// `record` they are put into the list of bad blocks.
 pub(crate) fn check_media<P: Pm>(pm: &P, record: bool) -> Result<MediaReport> {
     let superblock = crate::superblock::read(pm)?.superblock;
@@ -228,8 +229,8 @@ pub(crate) fn check_media<P: Pm>(pm: &P, record: bool) -> Result<MediaReport> {
     Ok(MediaReport { errors, told, new_blocks })
 }
 
-/// Says what the bad lines are in, and then those that are in no file. Changes that were not committed are undone
-/// first, if they can be.
+/// Describes the bad lines in files, and then those that are in no file. Uncommitted changes are undone first, if they
+/// can be.
 fn locate<P: Pm>(pm: &P, superblock: &Superblock, lines: &BTreeSet<u64>) -> [Vec<String>; 2] {
     if lines.is_empty() {
         return [Vec::new(), Vec::new()];

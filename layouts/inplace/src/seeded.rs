@@ -1,7 +1,7 @@
 //! Mistakes that the layout makes on purpose, so that the crash explorer can be seen to find them.
 //!
-//! Which one is made, the media says ([`Pm::is_seeded`](nacre_media::Pm::is_seeded)): simulated memory that was told so.
-//! Over real memory the answer is a constant, so that none of this is compiled into what mounts a device.
+//! The media says which one is made ([`Pm::is_seeded`](nacre_media::Pm::is_seeded)): simulated memory that was told so.
+//! Over real PM the answer is a constant, so that none of this is compiled into code that mounts a device.
 
 use nacre_media::Pm;
 
@@ -9,23 +9,23 @@ use nacre_media::Pm;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Mistake {
-    /// Words are stored in place before what they were is durable in the journal.
+    /// Words are stored in place before their old values are durable in the journal.
     UndoNotDurable = 1,
-    /// The commit entry is stored before what it covers is durable.
+    /// The commit entry is stored before the words that it covers are durable.
     CommittedEarly,
     /// A transaction's generation is that of the one before.
     GenerationKept,
-    /// A single word is stored before what it refers to is durable.
+    /// A single word is stored before the data that it refers to is durable.
     WordBeforeData,
-    /// Recovery does not undo what was not committed.
+    /// Recovery does not undo uncommitted transactions.
     NotUndone,
-    /// Recovery ends a transaction before what it undid is durable.
+    /// Recovery ends a transaction before the undone words are durable.
     SettledEarly,
     /// Recovery does not end a transaction that it undid: another mount undoes it again.
     NotSettled,
     /// A file grows over bytes behind its end that were not zeroed.
     GapNotZeroed,
-    /// A new block's bytes around what is written are not zeroed.
+    /// A new block's bytes around the written data are not zeroed.
     EdgesNotZeroed,
     /// A file's blocks are free before the transaction that takes them away.
     BlocksFreedTooSoon,

@@ -96,7 +96,7 @@ impl<P: Pm> Shared<P> {
         if size > old {
             pending = self.zero_gap(body.root, old, size)?;
         } else {
-            // To the same size, too: what was allocated beyond it goes.
+            // To the same size, too: blocks that were allocated beyond it go.
             if size < old {
                 self.check_pins(inode)?;
             }
@@ -118,7 +118,7 @@ impl<P: Pm> Shared<P> {
         Ok(())
     }
 
-    /// Of the mistake to free blocks too soon: whoever gets them writes to them.
+    /// Of the mistake to free blocks too soon: overwrites one, as its next user would.
     fn reuse_now(&self, edit: &Edit<'_, P>) {
         if let Some(run) = edit.freed.first()
             && let Ok(flushed) = self.pm.copy(run.start.offset(), &[0xdb; 64])
@@ -127,7 +127,7 @@ impl<P: Pm> Shared<P> {
         }
     }
 
-    /// What is known in DRAM after the commit of a tree; what it gave up is free.
+    /// Updates the state in DRAM after the commit of a tree; frees the blocks that it gave up.
     fn tree_changed(&self, inode: &Inode, body: &mut Body, edit: &Edit<'_, P>, new_blocks: u64) {
         body.root = edit.root;
         inode.blocks.fetch_add(new_blocks, Ordering::Relaxed);
@@ -326,7 +326,7 @@ impl<P: Pm> Shared<P> {
         self.resolve(inode, start, len).inspect_err(|_| inode.unpin())
     }
 
-    /// Fails when somebody holds the blocks of this file. Under its lock.
+    /// Fails when blocks of this file are mapped. Under its lock.
     fn check_pins(&self, inode: &Inode) -> Result<()> {
         if inode.pins.load(Ordering::Acquire) == 0 {
             return Ok(());

@@ -1,4 +1,4 @@
-//! The superblock of this layout; what all layouts share of it is in `nacre-layout-parts`.
+//! The superblock of this layout; the part that all layouts share is in `nacre-layout-parts`.
 
 use nacre_engine::{Error, Result};
 pub(crate) use nacre_layout_parts::superblock::{Found, Superblock, put_text};
@@ -48,7 +48,7 @@ fn check_regions(superblock: &Superblock) -> Result<()> {
     Ok(())
 }
 
-/// What a device holds, without mounting it. Reads the superblock only.
+/// The summary of the file system on a device, without mounting it. Reads the superblock only.
 pub fn probe(pm: &impl Pm) -> Result<Summary> {
     let found = read(pm)?;
     Ok(found.superblock.summary(found.valid))
@@ -59,8 +59,8 @@ pub fn check_writable(pm: &impl Pm) -> Result<()> {
     read(pm)?.superblock.check_writable()
 }
 
-/// A block looks like one of this layout: a copy of a superblock, or the first one of attributes. For devices whose superblocks
-/// are gone, without which no checksum can be tried. Inodes look like those of the layout `log`.
+/// A block looks like one of this layout: a copy of a superblock, or the first one of attributes. For devices without
+/// superblocks: no checksum can be tried on them. Inodes look like those of the layout `log`.
 pub fn leaves_trace(block: &[u8]) -> bool {
     block.starts_with(&MAGIC) || has_mark(block, 4, &XATTR_MAGIC.to_le_bytes())
 }

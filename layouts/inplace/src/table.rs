@@ -1,7 +1,7 @@
 //! The inode table: a file of inodes, which grows and never shrinks, and the inodes that are in DRAM.
 //!
-//! Which numbers are free is known in DRAM only, from the walk at mount: an inode without links is free. The table's own
-//! inode is in a region of its own, so that growing it is a transaction like any other.
+//! Which numbers are free is known in DRAM only, from the walk at mount: an inode without links is free. The table's
+//! own inode is in a region of its own, so that growing it is a transaction like any other.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::superblock::Superblock;
 /// Parts of the map of inodes in DRAM, so that threads seldom meet.
 pub(crate) const SHARDS: usize = 64;
 
-/// What changes when the table grows or inodes are made.
+/// The state that changes when the table grows or inodes are made.
 struct State {
     root: u64,
     /// Numbers that can be given out, the next one last.
@@ -38,7 +38,7 @@ type Shard = RwLock<Loaded>;
 #[derive(Default)]
 pub(crate) struct Loaded {
     pub(crate) inodes: HashMap<u64, Arc<Inode>>,
-    /// Those that somebody keeps without holding them: they are not reclaimed.
+    /// Those that are kept (parked) without a hold: they are not reclaimed.
     pub(crate) parked: HashSet<u64>,
 }
 
@@ -49,13 +49,13 @@ pub(crate) struct Table {
     /// The table's blocks.
     blocks: RwLock<Vec<u64>>,
     state: Mutex<State>,
-    /// Numbers that are free again. Apart from the rest: whoever grows the table may free inodes to find space.
+    /// Numbers that are free again. Apart from the rest, because growing the table may free inodes to find space.
     freed: Mutex<Vec<u64>>,
     in_use: AtomicU64,
     shards: Vec<Shard>,
     /// How many of them have their state in DRAM.
     pub(crate) eviction: Eviction,
-    /// No inode whose state was dropped had a greater change counter: it does not go back.
+    /// The greatest change counter of inodes that left DRAM: counters never go back.
     pub(crate) dropped_changes: AtomicU64,
     /// There are never more inodes than this.
     limit: u64,

@@ -1,8 +1,9 @@
-//! Extended attributes, in blocks of their own that the inode's word leads to. A change writes other blocks, commits the
-//! word, and frees the old ones.
+//! Extended attributes, in blocks of their own that the inode's word leads to. A change writes other blocks, commits
+//! the word, and frees the old ones.
 //!
-//! Since version 2 of the format they are a tree ([`tree`]), of which a change writes two blocks at the most, beside those of a
-//! long value. In file systems of version 1 all of an inode's are written anew with each change ([`together`]), and stay so.
+//! Since version 2 of the format they are a tree ([`tree`]), of which a change writes two blocks at the most, beside
+//! those of a long value. In file systems of version 1 all of an inode's are written anew with each change
+//! ([`together`]), and stay so.
 
 mod together;
 mod tree;
@@ -21,11 +22,11 @@ use crate::inode::Inode;
 
 pub(crate) use tree::reseal;
 
-/// Bytes that all names and values of an inode may take together, with what stands before each.
+/// Bytes that all names and values of an inode may take together, with the header before each.
 const MAX_TOTAL: usize = 1 << 20;
 const HEADER: usize = size_of::<RawXattrHeader>();
 
-/// The inode whose attributes they are, and where they are read.
+/// The inode that owns the attributes, and the media that they are read from.
 pub(crate) struct Owner<'a, P> {
     pm: &'a P,
     bounds: Bounds,
@@ -79,8 +80,8 @@ impl<'a, P: Pm> Owner<'a, P> {
         tree::blocks_of(self, place)
     }
 
-    /// The blocks of an inode's attributes, which need not be readable but for the first: what only a block that is not
-    /// leads to is left out.
+    /// The blocks of an inode's attributes, of which only the first must be readable: blocks that only an unreadable
+    /// block leads to are left out.
     pub(crate) fn places_of(&self, place: u64) -> Result<Vec<u64>> {
         if self.are_together(place)? {
             return together::places_of(self, place);
@@ -94,7 +95,8 @@ impl<'a, P: Pm> Owner<'a, P> {
     }
 }
 
-/// A change of an inode's attributes on its way: what it has written, and what is free when it is committed.
+/// A change of an inode's attributes on its way: the blocks that it has written, and those that are free after its
+/// commit.
 #[derive(Default)]
 struct Change {
     /// The first block afterwards, or 0.
@@ -123,7 +125,7 @@ impl<P: Pm> Shared<P> {
         Owner::new(&self.pm, self.bounds, self.seed, inode.number, inode.generation)
     }
 
-    /// Writes the attributes of a new inode; gives the first of their blocks. `runs` takes what was allocated.
+    /// Writes the attributes of a new inode; gives the first of their blocks. `runs` takes the allocated blocks.
     pub(crate) fn write_xattrs(
         &self,
         number: u64,

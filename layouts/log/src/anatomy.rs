@@ -15,7 +15,7 @@ use crate::format::{
 use crate::scan::{parse_entry, read_inode};
 use crate::table::{InodeTable, chunk_seed};
 
-/// What kind of structure it is.
+/// The kind of a structure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// A copy of the superblock.
@@ -63,7 +63,7 @@ impl Structure {
     }
 }
 
-/// Words of the list of bad blocks that are told of; the rest of it is empty in any image that tests make.
+/// Words of the list of bad blocks that are listed; the rest of it is empty in any image that tests make.
 const BAD_BLOCKS_LISTED: u64 = 8;
 
 /// The structures of a sound image.
@@ -159,7 +159,7 @@ pub fn images<P: Pm>(pm: &P, structures: &[Structure]) -> Result<Vec<(Structure,
     Ok(found)
 }
 
-/// Makes an image whose content was changed validate again: the entry that names it does.
+/// Makes an image validate again after a change of its content, by a new checksum in the entry that names it.
 pub fn reseal_image<P: Pm>(pm: &P, entry: &Structure, content: &[u8]) -> Result<()> {
     let mut raw = ImageEntry::default();
     pm.read(entry.offset, raw.as_mut_bytes())?;
@@ -169,7 +169,7 @@ pub fn reseal_image<P: Pm>(pm: &P, entry: &Structure, content: &[u8]) -> Result<
     reseal(pm, entry)
 }
 
-/// Makes a structure whose contents were changed validate again.
+/// Makes a structure validate again after a change of its contents.
 pub fn reseal<P: Pm>(pm: &P, structure: &Structure) -> Result<()> {
     let Structure { kind, offset, len, inode, seed } = *structure;
     let mut bytes = vec![0; len as usize];

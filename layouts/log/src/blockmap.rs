@@ -1,14 +1,14 @@
 //! Where the blocks of a file are: the index in DRAM, rebuilt from the log.
 //!
 //! A file is cut into leaves of 512 blocks (2 MiB). A leaf is a sorted list of extents while it has few, and an array
-//! of slots when it has many; leaves hang in a radix tree of fan-out 512, and the first leaf is in the file itself so
-//! that a small file needs nothing else. Costs: 16 bytes for an extent, 16 bytes for a block of a fragmented leaf
-//! (0.4 % of the data).
+//! of slots when it has many. Leaves hang in a radix tree of fan-out 512. The first leaf is in the file itself, so that
+//! a small file needs nothing else. Costs: 16 bytes for an extent, 16 bytes for a block of a fragmented leaf (0.4 % of
+//! the data).
 //!
 //! **Concurrency.** Readers take no lock on a fragmented leaf: they read a slot, copy the data, and look whether the
-//! leaf's version is still the same. A writer changes a leaf under its lock between two increments of the version
-//! (odd while it changes), and frees the old blocks only afterwards, so a reader that copied from a freed block sees a
-//! new version and tries again. Callers change leaves only under the file's commit lock, so the order of changes is the
+//! leaf's version is still the same. A writer changes a leaf under its lock between two increments of the version (odd
+//! while it changes), and frees the old blocks only afterwards. So a reader that copied from a freed block sees a new
+//! version and tries again. Callers change leaves only under the file's commit lock, so the order of changes is the
 //! order of the log.
 
 use nacre_engine::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
@@ -37,7 +37,7 @@ pub(crate) struct Piece {
     pub(crate) len: u64,
     /// The place of the first block, as media has it (tier, bits, block); the others follow.
     pub(crate) place: u64,
-    /// The part of the log whose entry says so.
+    /// The part of the log that has the entry.
     pub(crate) owner: Owner,
 }
 
@@ -59,7 +59,7 @@ struct Dense {
     slots: [SlotOfBlock; LEAF as usize],
 }
 
-/// The extents of a leaf that has few, sorted. Most files have one, which needs no memory of its own.
+/// The extents of a leaf that has few, sorted. Most files have one, which needs no heap memory of its own.
 type ExtentList = SmallVec<[Extent; 1]>;
 
 #[derive(Default)]
@@ -84,7 +84,8 @@ fn branch<T>(len: usize) -> Branch<T> {
 
 impl BlockMap {
     /// Calls `read` with the place of `block` (or `None` for a hole) and the number of blocks, at most `limit`, that
-    /// follow it there; again as long as the place changed meanwhile. What `read` copied in a failed turn is garbage.
+    /// follow it there. Calls it again as long as the place changed meanwhile. Bytes that `read` copied in a failed
+    /// turn are garbage.
     pub(crate) fn read_at<R>(
         &self,
         block: u64,
@@ -127,13 +128,13 @@ impl BlockMap {
         self.leaf(block).map_or(0, |leaf| leaf.version.load(Ordering::Acquire))
     }
 
-    /// Bytes of `block` changed in place, behind the size: whoever read them reads again. Only under the commit lock.
+    /// Bytes of `block` changed in place, behind the size: readers of them read again. Only under the commit lock.
     pub(crate) fn note_change(&self, block: u64) {
         self.change_in_place(block, || ());
     }
 
-    /// Changes bytes of blocks that are mapped, in the leaf of `block`, where they are: nobody sees a part of that. Only under
-    /// the commit lock.
+    /// Changes bytes of blocks that are mapped, in the leaf of `block`, in place: no reader sees a part of that. Only
+    /// under the commit lock.
     pub(crate) fn change_in_place<R>(&self, block: u64, change: impl FnOnce() -> R) -> Option<R> {
         let leaf = self.leaf(block)?;
         let _extents = leaf.extents.write();
@@ -145,8 +146,8 @@ impl BlockMap {
         Some(result)
     }
 
-    /// Gives the blocks `start..start + len` a new place, or none, and reports what they had before. Only under the
-    /// commit lock.
+    /// Gives the blocks `start..start + len` a new place, or none, and reports their old places. Only under the commit
+    /// lock.
     pub(crate) fn replace(
         &self,
         start: u64,
@@ -158,8 +159,8 @@ impl BlockMap {
         self.replace_and(start, len, place, owner, || {}, removed);
     }
 
-    /// The same; what `also` changes is new at the same moment for whoever reads the blocks. It is called for each leaf
-    /// that they are in.
+    /// The same; readers of the blocks see the changes by `also` at the same moment. It is called for each leaf that
+    /// they are in.
     pub(crate) fn replace_and(
         &self,
         start: u64,
@@ -399,7 +400,8 @@ impl Leaf {
     }
 }
 
-/// Replaces `within..within + len` in a sorted list of extents, splitting what is cut and merging what continues.
+/// Replaces `within..within + len` in a sorted list of extents, splitting extents that are cut and merging those that
+/// continue one another.
 fn replace_extents(
     extents: &mut ExtentList,
     base: u64,

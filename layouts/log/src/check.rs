@@ -1,5 +1,5 @@
-//! Checks a file system that is not mounted: every structure that is reachable, every block against every other, what
-//! is cached against what is true. Repairs what the format can prove.
+//! Checks a file system that is not mounted: every structure that is reachable, every block against every other, cached
+//! values against true ones. Repairs as far as the format can prove it.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -20,10 +20,10 @@ use crate::superblock::Superblock;
 use crate::table::InodeTable;
 use crate::tiers::{Reach, Tiers, listed};
 
-/// Rounds of repair. Each leaves less damage than the one before; what is still there after so many stays.
+/// Rounds of repair. Each leaves less damage than the one before; damage that is still there after so many stays.
 const ROUNDS: usize = 8;
 
-/// Takes in what a repair did, and did not.
+/// Adds the problems that a repair found, repaired or not.
 fn add_findings(report: &mut CheckReport, findings: Vec<Finding>) {
     for Finding { what, repair, loses, done, .. } in findings {
         // A later round may say again what an earlier one could not do.
@@ -33,21 +33,21 @@ fn add_findings(report: &mut CheckReport, findings: Vec<Finding>) {
     }
 }
 
-/// Checks the file system on `pm`, which must not be mounted. With `repair`, writes what can be proved right and gives
-/// up what cannot be saved.
+/// Checks the file system on `pm`, which must not be mounted. With `repair`, writes corrections that can be proved
+/// right and gives up objects that cannot be saved.
 ///
 /// An error means that nothing could be checked: there is no file system, or both superblocks are damaged.
 pub fn check<P: Pm>(pm: &P, repair: bool) -> Result<CheckReport> {
     check_with(pm, if repair { Repair::All } else { Repair::None })
 }
 
-/// The same, with a choice of what a repair may do.
+/// The same, with a choice of the permitted repairs.
 pub fn check_with<P: Pm>(pm: &P, repair: Repair) -> Result<CheckReport> {
     check_with_tiers(pm, repair, None)
 }
 
-/// The same, with who reads tiers, for the images of logs on them. Without it, and on tiers that it has not, what images name is
-/// not checked.
+/// The same, with a reader of tiers, for the images of logs on them. Without it, and on tiers that it does not have,
+/// the blocks that images name are not checked.
 pub fn check_with_tiers<P: Pm>(
     pm: &P,
     repair: Repair,
@@ -62,12 +62,12 @@ pub fn check_with_tiers<P: Pm>(
     }
     let mut pass = examine(pm, false, tiers)?;
     if pass.is_damaged() {
-        // What a repair would do is found out by doing it, where it leaves no trace.
+        // The effect of a repair is found out by doing it on an overlay, which leaves no trace.
         let (would, _) = mend(&Overlay::new(pm), Repair::All, tiers)?;
         pass.report.problems.retain(|problem| would.problems.iter().all(|other| other.what != problem.what));
         pass.report.problems.retain(|problem| !problem.repair.is_empty());
         let found = would.problems.into_iter().map(|problem| {
-            // What even that would leave damaged has no repair.
+            // Damage that even that would leave has no repair.
             let repair = if problem.repaired { problem.repair } else { "" };
             Problem { repair, repaired: false, ..problem }
         });
@@ -76,9 +76,9 @@ pub fn check_with_tiers<P: Pm>(
     Ok(pass.report)
 }
 
-/// Whether a repair that loses nothing would leave damage, and what it says then. Nothing may be written in that case: who
-/// lost a name has blocks that nobody knows to be in use, and the checkpoint is what a repair that may lose something goes
-/// by.
+/// The report of a repair without data loss, if it would leave damage. Nothing may be written in that case. An inode
+/// that lost its name has blocks that are not known to be in use, and a repair that may lose data relies on the
+/// checkpoint.
 fn needs_more<P: Pm>(pm: &P, level: Repair, tiers: Option<&dyn TierReader>) -> Result<Option<CheckReport>> {
     if level != Repair::Safe || !examine(pm, false, tiers)?.is_damaged() {
         return Ok(None);
@@ -89,8 +89,8 @@ fn needs_more<P: Pm>(pm: &P, level: Repair, tiers: Option<&dyn TierReader>) -> R
 }
 
 /// Looks for media errors in all of a device that [`check_with`] found sound, and says which files they are in. With
-/// `record`, puts their blocks into the list of bad blocks, which makes them no problem any more: what they held is
-/// lost either way.
+/// `record`, puts their blocks into the list of bad blocks, which makes them no problem any more: their content is lost
+/// either way.
 pub fn check_media<P: Pm>(pm: &P, record: bool) -> Result<MediaReport> {
     let superblock = crate::superblock::read(pm)?.superblock;
     if record {
@@ -116,13 +116,13 @@ pub fn check_media<P: Pm>(pm: &P, record: bool) -> Result<MediaReport> {
     Ok(report)
 }
 
-/// Puts the blocks that the media lists as bad into the list of bad blocks of a file system that was just made; gives their
-/// number.
+/// Puts the blocks that the media lists as bad into the list of bad blocks of a file system that was just made; gives
+/// their number.
 pub fn retire_listed<P: Pm>(pm: &P) -> Result<u64> {
     nacre_layout_parts::scrub::retire_listed(pm, &crate::superblock::read(pm)?.superblock)
 }
 
-/// What one strict pass over everything found.
+/// The result of one strict pass over everything.
 struct Pass {
     report: CheckReport,
     superblock: Superblock,
@@ -141,8 +141,8 @@ impl Pass {
     }
 }
 
-/// Repairs in rounds, until a strict pass finds nothing more or nothing more can be done; says whether nothing is damaged
-/// any more, but for images on tiers.
+/// Repairs in rounds, until a strict pass finds nothing more or nothing more can be done; says whether nothing is
+/// damaged any more, except images on tiers.
 fn mend<P: Pm>(pm: &P, level: Repair, tiers: Option<&dyn TierReader>) -> Result<(CheckReport, bool)> {
     let mut first: Option<CheckReport> = None;
     let mut findings = Vec::new();
@@ -159,11 +159,13 @@ fn mend<P: Pm>(pm: &P, level: Repair, tiers: Option<&dyn TierReader>) -> Result<
         erased = (erased.0 + walk.torn, erased.1 + walk.rolled_back);
         (walk.torn, walk.rolled_back) = erased;
         if !pass.is_damaged() && has_erased && round + 1 < ROUNDS {
-            // In a log that nacre did not write, that may have been all that showed an operation before it to be complete.
+            // In a log that nacre did not write, that may have been all that showed an operation before it to be
+            // complete.
             continue;
         }
         if !pass.is_damaged() {
-            // Where only images are damaged nothing was changed; what is free on their tier is known from the unmount.
+            // Where only images are damaged nothing was changed; the free blocks of their tier are known from the
+            // unmount.
             let is_untouched = pass.ending == Ending::Clean && report.problems.len() == pass.left.len();
             if pass.left.is_empty() || round > 0 || !is_untouched {
                 settle(pm, &mut pass.superblock)?;
@@ -174,7 +176,7 @@ fn mend<P: Pm>(pm: &P, level: Repair, tiers: Option<&dyn TierReader>) -> Result<
             let problems = std::mem::take(&mut report.problems);
             let mut last = CheckReport { summary, problems, ..pass.report };
             add_findings(&mut last, findings);
-            // Nothing is left, so that what could not be done in one round was done in a later one.
+            // Nothing is left, so that repairs that failed in one round were done in a later one.
             last.problems.iter_mut().for_each(|problem| problem.repaired = true);
             pass.left.into_iter().for_each(|what| last.add(what, ""));
             return Ok((last, true));
@@ -204,8 +206,8 @@ fn mend<P: Pm>(pm: &P, level: Repair, tiers: Option<&dyn TierReader>) -> Result<
     Ok((report, false))
 }
 
-/// Marks the file system as one under repair: what is free must be counted again from now on, and who mounts it before
-/// the repair is finished is told that there were errors.
+/// Marks the file system as one under repair. Free blocks must be counted again from now on, and a mount before the end
+/// of the repair reports that there were errors.
 fn open_for_repair<P: Pm>(pm: &P, superblock: &mut Superblock) -> Result<()> {
     let raw = &mut superblock.raw;
     if raw.checkpoint != 0 || raw.errors == 0 {
@@ -216,8 +218,8 @@ fn open_for_repair<P: Pm>(pm: &P, superblock: &mut Superblock) -> Result<()> {
     Ok(())
 }
 
-/// Does what a mount would do: erases what was interrupted and counts links. Where something is damaged the counts may
-/// be wrong, and nobody may believe them before the repair is finished; nor is any transaction settled before.
+/// Recovers like a mount: erases interrupted operations and counts links. If something is damaged, the counts may be
+/// wrong, and must not be used before the repair is finished; nor is any transaction settled before.
 fn recover<P: Pm>(pm: &P, walk: &Walk<'_, P>, superblock: &mut Superblock, is_damaged: bool) -> Result<()> {
     if is_damaged {
         open_for_repair(pm, superblock)?;
@@ -230,7 +232,7 @@ fn recover<P: Pm>(pm: &P, walk: &Walk<'_, P>, superblock: &mut Superblock, is_da
     Ok(())
 }
 
-/// Everything interrupted is erased or complete; without a checkpoint the next mount counts what is free.
+/// Everything interrupted is erased or complete; without a checkpoint the next mount counts the free blocks.
 fn settle<P: Pm>(pm: &P, superblock: &mut Superblock) -> Result<()> {
     let raw = &mut superblock.raw;
     raw.errors = 0;
@@ -252,7 +254,7 @@ fn examine<P: Pm>(pm: &P, repairs: bool, readers: Option<&dyn TierReader>) -> Re
     let mut left = Vec::new();
     if !bad.damaged.is_empty() {
         let what = format!("the list of bad blocks has {} words that do not validate", bad.damaged.len());
-        // Words that can be read count, whatever becomes of the others.
+        // Readable words count, independent of the others.
         let stays = repairs && is_refused(badblocks::clear_damaged(pm, &superblock, &bad))?;
         report.add(&*what, if stays { "" } else { "forget what they said; fsck -c finds bad blocks again" });
         left.extend(stays.then_some(what));
@@ -298,7 +300,7 @@ fn examine<P: Pm>(pm: &P, repairs: bool, readers: Option<&dyn TierReader>) -> Re
     Ok(Pass { report, superblock, ending, evidence, tableless: false, left })
 }
 
-/// The media refuses what was written.
+/// The media refuses the write.
 fn is_refused(result: Result<()>) -> Result<bool> {
     match result {
         Err(error) if error.kind() == Kind::Media => Ok(true),
@@ -346,7 +348,7 @@ fn in_use_at_unmount(pm: &impl Pm, superblock: &Superblock) -> Option<BTreeMap<u
     Some(in_use)
 }
 
-/// After a clean unmount what is cached must be true.
+/// After a clean unmount cached values must be true.
 fn check_cached<P: Pm>(walk: &Walk<'_, P>, report: &mut CheckReport) {
     for (number, links, cached) in walk.wrong_links().take(100) {
         report.add(
@@ -359,7 +361,7 @@ fn check_cached<P: Pm>(walk: &Walk<'_, P>, report: &mut CheckReport) {
     }
 }
 
-/// What the walk found to be free and in use.
+/// Free and used blocks and inodes, as the walk counted them.
 struct Counted<'a> {
     alloc: &'a Allocator,
     tiers: &'a Tiers,
@@ -397,7 +399,7 @@ fn check_checkpoint<P: Pm>(
     let runs = |alloc: &Allocator, tiers: &Tiers| {
         let mut runs = Vec::new();
         alloc.for_each_free_run(|run| runs.push((0, run.start, run.len)));
-        // What images name that were not read is neither.
+        // Blocks of images that were not read are neither.
         tiers.for_each_free_run(|run| {
             if !counted.tiers.waits_for_count(run.tier) {
                 runs.push((run.tier, run.start, run.len));

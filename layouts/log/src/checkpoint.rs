@@ -1,4 +1,4 @@
-//! The checkpoint: what a clean unmount leaves so that the next mount need not read every log.
+//! The checkpoint, which a clean unmount leaves so that the next mount need not read every log.
 //!
 //! A chain of blocks, taken from the free ones, with the free runs and the inodes in use. The blocks themselves are
 //! listed as free: once the file system is mounted again (and marked dirty, durably) nothing needs them.

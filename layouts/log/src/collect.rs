@@ -1,16 +1,17 @@
 //! Garbage collection of logs.
 //!
 //! *Fast*: a page without a live entry is unlinked, by one store of the word that pointed to it. *Thorough*: when a log
-//! has grown to [`GROWTH`] times what the last collection left, its pages are copied a few at a time, live entries only,
-//! and the copies replace them, again by one store. Both are done by whoever adds a page to the log, under its lock, in
-//! small portions; the tail is never touched.
+//! has grown to [`GROWTH`] times its size after the last collection, the live entries of its pages are copied, a few
+//! pages at a time. The copies replace the pages, again by one store. Both are done by the operation that adds a page
+//! to the log, under its lock, in small portions; the tail is never touched.
 //!
-//! Entries keep their sequence numbers, of which cookies are made, too. An entry that takes something away (a hole, a removal, a
-//! truncation) must stay as long as an older page may hold what it takes away. In a copy that begins at the head there
-//! is no older page. Behind that, a collection that began at the head has copied every page that held anything dead, also
-//! where that saves no page; so what was taken away before it began is in no page that it has passed
-//! ([`Log::gone_before`]), unless it had to leave one as it is. Without this, a directory with many names that stay would
-//! keep each removal for ever. Entries of a transaction are copied without it, so all transactions are settled first.
+//! Entries keep their sequence numbers, of which cookies are made, too. An entry that takes something away (a hole, a
+//! removal, a truncation) must stay as long as an older page may hold that. In a copy that begins at the head there is
+//! no older page. Behind that, a collection that began at the head has copied every page that held anything dead, also
+//! where that saves no page. So entries taken away before it began are in no page that it has passed
+//! ([`Log::gone_before`]), unless it had to leave one as it is. Without this, a directory with many names that stay
+//! would keep each removal for ever. Entries of a transaction are copied without it, so all transactions are settled
+//! first.
 
 use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{Block, Kind, Result};
@@ -40,7 +41,7 @@ const PORTION: usize = 4;
 /// Blocks of an entry that are looked at before the limit of its pieces is.
 const LIVE_STEP: u64 = 1 << 12;
 
-/// A live entry, sealed for its new place, and what refers to it.
+/// A live entry, sealed for its new place, and the references to it.
 #[derive(Clone)]
 pub(crate) struct Survivor {
     pub(crate) bytes: SmallVec<[u8; LINE]>,
@@ -53,7 +54,7 @@ pub(crate) struct Survivor {
 /// Runs of blocks; of an entry for one block, one.
 pub(crate) type Pieces = SmallVec<[Piece; 1]>;
 
-/// What is live of some pages.
+/// The live entries of some pages.
 pub(crate) struct Gathered {
     pub(crate) survivors: Vec<Survivor>,
     /// Something of these pages is dead that an entry in a later page may have taken away.
@@ -74,7 +75,7 @@ pub(crate) enum References {
     Attribute,
     /// The target of the symbolic link that the inode is, or the image that says where its blocks are.
     Inode,
-    /// Nothing but its being the last of its kind, or what it takes away.
+    /// Nothing but its being the last of its kind, or an entry that it takes away.
     Nothing,
 }
 
@@ -82,7 +83,7 @@ impl Log {
     /// Collects a portion of garbage. Called before a page is added.
     pub(crate) fn collect<P: Pm>(&mut self, fs: &Shared<P>, inode: &Inode) -> Result<()> {
         match self.collect_portion(fs, inode) {
-            // Copies find no space now; nothing has changed, and whoever adds the page may find some.
+            // Copies find no space now; nothing has changed, and the operation that adds the page may find some.
             Err(error) if error.kind() == Kind::NoSpace => Ok(()),
             result => result,
         }
@@ -105,8 +106,9 @@ impl Log {
         Ok(())
     }
 
-    /// Collects all of it, before it has grown as much as it may, for who found no page: the device is full. Not again before
-    /// a quarter as many entries were added as it has lines. True when pages are free that were not.
+    /// Collects all of it before it has grown as much as it may, for an operation that found no page: the device is
+    /// full. Not again before a quarter as many entries were added as it has lines. True when pages are free that were
+    /// not.
     pub(crate) fn collect_all<P: Pm>(&mut self, fs: &Shared<P>, inode: &Inode) -> Result<bool> {
         let before = self.page_count;
         let due = self.collected_all + u64::from(before) * PAGE_LINES as u64 / 4;
@@ -155,7 +157,7 @@ impl Log {
         Ok(())
     }
 
-    /// Copies what is live of some pages from `from` on; gives the page to go on with.
+    /// Copies the live entries of some pages from `from` on; gives the page to go on with.
     fn copy_portion<P: Pm>(&mut self, fs: &Shared<P>, inode: &Inode, from: u32) -> Result<u32> {
         if self.pages[from as usize].block.0 == 0 {
             return Ok(NO_PAGE); // it was dropped meanwhile: the next collection starts anew
@@ -170,7 +172,7 @@ impl Log {
             let (before, last_before) = (gathered.survivors.len(), gathered.survivors.last().cloned());
             self.gather(fs, inode, page, at_head, &mut gathered)?;
             if gathered.survivors.len() > before + PAGE_LINES {
-                // What its entries name is in more pieces by now than it has lines: a copy would be larger.
+                // The blocks that its entries name are in more pieces by now than it has lines: a copy would be larger.
                 gathered.survivors.truncate(before);
                 if let (Some(survivor), Some(was)) = (gathered.survivors.last_mut(), last_before) {
                     *survivor = was; // the page's first entry may have joined it
@@ -261,7 +263,7 @@ impl Log {
         address: u64,
         gathered: &mut Gathered,
     ) -> Result<()> {
-        // What says nothing of the file but where its blocks are may share the number of an entry that does.
+        // An entry that only says where blocks are may share the number of an entry that says more of the file.
         let says = |last: Option<(Owner, u64)>| {
             last.is_some_and(|(_, sequence)| sequence == header.sequence) && !only_places(header)
         };
@@ -343,13 +345,13 @@ impl Log {
         Ok(())
     }
 
-    /// Whether what an entry with this sequence number took away is in none of the pages before it.
+    /// Whether no page before an entry with this sequence number holds an entry that it took away.
     fn is_gone<P: Pm>(&self, fs: &Shared<P>, sequence: u64) -> bool {
         sequence < self.gone_before || Mistake::RemovalForgotten.is_made(&*fs.pm)
     }
 
-    /// Puts `pages` in the place of old ones, the first and the last of which are given, or else of the inode's lines:
-    /// durably, points what refers to their entries to the copies, and gives the old ones back.
+    /// Puts `pages` in the place of old ones, the first and the last of which are given, or else of the inode's lines,
+    /// durably. Points the references to their entries to the copies, and frees the old ones.
     pub(crate) fn replace_pages<P: Pm>(
         &mut self,
         fs: &Shared<P>,
@@ -439,7 +441,7 @@ impl Log {
         Ok(after)
     }
 
-    /// Gives back pages that are not in the chain any more, and to whose entries nothing refers.
+    /// Frees pages that are not in the chain any more and have no entry that anything refers to.
     pub(crate) fn give_back<P: Pm>(&mut self, fs: &Shared<P>, first: u32, last: u32, first_is_free: bool) {
         let behind = self.pages[last as usize].next;
         let mut page = first;
@@ -470,8 +472,8 @@ impl Log {
         }
     }
 
-    /// Points what referred to the old entries to the copies, which lie one behind the other from `address` on, in what
-    /// `owner_at` gives for their first lines.
+    /// Points the references to the old entries to the copies, which lie one behind the other from `address` on. Their
+    /// owners are those that `owner_at` gives for their first lines.
     pub(crate) fn move_references<P: Pm>(
         &mut self,
         fs: &Shared<P>,
@@ -522,8 +524,8 @@ impl Log {
     }
 }
 
-/// Gives blocks another owner, but for those that have another one already, as their entries said the same twice; gives
-/// their number.
+/// Gives blocks another owner, except those that have another one already, because their entries said the same twice;
+/// gives their number.
 fn change_owner(map: &BlockMap, piece: Piece, owner: Owner) -> u64 {
     let mut changed: Pieces = Pieces::new();
     map.for_each(piece.start, piece.len, |part| {
@@ -542,7 +544,7 @@ fn only_places(header: &EntryHeader) -> bool {
     header.kind == kind::WRITE && header.flags & flag::MOVED != 0 || header.kind == kind::IMAGE
 }
 
-/// Adds what is live of a write: an entry for each run of blocks, joined with the entry before where it continues it.
+/// Adds the live part of a write: an entry for each run of blocks, joined with the entry before where it continues it.
 /// Live blocks are live wherever in the log they are named, so their order among themselves is free.
 fn gather_write(inode: &Inode, page: u32, entry: &[u8], address: u64, gathered: &mut Gathered) -> Result<()> {
     let Ok((raw, _)) = WriteEntry::read_from_prefix(entry) else { return Ok(()) };
@@ -678,7 +680,7 @@ pub(crate) fn pack(survivors: &[Survivor]) -> Vec<Packed<'_>> {
     pages
 }
 
-/// An entry that is copied stands alone: what it was committed with is committed.
+/// An entry that is copied stands alone: the rest of its batch is committed, too.
 pub(crate) fn reseal(bytes: &mut [u8], seed: u32) {
     if let Ok((header, _)) = EntryHeader::mut_from_prefix(bytes) {
         header.flags &= !flag::MORE;

@@ -2,20 +2,20 @@
 //!
 //! An operation is one *batch* of entries in one log (a rename across directories: one batch in each of two logs).
 //!
-//! 1. What the entries refer to (data, a new inode) is on its way to media or durable.
+//! 1. The data and new inodes that the entries refer to are on their way to media or durable.
 //! 2. Room is made: a line of the inode, or a page. A page is zeroed and its header written, durable, before the word
 //!    that links it is stored.
 //! 3. The lines are copied past the cache. Each entry's checksum covers the inode, its generation and a sequence number
-//!    that never repeats, so an entry is there wholly or it is not there; all but the last of a batch say that more
-//!    follows, so the batch is there wholly or not at all.
+//!    that never repeats. So an entry is there wholly or not at all. All but the last of a batch say that more follows,
+//!    so the same holds for the batch.
 //! 4. The index in DRAM changes while the lines are on their way; then one fence, after which blocks that the operation
 //!    set free may be used again and it is acknowledged. Because the log is locked from 3 to 4, everything before an
 //!    acknowledged entry is durable. Another thread may see the change a fence earlier than it is durable, and never
-//!    get an acknowledgement for it. Only a new name waits for the fence: what another thread makes under it would be
-//!    acknowledged by a fence that is not for the name.
+//!    get an acknowledgement for it. Only a new name waits for the fence: otherwise a file that another thread makes
+//!    under it would be acknowledged by a fence that is not for the name.
 //!
-//! While `head` is 0 the entries are in the three lines of the inode, in any position; a line whose entry is dead is
-//! used again. Batches of several entries, and entries that find no line, move the log to a page: its copy of the live
+//! While `head` is 0 the entries are in the three lines of the inode, in any position; a line with a dead entry is used
+//! again. Batches of several entries, and entries that find no line, move the log to a page. Its copy of the live
 //! entries becomes the log when `head` is stored, and the inode's lines count no more.
 
 use nacre_engine::sync::atomic::Ordering;
@@ -38,8 +38,8 @@ use crate::seeded::Mistake;
 pub(crate) type Owner = u32;
 /// The owner of the inode's first line.
 pub(crate) const INLINE: Owner = u32::MAX - 8;
-/// The owner of blocks that an image names, wherever in the log its entry is. They are not counted: no single one of them
-/// leaves the image.
+/// The owner of blocks that an image names, wherever in the log its entry is. They are not counted: no single one of
+/// them leaves the image.
 pub(crate) const IN_IMAGE: Owner = u32::MAX - 4;
 /// No page.
 pub(crate) const NO_PAGE: u32 = u32::MAX;
@@ -56,8 +56,8 @@ pub(crate) struct Page {
     pub(crate) live: u32,
     /// Lines that hold entries.
     pub(crate) lines: u16,
-    /// Entries that take something away (holes, removals, truncations): they must stay while an older page may hold
-    /// what they take away.
+    /// Entries that take something away (holes, removals, truncations): they must stay while an older page may hold its
+    /// entries.
     pub(crate) negatives: u16,
     pub(crate) previous: u32,
     /// The page behind it, or, of a slot that is not in use, the next such slot.
@@ -109,8 +109,8 @@ pub(crate) struct Log {
     pub(crate) collect_from: Option<u32>,
     /// The next sequence number when all of it was last collected because there was no page.
     pub(crate) collected_all: u64,
-    /// What was taken away before this sequence number is in no page that the collection under way has passed; zero when
-    /// that cannot be said.
+    /// Entries taken away before this sequence number are in no page that the collection under way has passed. Zero if
+    /// that is unknown.
     pub(crate) gone_before: u64,
     /// The next sequence number when the log was last compacted; zero when it never was.
     pub(crate) compacted: u64,
@@ -191,12 +191,12 @@ impl Batch {
         self.push(entry, LINE, &[]);
     }
 
-    /// A batch for which space was set aside: a page for as many blocks as it writes, or for a change of attributes.
+    /// A batch for which space was reserved: a page for as many blocks as it writes, or for a change of attributes.
     pub(crate) fn promised(purpose: Purpose) -> Batch {
         Batch { pages: (purpose == Purpose::Promised).then_some(purpose), ..Batch::default() }
     }
 
-    /// A batch whose pages are for this.
+    /// A batch with pages for this purpose.
     pub(crate) fn with_pages(pages: Purpose) -> Batch {
         Batch { pages: Some(pages), ..Batch::default() }
     }
@@ -205,7 +205,7 @@ impl Batch {
         self.pages == Some(Purpose::Promised)
     }
 
-    /// Numbers the transaction whose entry the batch begins with.
+    /// Numbers the transaction: the batch begins with its entry.
     pub(crate) fn set_transaction(&mut self, number: u64) {
         self.lines[0][16..24].copy_from_slice(&number.to_le_bytes()); // TransactionEntry::transaction
     }
@@ -222,7 +222,7 @@ impl Batch {
         })
     }
 
-    /// What a page for this batch is for.
+    /// The purpose of a page for this batch.
     pub(crate) fn purpose(&self) -> Purpose {
         if let Some(purpose) = self.pages {
             return purpose;
@@ -317,8 +317,8 @@ impl Log {
         let (mut page, mut line) = (self.tail, u32::from(self.pages[self.tail as usize].lines));
         for &(_, count) in &batch.entries {
             if line + count > PAGE_LINES as u32 {
-                // An entry of the tail ends the operation before it, whose last entries may be dead and go with their page:
-                // behind a tail without any it would look as if that was not complete.
+                // An entry of the tail ends the operation before it. The last entries of that may be dead and go with
+                // their page: behind a tail without entries it would look incomplete.
                 let has_end = self.pages[self.tail as usize].lines > 0;
                 let may_collect = !std::mem::replace(&mut collected, true) && has_end;
                 if may_collect {
@@ -738,7 +738,8 @@ pub(crate) fn write_page<P: Pm>(
 }
 
 /// Appends a batch to one log: room, then write. `placed` says where its entries went. The caller changes the index in
-/// DRAM while the entries are on their way, and fences before it lets go of the log and of what the batch set free.
+/// DRAM while the entries are on their way, and fences before it unlocks the log and frees the blocks that the batch
+/// set free.
 pub(crate) fn commit<P: Pm>(
     fs: &Shared<P>,
     inode: &Inode,
@@ -748,7 +749,7 @@ pub(crate) fn commit<P: Pm>(
     placed: &mut Placed,
 ) -> Result<Flushed> {
     if inode.image.is_there() && batch.changes_blocks() {
-        // What was accepted before may take what is for removals: it took its log back then, so that this is rare.
+        // Data that was accepted before may take blocks for removals: it took its log back then, so that this is rare.
         let purpose = if batch.is_promised() { Purpose::Removal } else { batch.purpose() };
         log.take_image_back(fs, inode, purpose)?;
     }

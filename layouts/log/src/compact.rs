@@ -1,23 +1,23 @@
-//! Compaction of a file's log to the least that says the same (paper 002, section 5.6), for who needs persistent memory.
+//! Compaction of a file's log to the least that says the same (paper 002, section 5.6), when PM is short.
 //!
-//! Collection ([`collect`](crate::collect)) copies what is live page by page when a log has grown. A compaction takes as
-//! many pages as a [`PORTION`] has at once, the tail among them, and takes what is live of write entries apart: all blocks
-//! of the portion are named anew, in the order of the file, neighbours together, by entries that say nothing but where
-//! blocks are (those of blocks that were moved). The last entry that says size and times stays; where it named blocks that
-//! are elsewhere by now, a hole of no blocks says them instead. Where all that is left fits into the inode's three lines,
-//! it goes back there.
+//! Collection ([`collect`](crate::collect)) copies live entries page by page when a log has grown. A compaction takes a
+//! [`PORTION`] of pages at once, the tail among them, and splits their live write entries into blocks. All blocks of
+//! the portion are named anew, in the order of the file, neighbours together. The new entries (those of moved blocks)
+//! say only where blocks are. The last entry that says size and times stays; if it named blocks that are elsewhere by
+//! now, a hole of no blocks says them instead. If all that is left fits into the inode's three lines, it goes back
+//! there.
 //!
-//! What commits it is what commits a collection: copies where nothing reads, durable, then one store of the word that led
-//! to the old ones. The inode's lines count only while the head is 0, so they are written before that is stored.
+//! A compaction commits like a collection: copies where nothing reads, durable, then one store of the word that led to
+//! the old ones. The inode's lines count only while the head is 0, so they are written before that is stored.
 //!
-//! **Numbers.** Entries stand in the order of their sequence numbers. The new ones stand behind all others of the portion
-//! and have the greatest number that there was in it. So they come before what is in later pages, and the number of the
-//! last entry stays what it is.
+//! **Numbers.** Entries stand in the order of their sequence numbers. The new ones stand behind all others of the
+//! portion and have the greatest number that there was in it. So they come before the entries in later pages, and the
+//! number of the last entry stays the same.
 //!
-//! **Portions.** The log is locked for one portion at a time, which whoever compacts begins only when nobody holds it. The
-//! next portion begins with the last page of the one before, which may have room left. It is a collection that began at the
-//! head in all that [`Log::collect_from`] and [`Log::gone_before`] say; one that a foreground operation does goes on from
-//! there, and the other way round.
+//! **Portions.** The log is locked for one portion at a time. A compaction begins one only when the lock is free. The
+//! next portion begins with the last page of the one before, which may have room left. It is a collection that began at
+//! the head in all that [`Log::collect_from`] and [`Log::gone_before`] say; one that a foreground operation does goes
+//! on from there, and the other way round.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ use crate::format::{
 use crate::fs::Shared;
 use crate::inode::Inode;
 
-/// Pages that are compacted at once: about as many as can be while nobody notices that the log is locked.
+/// Pages that are compacted at once: about as many as can be before other operations notice that the log is locked.
 const PORTION: usize = 16;
 /// Runs of blocks of a portion; with more of them it would not become smaller.
 const MOST_PIECES: usize = PORTION * PAGE_LINES;
@@ -47,9 +47,10 @@ const MOST_PIECES: usize = PORTION * PAGE_LINES;
 #[derive(Default)]
 pub(crate) struct Loose {
     blocks: Vec<LooseBlocks>,
-    /// All of a log is gathered, to say otherwise where its blocks are: of write entries, and of that of an image, none stays.
+    /// All of a log is gathered, to say otherwise where its blocks are: of write entries, and of that of an image, none
+    /// stays.
     pub(crate) is_whole: bool,
-    /// Those of the last write, whose entry stays as it is.
+    /// Those of the last write: its entry stays as it is.
     kept: Range<u64>,
     /// The greatest sequence number of the portion.
     pub(crate) greatest: u64,
@@ -61,7 +62,7 @@ impl Loose {
         Loose { is_whole: true, ..Loose::default() }
     }
 
-    /// Those of a file whose log is gathered whole, whoever names them.
+    /// All blocks of a file, for a log that is gathered whole.
     pub(crate) fn take_all(&mut self, map: &BlockMap, modified: u64) {
         self.blocks.clear();
         map.for_each(0, MAX_FILE_SIZE / BLOCK_SIZE, |piece| {
@@ -85,7 +86,7 @@ impl<P: Pm> Shared<P> {
         if self.superblock.lock().raw.features_incompatible & incompatible::TIERS == 0 {
             return Ok(nothing);
         }
-        // Whoever writes to it goes first, and it is not cold.
+        // A writer of it goes first, and it is not cold.
         let Some(mut log) = inode.log.try_lock() else { return Ok(nothing) };
         if log.broken || log.dead_inode || inode.trim_is_pending() {
             return Ok(nothing);
@@ -117,7 +118,7 @@ impl Log {
         let is_done = from.is_none() || self.collect_from.is_none();
         if is_done {
             self.end_collection();
-            // What has died since it began was told by an entry.
+            // Blocks that died since it began have an entry that says so.
             self.compacted = self.compacting;
         }
         Ok(CompactedLog { freed: u64::from(before.saturating_sub(self.page_count)), is_done })
@@ -163,7 +164,7 @@ impl Log {
         Ok(next.filter(|_| behind != NO_PAGE))
     }
 
-    /// Moves all of a log, whose last page is `last`, back into the inode's lines.
+    /// Moves all of a log with the last page `last` back into the inode's lines.
     pub(crate) fn put_into_inode<P: Pm>(
         &mut self,
         fs: &Shared<P>,
@@ -201,7 +202,7 @@ impl Log {
     }
 }
 
-/// Takes the live blocks of a write entry apart. What it says of the file stays where it is the last one that says it.
+/// Takes the live blocks of a write entry apart. Its size and times stay if no later entry says them.
 pub(crate) fn gather_loose(
     inode: &Inode,
     page: u32,
@@ -232,7 +233,7 @@ pub(crate) fn gather_loose(
         let hole = HoleEntry { header, size: raw.size, mtime: raw.mtime, ..HoleEntry::default() };
         keep(hole.as_bytes(), References::Nothing);
     }
-    // With too many of them nobody looks at any.
+    // With too many of them none is looked at.
     let most = MOST_PIECES + 1;
     let blocks = pieces.into_iter().map(|piece| LooseBlocks { piece, modified: raw.mtime });
     loose.blocks.extend(blocks.take(most.saturating_sub(loose.blocks.len())));

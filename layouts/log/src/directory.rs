@@ -86,8 +86,8 @@ fn spread(short: u64) -> u64 {
     (short + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// Where a name stands when its directory is read: its cookie, which media says as long as the name is there. Names of one
-/// hash stand together, the youngest first, so that one that was reported and replaced is not reported again.
+/// Where a name stands when its directory is read: its cookie, which media says as long as the name is there. Names of
+/// one hash stand together, the youngest first, so that one that was reported and replaced is not reported again.
 pub(crate) fn position(hash: NameHash, sequence: u64) -> u64 {
     // Front ends have the first cookies, which are of no hash but 0.
     let hash = (hash.0 >> (64 - COOKIE_HASH_BITS)).max(1);
@@ -252,7 +252,7 @@ impl Directory {
         self.inner.read().find(pm, name, hash)
     }
 
-    /// Locks the index for a change: nobody sees a part of it.
+    /// Locks the index for a change: no reader sees a part of it.
     pub(crate) fn change(&self) -> DirectoryChange<'_> {
         DirectoryChange { directory: self, inner: self.inner.write() }
     }
@@ -329,8 +329,8 @@ impl DirectoryChange<'_> {
         }
     }
 
-    /// Removes a name that is there, by its sequence number; gives back its slot as it was, in case its dentry was moved since
-    /// it was found.
+    /// Removes a name that is there, by its sequence number; gives back its slot as it was, in case its dentry was
+    /// moved since it was found.
     pub(crate) fn remove(
         &mut self,
         pm: &impl Pm,

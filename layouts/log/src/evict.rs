@@ -1,7 +1,7 @@
-//! Giving back the DRAM of inodes that nobody uses: their state is dropped, and read from their logs when it is asked for.
+//! Eviction of unused inodes from DRAM: their state is dropped, and read from their logs when it is asked for.
 //!
-//! That happens when somebody lets go of an inode that is not expected back soon ([`Shared::let_go`]), and beyond a limit
-//! ([`Shared::sweep`]), by second chance: an inode stays that was used since the last time.
+//! That happens on the last release of an inode that is not expected back soon ([`Shared::let_go`]), and beyond a limit
+//! ([`Shared::sweep`]), by second chance: an inode that was used since the last sweep stays.
 //!
 //! **Candidates.** Only an inode that is in its slot and nowhere else can go: the slot is locked, and its count of
 //! references is one. A reference is made from the slot or from another reference, so none is made meanwhile. A thread
@@ -26,10 +26,10 @@ use crate::layout::inode_bytes;
 
 /// Bytes that wait to be freed before the background thread is called.
 const CALL_BYTES: u64 = 64 << 10;
-/// With so many who brings the next one frees them himself.
+/// With so many, the thread that brings the next one frees them itself.
 const MANY: usize = 8192;
 
-/// The state of inodes that have left, and which nobody has freed yet.
+/// The state of inodes that have left, and is not freed yet.
 #[derive(Default)]
 pub(crate) struct Evicted {
     inodes: Vec<Arc<Inode>>,
@@ -46,7 +46,8 @@ impl Inode {
         }
     }
 
-    /// Media says all that is in DRAM, and somebody can ask for it by a name. Asked while nobody else has it.
+    /// Media has all the state that is in DRAM, and the inode can be found by a name. Asked while no other thread has
+    /// it.
     fn can_go(&self) -> bool {
         let is_quiet = self.holds.load(Ordering::Acquire) == 0
             && self.pins.load(Ordering::Acquire) == 0
@@ -69,7 +70,7 @@ impl<P: Pm> Shared<P> {
         self.evict(number)
     }
 
-    /// Writes what is kept lazily of an inode that is held.
+    /// Writes the lazily kept values of an inode that is held.
     fn write_out(&self, inode: &Inode) -> nacre_engine::Result<()> {
         if self.read_only {
             return Ok(());
@@ -104,7 +105,7 @@ impl<P: Pm> Shared<P> {
         true
     }
 
-    /// Frees what the state of an inode took, or leaves that to the background thread.
+    /// Frees the DRAM that the state of an inode took, or leaves that to the background thread.
     fn drop_state(&self, inode: Arc<Inode>) {
         let bytes = inode_bytes(&inode);
         if !self.has_thread {
@@ -133,8 +134,9 @@ impl<P: Pm> Shared<P> {
             return;
         }
         if !EXPLORED && bytes >= CALL_BYTES {
-            // A thread keeps for itself some of what it freed last, which may lie anywhere, and each such piece keeps a page from
-            // being given back. One that ends keeps nothing. Where there can be no other thread, this one frees them.
+            // A thread keeps some of the pieces that it freed last, which may lie anywhere, and each such piece keeps a
+            // page from being given back. One that ends keeps nothing. Where there can be no other thread, this one
+            // frees them.
             std::thread::scope(|scope| {
                 let thread = std::thread::Builder::new().name("nacre-evict".to_owned());
                 drop(thread.spawn_scoped(scope, move || drop(inodes)));
@@ -150,7 +152,7 @@ impl<P: Pm> Shared<P> {
         self.inodes.set_parked(node.inode.number, true);
     }
 
-    /// Ends that. One that nobody holds goes: for good without names, else from DRAM.
+    /// Ends that. One without holders goes: for good without names, else from DRAM.
     pub(crate) fn unpark(&self, number: u64) {
         let Ok(slot) = self.inodes.slot(number) else { return };
         let node = {
@@ -166,7 +168,7 @@ impl<P: Pm> Shared<P> {
         self.let_go(node);
     }
 
-    /// Brings the number of inodes in DRAM below the limit, as far as nobody holds them.
+    /// Brings the number of inodes in DRAM below the limit, as far as they are not held.
     pub(crate) fn sweep(&self) {
         let eviction = &self.inodes.eviction;
         let Some(mut hand) = eviction.hand.try_lock() else { return };

@@ -1,12 +1,12 @@
 //! Reading and writing files.
 //!
 //! Data is written to new blocks (copy-on-write) without any lock, then the log is locked, one entry for each run of
-//! blocks is committed, and the index changes. What a write keeps of an old block it has read before; if that block
-//! changed meanwhile, the write prepares again. A write that changes the size holds `extend`, so sizes change one at a
-//! time; overwrites do not.
+//! blocks is committed, and the index changes. A write that keeps a part of an old block has read it before; if that
+//! block changed meanwhile, the write prepares again. A write that changes the size holds `extend`, so sizes change one
+//! at a time; overwrites do not.
 //!
 //! Bytes of the last block beyond the size are undefined on media: nothing reads them, an append writes them in place,
-//! and whoever lets the size grow over them zeroes them first.
+//! and an operation that grows the size over them zeroes them first.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -44,7 +44,7 @@ pub(crate) struct Change {
 }
 
 impl Change {
-    /// What becomes of its blocks from one to before another.
+    /// The part of this change from one block to before another.
     fn part(&self, from: u64, to: u64) -> Change {
         Change {
             start: from,
@@ -149,13 +149,13 @@ pub(crate) enum Attempt {
 pub(crate) struct Range {
     pub(crate) offset: u64,
     pub(crate) end: u64,
-    /// Bytes of what is written that are before it.
+    /// Bytes of the written data that are before it.
     pub(crate) before: u64,
     /// Bytes at the start that go to the last block in place, beyond the size.
     pub(crate) in_place: u64,
-    /// Whose space it takes.
+    /// The purpose of the blocks that it takes.
     pub(crate) purpose: Purpose,
-    /// Whose space a page of the log takes, where that is another's.
+    /// The purpose of a page of the log, if it differs.
     pub(crate) pages: Option<Purpose>,
     /// It may borrow from the reserve, whether there are tiers or not.
     pub(crate) borrows: bool,
@@ -189,7 +189,7 @@ pub(crate) fn is_written(raw: u64) -> bool {
     raw & place::UNWRITTEN == 0
 }
 
-/// The first byte, on persistent memory, of blocks that are there.
+/// The offset on PM of blocks that are there.
 pub(crate) fn media_offset(raw: u64) -> Result<u64> {
     match place::tier(raw) {
         0 => Ok(Block(raw & place::BLOCK_MASK).offset()),
@@ -217,14 +217,14 @@ impl<P: Pm> Shared<P> {
             match self.read_run(inode, map, at, &mut buffer[done..len], size) {
                 Ok((count, size_now)) => {
                     if size_now > size && done + count == len && len < buffer.len() {
-                        // What made it grow may be in the last block, and its other part behind the end that was.
+                        // The write that made it grow may be in the last block, with its other part behind the old end.
                         size = size_now;
                         len = buffer.len().min((size - offset) as usize);
                         continue;
                     }
                     done += count;
                     if size_now < offset + done as u64 {
-                        // A truncation came first: what was behind its end is nobody's, or of a later append.
+                        // A truncation came first: bytes behind its end are free, or of a later append.
                         len = size_now.saturating_sub(offset) as usize;
                         done = len;
                     }
@@ -239,7 +239,7 @@ impl<P: Pm> Shared<P> {
         Ok(done)
     }
 
-    /// Reads what lies together from `at` on: its length, and the size of the file after that; `size` was it before.
+    /// Reads the contiguous data from `at` on: its length, and the size of the file after that; `size` was it before.
     #[inline]
     fn read_run(
         &self,
@@ -259,7 +259,7 @@ impl<P: Pm> Shared<P> {
                 }
                 _ => buffer[..count].fill(0),
             }
-            // Before the version is looked at: whoever lets the size grow again has changed the leaf before that.
+            // Before the version is looked at: an operation that grows the size again has changed the leaf before that.
             fence(Ordering::Acquire);
             Ok((count, if Mistake::SizeNotReadAgain.is_made(&*self.pm) { size } else { inode.size() }))
         })
@@ -276,8 +276,8 @@ impl<P: Pm> Shared<P> {
         inode.lazy.store(true, Ordering::Release);
     }
 
-    /// Writes. On a full device what is there already may be overwritten with blocks that are borrowed: with tiers only where
-    /// `borrows` says so, when no other room can be made.
+    /// Writes. On a full device, existing data may be overwritten with borrowed blocks. With tiers only if `borrows` is
+    /// set: when direct reclaim finds no other room.
     pub(crate) fn write(
         &self,
         inode: &Arc<Inode>,
@@ -390,7 +390,7 @@ impl<P: Pm> Shared<P> {
                     self.free_runs(&prepared.runs);
                     return Ok(None);
                 }
-                // After a media error nobody knows whether the entry is there: then the blocks stay taken.
+                // After a media error it is unknown whether the entry is there: then the blocks stay taken.
                 Err(error) => {
                     if error.kind() != Kind::Media {
                         self.free_runs(&prepared.runs);
@@ -412,7 +412,7 @@ impl<P: Pm> Shared<P> {
         Some(Block((raw & place::BLOCK_MASK) + 1))
     }
 
-    /// Copies the data to new blocks, with what is kept of the old ones.
+    /// Copies the data to new blocks, with the kept bytes of the old ones.
     pub(crate) fn copy_data(
         &self,
         inode: &Inode,
@@ -431,7 +431,7 @@ impl<P: Pm> Shared<P> {
             while media < media_end && at < range.end {
                 let within = (at % BLOCK_SIZE) as usize;
                 let left = (range.end - at) as usize;
-                // A partial block keeps what the old one has before, and up to the size behind, the data.
+                // A partial block keeps the old bytes before the data, and those behind it up to the size.
                 let ends_inside = within + left < BLOCK && range.end < size;
                 if within != 0 || ends_inside {
                     let count = left.min(BLOCK - within);
@@ -496,7 +496,7 @@ impl<P: Pm> Shared<P> {
         if !extends && range.end > size {
             return Ok(Attempt::Extends);
         }
-        // What was beyond the size when this was prepared may have been written since. A block of which a part is kept has
+        // Bytes beyond the size when this was prepared may have been written since. A block of which a part is kept has
         // zeros there, also when it was read after that write: the size was read before.
         if !extends && size > prepared.size && !Mistake::GrowthNotSeen.is_made(&*self.pm) {
             let last_is_short = !range.end.is_multiple_of(BLOCK_SIZE) && range.end >= prepared.size;
@@ -546,7 +546,7 @@ impl<P: Pm> Shared<P> {
             _ => Durable::nothing_before(),
         };
         let batch = range.batch();
-        // What was changed while this waited stays changed then.
+        // Times that changed while this waited stay changed then.
         let now = if range.purpose == Purpose::Promised { now.max(inode.attr.get().ctime) } else { now };
         self.commit_changes(inode, &mut log, batch, &changes, size.max(range.end), now, after, freed)?;
         Ok(Attempt::Done)
@@ -569,7 +569,7 @@ impl<P: Pm> Shared<P> {
     }
 
     /// Commits new places of parts of a file, and its size and times, as one operation, in `batch`, which is empty yet;
-    /// what they replaced goes to `freed`.
+    /// the replaced blocks go to `freed`.
     #[expect(clippy::too_many_arguments, reason = "a struct would only rename the arguments")]
     pub(crate) fn commit_changes(
         &self,
@@ -594,8 +594,8 @@ impl<P: Pm> Shared<P> {
         let mut placed = Placed::new();
         let flushed = commit(self, inode, log, &mut batch, after, &mut placed)?;
         let map = self.file(inode)?;
-        // Where the file grows within a block that changes, its end and that block become new at once, and last: else
-        // somebody would read a part of what is written there, up to the end that was.
+        // Where the file grows within a block that changes, its end and that block become new at once, and last:
+        // otherwise a reader would see a part of the data there, up to the old end.
         let before = inode.size();
         let at_end = (size > before && !before.is_multiple_of(BLOCK_SIZE)).then_some(before / BLOCK_SIZE);
         let mut last = None;
@@ -692,8 +692,8 @@ fn hole_entry(change: &Change, size: u64, mtime: u64) -> crate::format::HoleEntr
     entry
 }
 
-/// Changes the index after a commit. What was at the kept blocks stays allocated; the rest goes to `freed`. For whoever
-/// reads, the file has that `size` at the same moment, of a change of one block.
+/// Changes the index after a commit. The old places of the kept blocks stay allocated; the rest goes to `freed`. If one
+/// block changes, readers see the new `size` at the same moment.
 pub(crate) fn apply_change(
     inode: &Inode,
     map: &BlockMap,
@@ -735,8 +735,8 @@ pub(crate) fn apply_change(
     }
 }
 
-/// While the log is in the inode's few lines: joins the changes with each other and with the extent before them where
-/// they continue it on media, so that one entry says what several said and theirs become free.
+/// While the log is in the inode's few lines: joins the changes with each other and with the extent before them, if
+/// they continue it on media. So one entry replaces several, and the lines of these become free.
 fn restate(map: &BlockMap, changes: &mut Changes) {
     if changes.len() == 2 && changes[1].kept == 0 && continues(&changes[0], &changes[1]) {
         changes[0].len += changes[1].len;

@@ -1,7 +1,7 @@
 //! The bytes of the log layout. Nothing else defines bytes; `docs/format/log.md` draws and argues them.
 //!
 //! All numbers are little-endian. Every structure has an asserted size, no padding, and reserved fields that are
-//! written as zero and refused when they are not. Each field says who writes it and when it is valid.
+//! written as zero and refused when they are not. The comment of each field names its writer and says when it is valid.
 
 pub(crate) use nacre_layout_parts::format::{
     CHECKSUM_CRC32C, FIRST_REGION_BLOCK, MAX_DEVICE_SIZE, MIN_DEVICE_SIZE, RawSuperblock, Region,
@@ -16,7 +16,8 @@ compile_error!("the media format is little-endian and is used in place");
 pub(crate) const MAGIC: [u8; 8] = *b"nacreLOG";
 /// The version that this code writes.
 pub(crate) const FORMAT_VERSION: u32 = 2;
-/// The oldest version of the code that can read what mkfs of this code makes. File systems of version 1 stay such.
+/// The oldest version of the code that can read a file system from mkfs of this code. File systems of version 1 stay
+/// such.
 pub(crate) const OLDEST_READER: u32 = 2;
 /// Largest file: 16 TiB.
 pub(crate) const MAX_FILE_SIZE: u64 = 16 << 40;
@@ -53,7 +54,7 @@ pub(crate) const KNOWN_INCOMPATIBLE: u64 = {
     use nacre_layout_parts::format::incompatible::{LOG_IMAGES, TIERS};
     TIERS | LOG_IMAGES
 };
-/// Features whose absence of support still allows a read-only mount.
+/// Features that allow a read-only mount by code without support for them.
 pub(crate) const KNOWN_READ_ONLY_COMPATIBLE: u64 = 0;
 
 /// The kinds of regions.
@@ -125,7 +126,7 @@ pub(crate) struct RawPageHeader {
 
 pub(crate) const PAGE_MAGIC: u32 = 0x6770_6c6e;
 
-/// What every entry begins with.
+/// The header of every entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub(crate) struct EntryHeader {
@@ -162,7 +163,7 @@ pub(crate) mod flag {
     pub(crate) const MORE: u8 = 1;
     /// In an attribute entry: blocks beyond the size are freed.
     pub(crate) const TRUNCATE: u8 = 2;
-    /// In a write entry, with tiers: the blocks were moved. They have what they had, and their time of modification, and
+    /// In a write entry, with tiers: the blocks were moved. They keep their content and their time of modification, and
     /// the file its size and times.
     pub(crate) const MOVED: u8 = 4;
     /// A reader that does not know the kind may skip the entry; without it, it must refuse the inode.
@@ -179,7 +180,7 @@ pub(crate) mod place {
     pub(crate) const BLOCK_MASK: u64 = (1 << 48) - 1;
     pub(crate) const TIER_SHIFT: u32 = 56;
 
-    /// The tier of a place, 0 for persistent memory.
+    /// The tier of a place, 0 for PM.
     #[inline]
     pub(crate) const fn tier(raw: u64) -> u8 {
         (raw >> TIER_SHIFT) as u8
@@ -196,7 +197,7 @@ pub(crate) mod place {
 #[repr(C)]
 pub(crate) struct WriteEntry {
     pub(crate) header: EntryHeader,
-    /// Where the blocks are, see [`place`]; tier 0 is persistent memory.
+    /// Where the blocks are, see [`place`]; tier 0 is PM.
     pub(crate) place: u64,
     /// First block in the file (48 bits); the 16 bits above it are reserved, 0.
     pub(crate) file_block: u64,

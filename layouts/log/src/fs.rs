@@ -29,7 +29,7 @@ pub(crate) struct Transactions {
     pub(crate) gate: RwLock<()>,
 }
 
-/// What all operations share.
+/// The state that all operations share.
 pub(crate) struct Shared<P> {
     pub(crate) pm: Arc<P>,
     pub(crate) seed: u32,
@@ -40,25 +40,25 @@ pub(crate) struct Shared<P> {
     pub(crate) alloc: Allocator,
     pub(crate) tiers: Tiers,
     pub(crate) reach: RwLock<Reach>,
-    /// Who reads images of logs.
+    /// The reader of images of logs.
     pub(crate) image_reader: RwLock<Option<Arc<dyn TierReader>>>,
     pub(crate) inodes: InodeTable,
     pub(crate) graveyard: Arc<Graveyard>,
     pub(crate) transactions: Transactions,
     /// Directories that move to another directory do so one at a time, so that no cycle can arise.
     pub(crate) move_directories: Mutex<()>,
-    /// Held by who writes on a full device: one at a time borrows from the reserve.
+    /// Held by a write on a full device: one at a time borrows from the reserve.
     pub(crate) overwriting: Mutex<()>,
     pub(crate) read_only: bool,
-    /// Inodes to be freed whose images are still to be read. Bounded by the number of inodes.
+    /// Inodes to be freed after their images are read. Bounded by the number of inodes.
     pub(crate) unread: Mutex<Vec<u64>>,
-    /// Truncated files whose blocks are still to be freed. Bounded by the number of files.
+    /// Truncated files with blocks still to be freed. Bounded by the number of files.
     pub(crate) trims: Mutex<Vec<Arc<Inode>>>,
     /// The background thread is freeing, and holds no lock that it waits for.
     pub(crate) freeing: AtomicBool,
-    /// A background thread frees what is large.
+    /// A background thread frees large inodes and truncated ranges.
     pub(crate) background: bool,
-    /// There is a background thread, for what leaves DRAM at least.
+    /// There is a background thread, at least for inodes that leave DRAM.
     pub(crate) has_thread: bool,
     pub(crate) evicted: Mutex<Evicted>,
     pub(crate) stopping: AtomicBool,
@@ -160,7 +160,7 @@ impl<P: Pm> Shared<P> {
         if self.read_only { Err(Error::new(Kind::ReadOnly)) } else { Ok(()) }
     }
 
-    /// Allocates blocks; when there are none, first frees what waits to be freed.
+    /// Allocates blocks; when there are none, first frees the blocks that wait to be freed.
     pub(crate) fn allocate(
         &self,
         goal: Option<Block>,
@@ -200,7 +200,7 @@ impl<P: Pm> Shared<P> {
         write_cached_fields(&*self.pm, inode.address, inode.seed, links, parent)
     }
 
-    /// Makes every transaction so far settled: whoever reads a log later need not look for its other half.
+    /// Makes every transaction so far settled: a later reader of a log need not look for its other half.
     pub(crate) fn settle(&self) -> Result<()> {
         let _gate = self.transactions.gate.write();
         let next = self.transactions.next.load(Ordering::Relaxed);
@@ -213,7 +213,7 @@ impl<P: Pm> Shared<P> {
         Ok(())
     }
 
-    /// Reclaims inodes without links whose last holder is gone.
+    /// Reclaims inodes without links and without holders.
     pub(crate) fn reclaim_buried(&self) {
         for number in self.graveyard.take() {
             self.reclaim(number);
@@ -249,20 +249,20 @@ impl<P: Pm> Shared<P> {
         }
     }
 
-    /// Frees inodes whose images are to be read first. Nobody waits for it, as it may wait for a device.
+    /// Frees inodes after reading their images. No operation waits for it, because it may wait for a device.
     pub(crate) fn reclaim_unread(&self) {
         let numbers = std::mem::take(&mut *self.unread.lock());
         for number in numbers {
             let inode = self.inodes.slot(number).ok().and_then(|slot| slot.read().clone());
             if let Some(inode) = inode {
-                // What cannot be read, the next mount counts.
+                // Unreadable files are counted by the next mount.
                 let _ = self.file(&inode);
             }
             self.reclaim_as(number, false);
         }
     }
 
-    /// Frees the contents and the number of an inode that nobody can reach any more.
+    /// Frees the contents and the number of an inode that is unreachable.
     pub(crate) fn free_inode(&self, inode: &Inode) {
         let mut log = inode.log.lock();
         if std::mem::replace(&mut log.dead_inode, true) {
@@ -303,7 +303,8 @@ impl<P: Pm> Shared<P> {
         }
     }
 
-    /// Frees what waits to be freed, and waits for what the background thread is just freeing: it counts as free already.
+    /// Frees the blocks that wait to be freed, and waits for those that the background thread is just freeing: they
+    /// count as free already.
     pub(crate) fn free_all_now(&self) {
         self.free_everything_waiting();
         while self.freeing.load(Ordering::Acquire) {
@@ -311,7 +312,7 @@ impl<P: Pm> Shared<P> {
         }
     }
 
-    /// Frees what waits to be freed and is not being changed. The caller may hold locks of files.
+    /// Frees the blocks that wait to be freed and are not being changed. The caller may hold locks of files.
     pub(crate) fn free_everything_waiting(&self) {
         self.reclaim_buried();
         let waiting = std::mem::take(&mut *self.trims.lock());
@@ -323,7 +324,7 @@ impl<P: Pm> Shared<P> {
         }
     }
 
-    /// What the background thread does until the unmount.
+    /// The work of the background thread until the unmount.
     pub(crate) fn run_background(&self) {
         while !self.stopping.load(Ordering::Acquire) {
             self.graveyard.wait();
@@ -335,7 +336,8 @@ impl<P: Pm> Shared<P> {
                 self.sweep();
             }
             self.drop_evicted();
-            // A file whose size is being changed comes again when its lock is free. Nobody waits for this thread then.
+            // A file whose size is being changed comes again when its lock is free. No operation waits for this thread
+            // then.
             let waiting = self.trims.lock().last().cloned();
             if let Some(inode) = waiting {
                 drop(inode.extend.lock());

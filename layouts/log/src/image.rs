@@ -1,24 +1,24 @@
 //! Images of logs on tiers (paper 002, section 5.6: log migration).
 //!
-//! A cold file all of whose blocks are on one tier may have what its log says of them there, too: an *image*, a list of its
-//! extents in blocks of that tier. Its log on persistent memory says the rest, size, attributes and times, and names the
-//! image by an entry; no entry says where blocks are then. Images name blocks of the tier that they are on and of no other, so
-//! that what is free elsewhere never depends on it.
+//! If all blocks of a cold file are on one tier, its extent map may be offloaded to that tier. This is an *image*: a
+//! list of its extents in blocks of the tier. Its log on PM has the rest, size, attributes and times, and names the
+//! image by an entry; no entry says where blocks are then. Images name only blocks of the tier that they are on, so
+//! that the free blocks of other media never depend on them.
 //!
-//! **Reading.** Nothing is read of an image until somebody asks where a block is ([`Shared::file`]); attributes are in the
-//! log. Then the mover, which has the devices, reads it, and the map is filled. It stays filled.
+//! **Reading.** Nothing is read of an image until an operation asks where a block is ([`Shared::file`]); attributes are
+//! in the log. Then the mover, which has the devices, reads it, and the map is filled. It stays filled.
 //!
-//! **Changing.** What changes where blocks are brings the log back first ([`Log::take_image_back`], called by
-//! [`commit`](crate::commit::commit)): so no entry ever follows that of an image and says where blocks are, and reading needs
-//! no order among them.
+//! **Changing.** An operation that changes where blocks are brings the log back first ([`Log::take_image_back`], called
+//! by [`commit`](crate::commit::commit)). So no entry that says where blocks are ever follows that of an image, and
+//! reading needs no order among them.
 //!
-//! **Commits.** Both ways are what a compaction of the whole log is: copies where nothing reads, durable, then one store of the
-//! word that leads to them. The image is durable before that, and its blocks are free after it.
+//! **Commits.** Both ways work like a compaction of the whole log: copies where nothing reads, durable, then one store
+//! of the word that leads to them. The image is durable before that, and its blocks are free after it.
 //!
-//! **After a crash** the blocks that images name are not counted by who reads the logs. A tier with images has nothing free
-//! until somebody has read them ([`Shared::count_tier`]), and its images are not read for files before: a file could give
-//! blocks up, or take its log back, and nobody would have counted what is its own. A file that goes while its image cannot be
-//! read leaves its blocks in use; then the next mount counts.
+//! **After a crash** reading the logs does not count the blocks that images name. A tier with images has nothing free
+//! until they are read ([`Shared::count_tier`]). Its images are not read for files before: a file could free blocks, or
+//! take its log back, before its own blocks are counted. A file that goes while its image cannot be read leaves its
+//! blocks in use; then the next mount counts.
 
 use std::sync::Arc;
 
@@ -46,7 +46,7 @@ use crate::tiers::Reach;
 /// Images that are read at once when a tier is counted.
 const AT_ONCE: usize = 16;
 
-/// Where an image is, and what is in it.
+/// The place of an image, and its contents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Image {
     pub(crate) run: TierRun,
@@ -56,7 +56,7 @@ pub(crate) struct Image {
     checksum: u32,
 }
 
-/// Whose image it is.
+/// The inode that an image belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Whose {
     pub(crate) number: u64,
@@ -74,7 +74,7 @@ pub(crate) struct ImageSlot {
 }
 
 impl ImageSlot {
-    /// That of an inode whose log was read.
+    /// The slot of an inode after its log was read.
     pub(crate) fn unread(image: Option<Image>) -> ImageSlot {
         let is_there = image.is_some();
         ImageSlot {
@@ -98,7 +98,7 @@ impl ImageSlot {
         self.image.lock().as_deref().copied()
     }
 
-    /// The log names it from now on, or none any more; the map has what it says.
+    /// The log names it from now on, or none any more; the map has its contents.
     fn set(&self, image: Option<Image>) {
         self.is_there.store(image.is_some(), Ordering::Release);
         *self.image.lock() = image.map(Box::new);
@@ -106,7 +106,7 @@ impl ImageSlot {
 }
 
 impl Image {
-    /// What an entry says, if it can be.
+    /// The image that an entry names, if the entry is plausible.
     pub(crate) fn of(entry: &ImageEntry, reach: &Reach) -> Option<Image> {
         let ImageEntry { place: raw, image_blocks, extents, file_blocks, image_checksum, .. } = *entry;
         let len = u64::from(image_blocks);
@@ -114,7 +114,7 @@ impl Image {
             && len == blocks_of(u64::from(extents))
             && entry.reserved == 0
             && entry.reserved2 == [0; 2]
-            // All of it is on that tier, so that nobody takes memory for what is not there.
+            // All of it is on that tier, so that no heap memory is taken for blocks that are not there.
             && (u64::from(extents)..=reach.blocks_of(place::tier(raw))).contains(&file_blocks);
         let is_there = place::tier(raw) != 0 && raw & place::UNWRITTEN == 0 && reach.holds(raw, len);
         let run = TierRun { tier: place::tier(raw), start: Block(raw & place::BLOCK_MASK), len };
@@ -246,7 +246,7 @@ impl<P: Pm> Shared<P> {
                 .object(format!("tier {tier}: it was not there since the mount, and says where blocks are"))
                 .advice("nacre tier list shows the tiers; nacre tier online says where one is now"));
         }
-        // Others who ask wait for who reads.
+        // Other callers wait for the reader.
         let image = inode.image.image.lock();
         if let Some(image) = image.as_deref().filter(|_| inode.image.is_unread()) {
             let extents = self.extents_of(image, inode.whose())?;
@@ -267,7 +267,7 @@ impl<P: Pm> Shared<P> {
                 .object(format!("tier {}: nobody reads it", image.run.tier))
                 .advice("open the file system with its tiers")
         })?;
-        // Nobody waits for a device who wants to change which tiers there are.
+        // A change of the set of tiers does not wait for a device.
         let reach = self.reach.read().clone();
         image.read(&*reader, whose, self.seed, &reach)
     }
@@ -283,7 +283,7 @@ impl<P: Pm> Shared<P> {
         if !log.takes_image(inode) || log.no_image_at == log.next_sequence {
             return Ok(None);
         }
-        // What the first block is not on, not all are.
+        // If the first block is not on the tier, not all are.
         let (_, first) = map.next_mapped(0).unwrap_or_default();
         if place::tier(first) != 0 && !may_be_on(place::tier(first)) {
             return Ok(None);
@@ -336,7 +336,7 @@ impl<P: Pm> Shared<P> {
         Ok(Some(u64::from(before.saturating_sub(log.page_count))))
     }
 
-    /// Who does not know images is to refuse the file system from now on.
+    /// Code that does not know images is to refuse the file system from now on.
     fn require_images(&self) -> Result<()> {
         let mut superblock = self.superblock.lock();
         if superblock.raw.features_incompatible & incompatible::LOG_IMAGES != 0 {
@@ -371,14 +371,14 @@ impl<P: Pm> Shared<P> {
         Ok(())
     }
 
-    /// Frees what the image of an inode that is gone takes; and has its blocks in the map, for who frees them, where it can
-    /// be read.
+    /// Frees the blocks of the image of an inode that is gone. If the image can be read, the map has the file's blocks,
+    /// for the caller to free.
     pub(crate) fn let_go_of_image(&self, inode: &Inode) {
         let Some(image) = inode.image.get() else { return };
         let Body::File(map) = &inode.body else { return };
         let was_never_counted = self.tiers.forget_uncounted(image.run.tier, inode.number);
         if !was_never_counted && inode.image.is_unread() && self.read_image(inode, map).is_err() {
-            // The next mount finds that nobody has them.
+            // The next mount finds that they have no owner.
             self.tiers.count_at_next_mount();
         }
         inode.image.set(None);
@@ -440,7 +440,7 @@ impl Log {
             && !inode.image.is_there()
     }
 
-    /// All that is live but what says where blocks are.
+    /// All live entries except those that say where blocks are.
     fn gather_whole<P: Pm>(&self, fs: &Shared<P>, inode: &Inode) -> Result<Gathered> {
         let loose = Loose::of_whole();
         let mut gathered = Gathered { survivors: Vec::new(), dead: false, stuck: false, loose: Some(loose) };
@@ -451,7 +451,7 @@ impl Log {
         Ok(gathered)
     }
 
-    /// Puts what there is to say in the place of all of this log, in the inode where it has room for it.
+    /// Replaces all of this log by the gathered entries, in the inode where it has room for them.
     fn replace_whole<P: Pm>(
         &mut self,
         fs: &Shared<P>,
@@ -493,7 +493,7 @@ impl Log {
             old_address: 0,
             references: References::Inode,
         });
-        // What leads to the entry is stored behind the flush of the image.
+        // The word that leads to the entry is stored behind the flush of the image.
         let _ = written;
         self.replace_whole(fs, inode, &survivors, Purpose::Removal)?;
         let mut pieces = Vec::new();
@@ -517,7 +517,7 @@ impl Log {
         }
         let (Some(image), Body::File(map)) = (inode.image.get(), &inode.body) else { return Ok(()) };
         if inode.image.is_unread() {
-            // Whoever changes where blocks are knows where they were.
+            // A change of where blocks are must know where they were.
             return Err(image.damaged(inode.whose()));
         }
         self.drop_dead_pages(fs, inode)?;

@@ -24,9 +24,9 @@ use crate::image::{Image, ImageSlot};
 use crate::scan::LogSource;
 use crate::xattr::XattrSlot;
 
-/// What an inode contains.
+/// The contents of an inode.
 pub(crate) enum Body {
-    /// A regular file, or a symbolic link whose target is in a block.
+    /// A regular file, or a symbolic link with its target in a block.
     File(BlockMap),
     Directory(Box<Directory>),
     /// The target of a symbolic link that is in the inode.
@@ -35,7 +35,7 @@ pub(crate) enum Body {
     Special,
 }
 
-/// One inode. What a lookup and a stat need comes first, in neighbouring cache lines.
+/// One inode. Fields that a lookup and a stat need come first, in neighbouring cache lines.
 #[repr(C)]
 pub struct Inode {
     /// Callers that hold it.
@@ -53,18 +53,18 @@ pub struct Inode {
     pub(crate) change: AtomicU64,
     pub(crate) btime: Timestamp,
     pub(crate) kind: FileKind,
-    /// It was used since somebody last looked for inodes whose state can go.
+    /// It was used since the last sweep for inodes to evict.
     pub(crate) used: AtomicBool,
     /// It never had a name and may still be given one.
     pub(crate) unnamed: AtomicBool,
-    /// Who reads and writes its blocks directly: as long as there is somebody, they stay where they are. Grows under the lock
-    /// under which they move.
+    /// The number of direct readers and writers of its blocks: unless it is 0, the blocks stay where they are. Grows
+    /// under the lock under which they move.
     pub(crate) pins: AtomicU32,
     /// Whether the next read changes atime.
     pub(crate) relatime: Relatime,
     /// Attributes in DRAM are newer than in the log (atime, and ctime after a change of links).
     pub(crate) lazy: AtomicBool,
-    /// The links or the parent are not what media has cached; the unmount writes them.
+    /// The links or the parent differ from those cached on media; the unmount writes them.
     pub(crate) cached_changed: AtomicBool,
     /// The flags of `attr`, for checks without its lock.
     pub(crate) flags: AtomicU32,
@@ -73,16 +73,17 @@ pub struct Inode {
     /// Where its 256 bytes are on media.
     pub(crate) address: u64,
     /// Blocks from this one on are beyond the size and still to be freed by a truncation; [`NO_TRIM`] when there are
-    /// none. Changed by who holds `extend`.
+    /// none. Changed under `extend`.
     pub(crate) trim: AtomicU64,
     /// No change of size is under way while this is held; see `file`.
     pub(crate) extend: Mutex<()>,
-    /// Held, after the locks of directories, while a name is added to those that it has, or is taken from them: or else a
-    /// name that nobody sees yet would keep a file from being gone. Not for directories, which have one name.
+    /// Held, after the locks of directories, while a name is added to those that it has, or is taken from them.
+    /// Otherwise a name that is not visible yet would keep a file from being gone. Not for directories, which have one
+    /// name.
     pub(crate) naming: Mutex<()>,
     pub(crate) body: Body,
     pub(crate) log: Mutex<Log>,
-    /// What says where its blocks are instead of the log.
+    /// The image that says where its blocks are instead of the log.
     pub(crate) image: ImageSlot,
     pub(crate) xattrs: XattrSlot,
     pub(crate) graveyard: Arc<Graveyard>,
@@ -97,8 +98,7 @@ pub(crate) const NO_TRIM: u64 = u64::MAX;
 /// So many small inodes wake the background thread after all.
 const MANY_BURIED: usize = 256;
 
-/// Inodes without links whose last holder went away and that nobody has reclaimed yet. Bounded by the number of
-/// inodes.
+/// The orphan list: inodes without links and holders that are not reclaimed yet. Bounded by the number of inodes.
 #[derive(Default)]
 pub(crate) struct Graveyard {
     waiting: Mutex<Waiting>,
@@ -165,7 +165,7 @@ pub(crate) fn first_attributes(raw: &RawInode, btime: Timestamp) -> Attributes {
     }
 }
 
-/// What a log says about an inode, beside its attributes.
+/// The contents of a log about an inode, beside its attributes.
 pub(crate) struct Contents {
     pub(crate) body: Body,
     pub(crate) size: u64,
@@ -182,7 +182,7 @@ impl Inode {
         debug_assert!(before > 0, "unpinned more often than pinned");
     }
 
-    /// An inode in DRAM, held by nobody.
+    /// An inode in DRAM, without holders.
     pub(crate) fn new(
         source: LogSource,
         raw: &RawInode,
@@ -224,7 +224,7 @@ impl Inode {
         }
     }
 
-    /// An inode that was just made, whose log is empty.
+    /// An inode that was just made, with an empty log.
     pub(crate) fn new_empty(
         source: LogSource,
         raw: &RawInode,
@@ -271,7 +271,7 @@ impl Inode {
         self.size.load(Ordering::Acquire)
     }
 
-    /// A truncation has not yet freed what it took away.
+    /// A truncation has not yet freed the blocks that it took away.
     pub(crate) fn trim_is_pending(&self) -> bool {
         self.trim.load(Ordering::Acquire) != NO_TRIM
     }
@@ -308,7 +308,7 @@ impl Inode {
         }
     }
 
-    /// The inode must not be changed in the way that `what` forbids.
+    /// An error if a flag of the inode is among the forbidden ones.
     pub(crate) fn check_flags(&self, forbidden: u32) -> Result<()> {
         check_flags(self.flags.load(Ordering::Acquire), forbidden)
     }

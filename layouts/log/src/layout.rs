@@ -270,8 +270,8 @@ impl<P: Pm + 'static> Extents for LogFs<P> {
     }
 
     fn promise_cost(&self) -> PromiseCost {
-        // A block, and a page of the log: a batch of `n` entries adds at most `n` pages, even where its log moves out of
-        // the inode, and how full the last page is when it comes, nobody can say. For the file one of an attribute entry.
+        // A block, and a page of the log: a batch of `n` entries adds at most `n` pages, even where its log moves out
+        // of the inode. How full the last page is when it comes is unknown. For the file one of an attribute entry.
         PromiseCost { block: 2, group: 0, group_blocks: 1, file: 1 }
     }
 

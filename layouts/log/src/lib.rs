@@ -1,27 +1,27 @@
 //! The log layout: a log of self-validating entries per inode, copy-on-write data.
 //!
-//! | file | what is there |
+//! | file | contents |
 //! | --- | --- |
 //! | `format` | the bytes on media; nothing else defines bytes |
 //! | `mkfs`, `mount`, `recover`, `check` | making, mounting, recovering and checking a file system |
-//! | `mend` | repairing what is damaged, as far as the format proves it |
+//! | `mend` | repairing damage, as far as the format proves it |
 //! | `anatomy` | where the structures of an image are, for tools that damage images |
 //! | `scrub` | reading everything while it is mounted |
-//! | `superblock`, `checkpoint` | the superblock's copies; what a clean unmount leaves |
-//! | `commit`, `collect`, `compact` | the commit protocol of a log; garbage collection of logs; making one as small as it can be |
+//! | `superblock`, `checkpoint` | the superblock's copies; the checkpoint of a clean unmount |
+//! | `commit`, `collect`, `compact` | the commit protocol of a log; garbage collection; compaction |
 //! | `image` | the part of a log that is on a tier |
 //! | `scan`, `load` | reading a log; building an inode in DRAM from it |
 //! | `fs`, `table`, `inode` | state of the file system; the inode table; one inode |
 //! | `blockmap`, `directory` | where a file's blocks are; the names of a directory |
 //! | `tiers`, `publish` | which blocks of tiers are free; committing where blocks were moved or written to |
 //! | `file`, `space`, `namespace`, `rename`, `xattr` | the operations |
-//! | `overwrite` | writing what is there already on a full device |
-//! | `seeded` | mistakes on purpose, for the crash explorer; none over real memory |
+//! | `overwrite` | overwriting existing data on a full device |
+//! | `seeded` | mistakes on purpose, for the crash explorer; none over real PM |
 //! | `layout` | the contract of `nacre-engine`, implemented |
 //!
-//! Neighbours: the contract is in `nacre-engine`, the media in `nacre-media`; what it shares with other layouts (free
-//! blocks, attributes in DRAM, the superblock's copies, bad blocks) in `nacre-layout-parts`. The format is described and
-//! argued in `docs/format/log.md`.
+//! Neighbours: the contract is in `nacre-engine`, the media in `nacre-media`; the parts shared with other layouts (free
+//! blocks, attributes in DRAM, the superblock's copies, bad blocks) in `nacre-layout-parts`. The format is described
+//! and argued in `docs/format/log.md`.
 
 pub mod anatomy;
 mod blockmap;

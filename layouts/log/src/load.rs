@@ -22,7 +22,7 @@ use crate::scan::{Ending, Entry, LogSource, Scan, Spot, scan_log};
 use crate::tiers::Reach;
 use crate::xattr;
 
-/// What an inode is built with.
+/// The context that an inode is built with.
 pub(crate) struct LoadContext<'a> {
     pub(crate) hash_seed: u64,
     pub(crate) times: TimeRange,
@@ -49,7 +49,7 @@ pub(crate) struct Child {
     pub(crate) address: u64,
 }
 
-/// An inode that was built, and what the scan of its log found.
+/// An inode that was built, and the result of the scan of its log.
 pub(crate) struct Loaded {
     pub(crate) inode: Inode,
     pub(crate) scan: Scan,
@@ -73,12 +73,12 @@ struct Builder<'a> {
     reach: &'a Reach,
     /// There are, or were, blocks on tiers.
     on_tiers: bool,
-    /// What says where blocks are instead of entries.
+    /// The image that says where blocks are instead of entries.
     image: Option<Image>,
     source: &'a LogSource,
 }
 
-/// Builds the inode whose validated bytes are `raw`.
+/// Builds the inode from its validated bytes `raw`.
 pub(crate) fn load_inode(
     pm: &impl Pm,
     source: LogSource,
@@ -102,7 +102,7 @@ pub(crate) fn load_inode(
 }
 
 /// Builds an inode from entries that a repair has saved, each with its number as [`Spot::Page`] and 64 times that as
-/// its address. Those that contradict the format are passed over and told to `refused`.
+/// its address. Those that contradict the format are passed over and reported to `refused`.
 pub(crate) fn load_saved<'e>(
     source: LogSource,
     raw: &RawInode,
@@ -227,7 +227,7 @@ impl<'a> Builder<'a> {
         Err(Error::corrupt(format!("inode {}: a symbolic link without a target", self.number)))
     }
 
-    /// What is said to be on a tier, and cannot be there.
+    /// Pieces that are said to be on a tier, and cannot be there.
     fn unreachable(&self) -> Vec<Piece> {
         let mut found = Vec::new();
         if self.on_tiers {
@@ -240,7 +240,7 @@ impl<'a> Builder<'a> {
         found
     }
 
-    /// Counts the entry in the log and says who owns what it gives.
+    /// Counts the entry in the log and gives the owner of its contents.
     fn owner_of(&mut self, entry: &Entry<'_>) -> Owner {
         let owner = match entry.spot {
             Spot::Inline(line) => INLINE + line as u32,
@@ -462,7 +462,7 @@ fn empty_page() -> Page {
 }
 
 impl Names {
-    /// Removes the name with this number; gives back who owned it.
+    /// Removes the name with this number; gives its owner.
     fn remove(&mut self, number: u64) -> Option<Owner> {
         let index = self.list.binary_search_by_key(&number, |&(number, ..)| number).ok()?;
         let (_, slot, _, _, alive) = &mut self.list[index];

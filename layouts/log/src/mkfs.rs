@@ -13,7 +13,7 @@ use crate::format::{
 use crate::superblock::{Summary, Superblock, put_text};
 use crate::table::chunk_seed;
 
-/// What a new file system is like.
+/// The properties of a new file system.
 #[derive(Debug, Clone, Default)]
 pub struct MkfsOptions {
     /// Its name for machines; a random one when not given.
@@ -28,8 +28,8 @@ pub struct MkfsOptions {
     pub now: Timestamp,
 }
 
-/// Makes an empty file system that fills the device. What the device held is lost; the superblocks come last, so a
-/// crash leaves the old file system, or none, or the new one.
+/// Makes an empty file system that fills the device. The old contents of the device are lost; the superblocks come
+/// last, so a crash leaves the old file system, or none, or the new one.
 pub fn mkfs<P: Pm>(pm: &P, options: &MkfsOptions) -> Result<Summary> {
     let blocks = pm.len() / BLOCK_SIZE;
     if !(MIN_DEVICE_SIZE..=MAX_DEVICE_SIZE).contains(&(blocks * BLOCK_SIZE)) {
@@ -78,7 +78,7 @@ fn describe(blocks: u64, options: &MkfsOptions) -> Result<Superblock> {
     raw.hash_seed = low.rotate_left(17) ^ high;
     raw.device_blocks = blocks;
     raw.created = TimeRange::of_version(raw.version).pack(options.now);
-    // Dirty: the first mount counts what is free. It has one directory to read.
+    // Dirty: the first mount counts the free blocks. It has one directory to read.
     raw.state = state::DIRTY;
     raw.settled_transactions = 1;
     let chunk_words = blocks.div_ceil(CHUNK_INODES);

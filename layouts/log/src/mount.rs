@@ -27,7 +27,7 @@ use crate::tiers::{Reach, Tiers};
 /// How a file system is mounted.
 #[derive(Debug, Clone)]
 pub struct MountOptions {
-    /// Nothing may change. A file system that was not unmounted in order is still recovered, which writes.
+    /// Nothing may change. A file system without a clean unmount is still recovered, which writes.
     pub read_only: bool,
     /// Lanes for allocation; the number of CPUs when not given.
     pub lanes: Option<usize>,
@@ -36,7 +36,8 @@ pub struct MountOptions {
     pub background: bool,
     /// The media itself cannot be written.
     pub media_read_only: bool,
-    /// Inodes whose state stays in DRAM at the most, beside those that are held. Without a background thread nobody looks.
+    /// The maximum number of inodes with state in DRAM, beside those that are held. Ignored without a background
+    /// thread.
     pub inode_cache: u64,
 }
 
@@ -140,12 +141,12 @@ impl<P: Pm + 'static> LogFs<P> {
 }
 
 impl<P: Pm> LogFs<P> {
-    /// What recovery found when this was mounted.
+    /// The report of the recovery at this mount.
     pub fn recovery(&self) -> &RecoveryReport {
         &self.recovery
     }
 
-    /// What the superblock said when this was mounted.
+    /// The contents of the superblock at this mount.
     pub fn summary(&self) -> &Summary {
         &self.summary
     }
@@ -160,7 +161,7 @@ impl<P: Pm> LogFs<P> {
         &self.shared.pm
     }
 
-    /// Unmounts: persists what is kept lazily, writes a checkpoint, and marks the file system clean. Inodes without
+    /// Unmounts: persists lazily kept values, writes a checkpoint, and marks the file system clean. Inodes without
     /// links are reclaimed, held or not.
     pub fn unmount(mut self) -> Result<()> {
         self.shut_down()
@@ -204,7 +205,7 @@ impl<P: Pm> LogFs<P> {
         fs.pm.fence(flushed);
         let mut superblock = fs.superblock.lock();
         if fs.alloc.contradicts_itself() || fs.tiers.contradicts_itself() {
-            // The next mount counts what is free from the logs, and sees what belongs to whom.
+            // The next mount counts the free blocks from the logs, and sees their owners.
             superblock.raw.errors = superblock.raw.errors.saturating_add(1);
             superblock.write(&*fs.pm)?;
             return Err(Error::corrupt("a block that was free was freed again").advice("run fsck"));
@@ -224,7 +225,8 @@ impl<P: Pm> LogFs<P> {
         self.shared.stopping.store(true, Ordering::Release);
         self.shared.graveyard.nudge();
         if let Some(thread) = self.thread.take() {
-            // A panic of the thread was reported when it happened; what it did not free, the next recovery does.
+            // A panic of the thread was reported when it happened; blocks that it did not free, the next recovery
+            // frees.
             let _ = thread.join();
         }
     }
@@ -232,7 +234,7 @@ impl<P: Pm> LogFs<P> {
 
 impl<P: Pm> Drop for LogFs<P> {
     fn drop(&mut self) {
-        // Errors are told by `unmount`; here the next mount finds the state dirty and recovers.
+        // Errors are reported by `unmount`; here the next mount finds the state dirty and recovers.
         let _ = self.shut_down();
     }
 }

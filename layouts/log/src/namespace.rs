@@ -4,8 +4,8 @@
 //! refers to it. So each operation commits in one log, with one fence; only a move between two directories commits in
 //! two, as a transaction.
 //!
-//! Whoever changes names holds the log of every directory concerned; the index in DRAM follows the commit. Two logs are
-//! locked in the order of their inode numbers.
+//! An operation that changes names holds the log of every directory concerned; the index in DRAM follows the commit.
+//! Two logs are locked in the order of their inode numbers.
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ use crate::table::FreeInode;
 /// The most names of one inode.
 const MAX_LINKS: u32 = u32::MAX / 2;
 
-/// A directory whose log is locked.
+/// A directory with its log locked.
 pub(crate) struct Locked<'a> {
     pub(crate) inode: &'a Arc<Inode>,
     pub(crate) directory: &'a Directory,
@@ -80,7 +80,7 @@ impl<P: Pm> Shared<P> {
         dir.directory()?.lookup(&*self.pm, name, self.hash(name), |slot| self.hold(slot.inode()))
     }
 
-    /// The attributes of what a name refers to. Nobody holds the inode: its name holds it, which cannot be removed
+    /// The attributes of the inode that a name refers to. The inode needs no hold, because its name cannot be removed
     /// meanwhile.
     #[inline]
     pub(crate) fn getattr_at(&self, dir: &Inode, name: &[u8]) -> Result<Attr> {
@@ -231,7 +231,7 @@ impl<P: Pm> Shared<P> {
         raw.lines.as_flattened_mut()[..lines.len()].copy_from_slice(&lines);
         let has_entries = !lines.is_empty() || !new.xattrs.is_empty();
         if has_entries {
-            // The header does not vouch for its log: what the log begins with must be durable before the name.
+            // The header does not vouch for its log: the first entries of the log must be durable before the name.
             let written = self.pm.copy(address, raw.as_bytes())?;
             self.pm.fence(match pending {
                 Some(pending) => written.and(pending),
@@ -335,7 +335,7 @@ impl<P: Pm> Shared<P> {
     ) -> Result<()> {
         check_name(name)?;
         let mut locked = Locked::new(dir)?;
-        // A name that exists comes before what forbids the link, as in the kernel.
+        // The error for an existing name comes before those that forbid the link, as in the kernel.
         if locked.directory.find(&*self.pm, name, self.hash(name))?.is_some() {
             return Err(Error::new(Kind::Exists));
         }
@@ -410,8 +410,8 @@ impl<P: Pm> Shared<P> {
         Ok(left)
     }
 
-    /// Counts one name fewer; gives how many are left. The index that the name was in is locked: whoever sees that it
-    /// is gone sees the count, too.
+    /// Counts one name fewer; gives how many are left. The index that the name was in is locked: a thread that sees
+    /// that it is gone sees the count, too.
     pub(crate) fn one_name_fewer(&self, inode: &Inode, now: Timestamp) -> u32 {
         if inode.is_directory() {
             inode.links.store(0, Ordering::Release);
@@ -431,7 +431,7 @@ impl<P: Pm> Shared<P> {
         }
     }
 
-    /// A name was removed, and no lock is held: with the last one the inode goes as soon as nobody holds it.
+    /// A name was removed, and no lock is held: with the last one the inode goes as soon as it has no holders.
     pub(crate) fn name_gone(&self, node: Node, left: u32, now: Timestamp) {
         if left == 0 {
             self.unlinked(node);
@@ -477,13 +477,13 @@ struct Made {
     unwritten: Option<RawInode>,
 }
 
-/// What a new inode has taken so far.
+/// The number and blocks that a new inode has taken so far.
 struct Used {
     number: u64,
     runs: SmallVec<[Run; 2]>,
 }
 
-/// Directories whose logs are locked, in the order of their numbers.
+/// Directories with locked logs, in the order of their numbers.
 pub(crate) struct LockedDirectories<'a> {
     list: SmallVec<[Locked<'a>; 4]>,
 }

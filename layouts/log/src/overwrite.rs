@@ -4,11 +4,11 @@
 //! first time:
 //!
 //! 1. Blocks that are allocated and not written are written where they are.
-//! 2. Written blocks are replaced by blocks of the reserve, and as many are free again with the commit. One thread does so at a
-//!    time, with a part of the reserve: a long write goes in pieces, each of which is all or nothing.
-//! 3. A file that is overwritten so in any order is in more and more pieces, and each is an entry of its log. That may take a
-//!    quarter of the reserve. Then blocks are overwritten where they are, without an entry: the log says of them what it said
-//!    before. A crash may leave a part of such a write. Blocks that were never written need an entry, for which the log
+//! 2. Written blocks are replaced by blocks of the reserve, and as many are free again with the commit. One thread does
+//!    so at a time, with a part of the reserve: a long write goes in pieces, each of which is all or nothing.
+//! 3. A file that is overwritten so in any order is in more and more pieces, and each is an entry of its log. That may
+//!    take a quarter of the reserve. Then blocks are overwritten where they are, without an entry: the log stays as it
+//!    was. A crash may leave a part of such a write. Blocks that were never written need an entry, for which the log
 //!    may take more of the reserve. The entry makes all their neighbours written ones, too, so that the log does not
 //!    grow with each write.
 //!
@@ -47,7 +47,7 @@ struct Write<'a> {
     borrows: bool,
 }
 
-/// Blocks that were found for what the file has not yet.
+/// Blocks that were found for parts that the file does not have yet.
 struct Supply(VecDeque<Run>);
 
 impl Supply {
@@ -74,7 +74,8 @@ struct Targets {
 }
 
 impl<P: Pm> Shared<P> {
-    /// Writes a range for which there is no space as a whole; `None` when it should be an overwrite and is none any more.
+    /// Writes a range for which there is no space as a whole; `None` when it should be an overwrite and is none any
+    /// more.
     pub(crate) fn write_on_full(
         &self,
         inode: &Arc<Inode>,
@@ -126,7 +127,7 @@ impl<P: Pm> Shared<P> {
         Ok(range.blocks() - here)
     }
 
-    /// Writes the first piece of what is left; gives where it ends.
+    /// Writes the first piece of the rest; gives where it ends.
     fn write_next(&self, write: &Write<'_>, rest: Range, supply: &mut Supply) -> Result<Option<u64>> {
         // A write that was accepted before has all its pages reserved.
         let takes = |pages| Range { pages: (rest.purpose == Purpose::Data).then_some(pages), ..rest };
@@ -155,7 +156,7 @@ impl<P: Pm> Shared<P> {
         let attempt = self.copy_data(inode, range, &mut prepared, data).and_then(|()| {
             self.commit_write(inode, log, range, &mut prepared, data, now, extends, &mut freed)
         });
-        // After a media error nobody knows whether the entry is there: then the blocks stay taken.
+        // After a media error it is unknown whether the entry is there: then the blocks stay taken.
         let is_unused = match &attempt {
             Ok(Attempt::Done) => false,
             Ok(Attempt::Again | Attempt::Extends) => true,
@@ -181,7 +182,7 @@ impl<P: Pm> Shared<P> {
         }
     }
 
-    /// Finds places for the first piece of what is left. Under the log's lock.
+    /// Finds places for the first piece of the rest. Under the log's lock.
     fn target(&self, write: &Write<'_>, rest: Range, supply: &mut Supply) -> Result<Targets> {
         let map = self.file(write.inode)?;
         let mut prepared = Prepared::new(write.inode.size());
@@ -230,8 +231,8 @@ impl<P: Pm> Shared<P> {
         runs
     }
 
-    /// Overwrites what is written at the start of a range where it is, without an entry; gives where that ends. `None` when it
-    /// is not all of what is there.
+    /// Overwrites the written blocks at the start of a range in place, without an entry; gives where they end. `None`
+    /// if they are not all that is there.
     fn write_in_place(&self, write: &Write<'_>, rest: Range) -> Result<Option<u64>> {
         let Write { inode, data, now, .. } = *write;
         let map = self.file(inode)?;
@@ -269,8 +270,8 @@ impl<P: Pm> Shared<P> {
         Ok(Some(end))
     }
 
-    /// Makes blocks written ones that are allocated and were never written: the one that is given, and its neighbours. One entry
-    /// says of all that lie together where they are, also of those that were written.
+    /// Makes blocks written ones that are allocated and were never written: the one that is given, and its neighbours.
+    /// One entry says of all that lie together where they are, also of those that were written.
     fn write_zeros(&self, inode: &Inode, log: &mut Log, block: u64, now: Timestamp) -> Result<()> {
         let map = self.file(inode)?;
         let first = block - block % LEAF;

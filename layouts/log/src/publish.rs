@@ -1,8 +1,8 @@
 //! Committing where blocks of files are that were moved, or written, past this layout.
 //!
-//! Blocks that are moved keep their content, and their file its size and times: their entries say so by a flag. A version
-//! proves that the content did not change since it was copied: that of the leaf of the block map, which changes with every
-//! place in it and with every byte behind the end of the file that is written in place.
+//! Blocks that are moved keep their content, and their file its size and times: their entries say so by a flag. The
+//! version of the leaf of the block map proves that the content did not change since it was copied. It changes with
+//! every place in the leaf, and with every byte behind the end of the file that is written in place.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ use crate::space::place_of;
 pub(crate) struct AsWritten {
     pub(crate) durability: Durability,
     pub(crate) now: Timestamp,
-    /// The file has them there already, allocated; whose space pages of the log take then.
+    /// The file has them there already, allocated. The purpose of pages of the log in this case.
     pub(crate) has: Option<Purpose>,
 }
 
@@ -86,7 +86,7 @@ impl<P: Pm> Shared<P> {
         Ok(found)
     }
 
-    /// Commits the places of what was copied and has its version still; gives the rest.
+    /// Commits the relocation of the copied blocks that still have their version; gives the rest.
     pub(crate) fn publish(
         &self,
         inode: &Arc<Inode>,
@@ -118,7 +118,8 @@ impl<P: Pm> Shared<P> {
         // Blocks that leave PM give back more than their entries take.
         let leaves = |copy: &Copied| matches!(copy.from.extent.place, Place::Pm(_) | Place::Unwritten(_));
         let pages = if copied.iter().all(leaves) { Purpose::Removal } else { Purpose::Metadata };
-        // In parts: the pages for all of it might be more than the layout keeps, and the first part makes room for the second.
+        // In parts: the pages for all of it might be more than the layout keeps, and the first part makes room for the
+        // second.
         let mut done = 0;
         for part in current.chunks(MOST_ENTRIES) {
             let (mut changes, mut freed) = (Changes::new(), Freed::new());
@@ -137,7 +138,7 @@ impl<P: Pm> Shared<P> {
         Ok(refused)
     }
 
-    /// Commits a write whose content is on tiers; false when the file has not there what it should have.
+    /// Commits a write with its content on tiers; false when the file does not have the expected blocks there.
     pub(crate) fn publish_write(
         &self,
         inode: &Arc<Inode>,
@@ -171,14 +172,14 @@ impl<P: Pm> Shared<P> {
         }
         let before = inode.size();
         let first = changes.first().map_or(u64::MAX, |change| change.start * BLOCK_SIZE);
-        // What lies between the end that was and the first block would show.
+        // Bytes between the old end and the first block would become visible.
         let gap = self.zero_gap(map, before, first.min(size).max(before))?;
         let proof = match gap {
             Some(flushed) => self.pm.fence(flushed),
             None => proof,
         };
         let mut freed = Freed::new();
-        // What was accepted before may take what was set aside for it, and its time is not the newest one.
+        // Data that was accepted before may take its reserved blocks, and its time is not the newest one.
         let (purpose, now) = match durability {
             Durability::Promised => (Purpose::Promised, now.max(inode.attr.get().ctime)),
             _ => (Purpose::of_write(durability), now),
@@ -192,7 +193,7 @@ impl<P: Pm> Shared<P> {
         Ok(true)
     }
 
-    /// Copies blocks from a tier to persistent memory.
+    /// Promotes blocks: copies them from a tier to PM.
     pub(crate) fn bring_up(
         &self,
         inode: &Arc<Inode>,
@@ -234,7 +235,7 @@ impl<P: Pm> Shared<P> {
             }
             self.commit_moved(inode, &mut log, batch, &changes, modified, proof, &mut freed).map(|()| true)
         });
-        // After a media error nobody knows whether the entry is there: then the blocks stay taken.
+        // After a media error it is unknown whether the entry is there: then the blocks stay taken.
         let is_taken = committed.as_ref().map_or_else(|error| error.kind() == Kind::Media, |done| *done);
         if !is_taken {
             self.free_runs(&runs);
@@ -308,7 +309,7 @@ impl<P: Pm> Shared<P> {
             let (batch, nothing) = (Batch::default(), Durable::nothing_before());
             done = self.commit_moved(inode, &mut log, batch, part, modified, nothing, &mut freed);
             if let Err(error) = &done {
-                // After a media error nobody knows whether the entry is there: then the blocks stay taken.
+                // After a media error it is unknown whether the entry is there: then the blocks stay taken.
                 unused.extend(part.iter().filter(|_| error.kind() != Kind::Media));
                 break;
             }
@@ -332,7 +333,7 @@ impl<P: Pm> Shared<P> {
         Ok(flushed)
     }
 
-    /// Commits other places of the same content, as one operation; what they replaced goes to `freed`.
+    /// Commits other places of the same content, as one operation; the replaced blocks go to `freed`.
     #[expect(clippy::too_many_arguments, reason = "a struct would only rename the arguments")]
     fn commit_moved(
         &self,
@@ -368,7 +369,7 @@ impl<P: Pm> Shared<P> {
     }
 }
 
-/// Whether blocks are where they were, with what they had. Under the log's lock.
+/// Whether blocks are where they were, with the same content. Under the log's lock.
 fn is_current(inode: &Inode, map: &BlockMap, from: &Movable) -> bool {
     let PlacedExtent { start, len, place } = from.extent;
     let mut covered = 0;

@@ -1,8 +1,8 @@
-//! Recovery: what is in use, found by walking the tree from the root and reading every log.
+//! Recovery: finds the blocks in use by walking the tree from the root and reading every log.
 //!
-//! Existence has one truth, the dentries: an inode that no dentry refers to is free, whatever its bytes say, so files
-//! that were open and unlinked at the crash need no list. What recovery changes on media can be done again any number
-//! of times: it erases torn batches, rolls back transactions that only one directory has, and recounts links.
+//! Only dentries prove existence: an inode that no dentry refers to is free, for any bytes in it. So files that were
+//! open and unlinked at the crash need no list. Recovery can be repeated any number of times: it erases torn batches,
+//! rolls back transactions that only one directory has, and recounts links.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -33,14 +33,14 @@ const BATCH: usize = 1024;
 /// Damage that a report describes one by one.
 const MAX_DAMAGE: usize = 100;
 
-/// What the other directory of a transaction says of it.
+/// The answer of the other directory of a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Peer {
     /// It has it: both have.
     Has,
     /// All of it can be read, and it has it not.
     HasNot,
-    /// It cannot be read: nobody knows.
+    /// It cannot be read: the answer is unknown.
     Unreadable,
 }
 
@@ -58,7 +58,7 @@ pub(crate) struct Walk<'a, P> {
     used: Vec<AtomicU64>,
     /// The same of each tier, by number; nothing of those that there are not.
     tiers_used: Vec<Vec<AtomicU64>>,
-    /// Images on tiers, whose content nobody has counted.
+    /// Images on tiers, with content that is not counted yet.
     images: Mutex<Vec<(Whose, Image)>>,
     links: Vec<AtomicU32>,
     cached_links: Vec<AtomicU32>,
@@ -69,9 +69,9 @@ pub(crate) struct Walk<'a, P> {
     torn: AtomicU64,
     /// Byte ranges to erase.
     erase: Mutex<Vec<(u64, u64)>>,
-    /// The same of what only one directory has; that is believed where nothing is damaged.
+    /// The same of transactions that only one directory has; believed if nothing is damaged.
     roll_back: Mutex<Vec<(u64, u64)>>,
-    /// Directories whose cached parent is wrong: (number, parent).
+    /// Directories with a wrong cached parent: (number, parent).
     parents: Mutex<Vec<(u64, u64)>>,
     damage: Mutex<Vec<String>>,
     damage_count: AtomicU64,
@@ -219,7 +219,7 @@ impl<'a, P: Pm> Walk<'a, P> {
             return Peer::HasNot;
         }
         let mut found = false;
-        // In a log that is damaged later on, what comes before counts.
+        // In a log that is damaged later on, the entries before count.
         let scanned = scan_log(self.pm, source, &raw, self.ending, false, &mut |entry| {
             if entry.header.kind == kind::TRANSACTION {
                 let other: TransactionEntry = entry.get()?;
@@ -248,7 +248,7 @@ impl<'a, P: Pm> Walk<'a, P> {
             self.files.fetch_add(1, Ordering::Relaxed);
             self.read_file(child)
         } else {
-            // What another name refers to was read; that may not be what this one does.
+            // The inode of another name was read; this name may refer to a different one.
             self.named(child).map(drop)
         };
         if let Err(error) = result {
@@ -277,7 +277,7 @@ impl<'a, P: Pm> Walk<'a, P> {
         Ok(())
     }
 
-    /// Marks what a log and its inode use, and what of it is torn.
+    /// Marks the blocks that a log and its inode use, and notes its torn batches.
     fn note_contents(&self, loaded: &Loaded) {
         let inode = &loaded.inode;
         let what = || format!("inode {}", inode.number);
@@ -360,8 +360,8 @@ impl<'a, P: Pm> Walk<'a, P> {
         }
     }
 
-    /// Writes what recovery corrects, durable when it returns. Where something is damaged nothing is rolled back: what the
-    /// other directory does not seem to have may be what is damaged.
+    /// Writes the corrections of recovery, durable when it returns. If something is damaged nothing is rolled back: an
+    /// entry that the other directory does not seem to have may be the damaged one.
     pub(crate) fn repair(&self) -> Result<()> {
         // The last token stands for all stores of this thread: one fence covers them.
         let mut flushed = self.pm.zero(0, 0)?;
@@ -373,7 +373,7 @@ impl<'a, P: Pm> Walk<'a, P> {
         if self.damage_count.load(Ordering::Relaxed) > 0 {
             erase.clear();
         }
-        // What is torn is behind what is rolled back.
+        // Torn batches are behind those that are rolled back.
         erase.extend_from_slice(&self.erase.lock());
         for &(address, len) in erase.iter().rev().filter(|_| !torn_stays) {
             if page.is_some_and(|page| page != address / BLOCK_SIZE) {
@@ -397,7 +397,7 @@ impl<'a, P: Pm> Walk<'a, P> {
         Ok(())
     }
 
-    /// Inodes whose cached count of links is wrong: (number, right count, cached count).
+    /// Inodes with a wrong cached count of links: (number, right count, cached count).
     pub(crate) fn wrong_links(&self) -> impl Iterator<Item = (u64, u32, u32)> + '_ {
         self.links.iter().zip(&self.cached_links).enumerate().filter_map(|(number, (links, cached))| {
             let (links, cached) = (links.load(Ordering::Relaxed), cached.load(Ordering::Relaxed));
@@ -428,8 +428,8 @@ impl<'a, P: Pm> Walk<'a, P> {
         }
     }
 
-    /// Reads images and marks what they name; those of tiers that are missing stay uncounted, and so do those that cannot be
-    /// read. Gives what is wrong with these.
+    /// Reads images and marks the blocks that they name. Images on missing tiers stay uncounted, and so do unreadable
+    /// ones. Gives the errors of these.
     pub(crate) fn read_images(&self, reader: &dyn TierReader) -> Vec<String> {
         let mut errors = Vec::new();
         let images = std::mem::take(&mut *self.images.lock());
@@ -443,7 +443,7 @@ impl<'a, P: Pm> Walk<'a, P> {
                     match error.kind() {
                         Kind::DeviceLost => {}
                         Kind::Corrupt => errors.push(error.to_string()),
-                        // What the device says names no file.
+                        // The error of the device names no file.
                         _ => errors.push(format!("{}: {error}", image.damaged(whose))),
                     }
                 }
@@ -456,7 +456,7 @@ impl<'a, P: Pm> Walk<'a, P> {
         self.greatest_transaction.load(Ordering::Relaxed)
     }
 
-    /// Directories whose cached parent is wrong: (number, right parent).
+    /// Directories with a wrong cached parent: (number, right parent).
     pub(crate) fn wrong_parents(&self) -> Vec<(u64, u64)> {
         self.parents.lock().clone()
     }

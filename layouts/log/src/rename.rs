@@ -138,7 +138,7 @@ impl<P: Pm> Shared<P> {
         Ok(Outcome::Done)
     }
 
-    /// Checks and commits a rename whose directories are locked. Gives back the name that was replaced, and how many its
+    /// Checks and commits a rename between locked directories. Gives back the name that was replaced, and how many its
     /// inode has left.
     fn rename_locked(
         &self,
@@ -190,8 +190,8 @@ impl<P: Pm> Shared<P> {
             commit(self, locked.inode, &mut locked.log, &mut batch, Durable::nothing_before(), &mut placed)?;
         // Durable before anybody sees the new name: another thread may build on it.
         self.pm.fence(flushed);
-        // One change of the index: whoever looks sees the names as before or as after. What goes goes first: where its entry was
-        // before the log was collected, one of the new entries may be now.
+        // One change of the index: a lookup sees the names as before or as after. The removed name goes first: where
+        // its entry was before the log was collected, one of the new entries may be now.
         let (mut names, log) = (locked.directory.change(), &mut *locked.log);
         if let Some(to) = &found.to {
             self.name_removed(&mut names, log, to);
@@ -280,8 +280,8 @@ impl<P: Pm> Shared<P> {
         Ok(left)
     }
 
-    /// What was replaced, if anything, has one name fewer; how many it has left. The indexes are locked: whoever waits
-    /// to make a name in a directory that was replaced must see that it is gone.
+    /// The replaced inode, if any, has one name fewer. Gives how many it has left. The indexes are locked: an operation
+    /// that waits to make a name in a replaced directory must see that it is gone.
     fn replaced(&self, found: &Found, mode: RenameMode, now: Timestamp) -> Option<u32> {
         let replaced = found.to.as_ref().filter(|_| mode != RenameMode::Exchange)?;
         Some(self.one_name_fewer(&replaced.node.inode, now))
@@ -341,7 +341,7 @@ fn change_both<'a>(source: &Locked<'a>, target: &Locked<'a>) -> (DirectoryChange
     }
 }
 
-/// What the rules look at.
+/// The facts that the rules need.
 fn asked<'a>(
     from: Side<'a>,
     to: Side<'a>,

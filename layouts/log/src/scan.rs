@@ -1,9 +1,9 @@
 //! Reads a log from media, entry by entry, and finds where it ends.
 //!
 //! A log ends at its first line that is not a valid entry. After a crash that may be an entry, or a batch, that was on
-//! its way (*torn*): it is dropped, and recovery erases it so that it can never be taken for part of a later batch.
-//! What cannot be a batch on its way is damage and an error: an invalid line that is followed by complete operations,
-//! or any invalid line after a clean unmount.
+//! its way (*torn*). It is dropped, and recovery erases it so that it can never be taken for part of a later batch. An
+//! invalid line that is followed by complete operations, or any invalid line after a clean unmount, cannot be such a
+//! batch. It is damage and an error.
 
 use nacre_engine::{BLOCK_SIZE, Block, Error, Result};
 use nacre_media::Pm;
@@ -48,7 +48,7 @@ pub(crate) struct ScannedPage {
     pub(crate) first_sequence: u64,
 }
 
-/// What a scan found besides the entries.
+/// The result of a scan besides the entries.
 #[derive(Debug, Default)]
 pub(crate) struct Scan {
     pub(crate) pages: Vec<ScannedPage>,
@@ -64,7 +64,7 @@ pub(crate) struct Scan {
     pub(crate) greatest_transaction: u64,
 }
 
-/// A transaction whose entries are the last of a log.
+/// A transaction of which a log has the entries at its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PendingTransaction {
     pub(crate) number: u64,
@@ -72,7 +72,7 @@ pub(crate) struct PendingTransaction {
     pub(crate) peer_generation: u32,
 }
 
-/// What may be found at the end of a log.
+/// Whether the end of a log may be torn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ending {
     /// After a clean unmount, or a recovery: nothing torn.
@@ -213,8 +213,8 @@ impl<P: Pm> Scanner<'_, P> {
         if valid { Ok(header) } else { Err(self.damaged(offset, "header of a log page")) }
     }
 
-    /// Visits the entries of a page. A page may end early; what stands behind an empty line is a torn batch. A batch
-    /// goes to media page by page, so a torn one is in one page, and later pages are empty.
+    /// Visits the entries of a page. A page may end early; bytes behind an empty line are a torn batch. A batch goes to
+    /// media page by page, so a torn one is in one page, and later pages are empty.
     fn scan_page(
         &mut self,
         block: Block,
@@ -277,7 +277,7 @@ impl<P: Pm> Scanner<'_, P> {
             return Err(self.damaged(address, "an entry that is older than the one before it"));
         }
         self.scan.next_sequence = self.scan.next_sequence.max(header.sequence + 1);
-        // Garbage collection leaves gaps: what follows with another number shows that the batch was complete.
+        // Garbage collection leaves gaps: an entry that follows with another number shows that the batch was complete.
         let continues = self.batch.last().is_some_and(|held| held.header.sequence + 1 == header.sequence);
         if !self.batch.is_empty() && !continues {
             self.complete_batch()?;
@@ -336,7 +336,7 @@ impl<P: Pm> Scanner<'_, P> {
             if self.ending == Ending::Clean {
                 return Err(self.damaged(self.batch[0].address, "an incomplete operation"));
             }
-            // It is before what was torn behind it.
+            // It is before the torn batch behind it.
             let batch = std::mem::take(&mut self.batch);
             self.scan.torn.splice(0..0, batch.iter().map(|held| (held.address, held.bytes.len() as u64)));
         }

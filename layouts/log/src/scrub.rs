@@ -1,4 +1,4 @@
-//! What a scrub reads of this layout: inodes with their logs, and values of attributes. The scrub itself is in
+//! The scrub of this layout: reads inodes with their logs, and values of attributes. The scrub itself is in
 //! `nacre-layout-parts`.
 
 use std::collections::BTreeSet;
@@ -173,7 +173,7 @@ impl<P: Pm> Shared<P> {
     }
 
     /// Calls `look` with an inode: the one that is in DRAM (true), or else one that is read for this only, so that a
-    /// scrub fills no memory. Nobody changes that one meanwhile, for nobody can take it into use.
+    /// scrub fills no DRAM. That one does not change meanwhile, because no operation can take it into use.
     fn with_inode<R>(&self, number: u64, look: impl FnOnce(&Inode, bool) -> Result<R>) -> Result<R> {
         let slot = self.inodes.slot(number)?.read();
         if let Some(inode) = &*slot {
@@ -199,7 +199,7 @@ impl<P: Pm> Shared<P> {
     }
 }
 
-/// What of an inode the bad lines are in.
+/// The parts of an inode that the bad lines are in.
 pub(crate) fn hits(inode: &Inode, bad: &BTreeSet<u64>, told: &mut BTreeSet<u64>) -> Vec<String> {
     let mut hits = Vec::new();
     for range in bad_ranges(bad, inode.address..inode.address + INODE_SIZE, told) {

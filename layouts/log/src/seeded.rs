@@ -1,9 +1,8 @@
 //! Mistakes that the layout makes on purpose, one for each step of its protocols.
 //!
 //! The crash explorer proves with the first ones that it finds such mistakes, the tests of interleavings with the rest.
-//! Which one is made, the media says
-//! ([`Pm::is_seeded`](nacre_media::Pm::is_seeded)): simulated memory that was told so. Over real memory the answer is a
-//! constant, so that none of this is compiled into what mounts a device.
+//! The media says which one is made ([`Pm::is_seeded`](nacre_media::Pm::is_seeded)): simulated memory that was told so.
+//! Over real PM the answer is a constant, so that none of this is compiled into code that mounts a device.
 
 use nacre_media::Pm;
 
@@ -37,19 +36,19 @@ pub enum Mistake {
     TornNotErased,
     /// Recovery keeps half a transaction.
     HalfTransactionKept,
-    /// Recovery keeps a name whose inode is not there.
+    /// Recovery keeps a name although its inode is not there.
     UnbornKept,
     /// Recovery does not count links.
     LinksNotCounted,
     /// A mount does not mark the file system dirty.
     NotMarkedDirty,
-    /// An unmount marks the file system clean before it writes what was kept lazily.
+    /// An unmount marks the file system clean before it writes lazily kept values.
     CleanTooSoon,
     /// The word that publishes a chunk of inodes is stored and not made durable.
     ChunkNotPublished,
     /// A file grows over bytes behind its end that were not zeroed.
     GapNotZeroed,
-    /// Garbage collection drops a removal although a page before it holds what was removed.
+    /// Garbage collection drops a removal although a page before it holds the removed entry.
     RemovalForgotten,
     /// Two directories are locked in the order in which the call names them.
     LockedAsCalled,

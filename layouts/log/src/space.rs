@@ -59,7 +59,7 @@ impl<P: Pm> Shared<P> {
         let gap = if size > old { self.zero_gap(map, old, size)? } else { None };
         let after = gap.map_or_else(Durable::nothing_before, |gap| self.pm.fence(gap));
         let first = size.div_ceil(BLOCK_SIZE);
-        // To the same size, too: what was allocated beyond it goes.
+        // To the same size, too: blocks that were allocated beyond it go.
         let cuts = size < old || size == old && map.next_mapped(first).is_some();
         if cuts && inode.pins.load(Ordering::Acquire) > 0 {
             return Err(pinned());
@@ -67,8 +67,8 @@ impl<P: Pm> Shared<P> {
         let truncates = if cuts { flag::TRUNCATE } else { 0 };
         self.commit_attributes(inode, &mut log, Batch::default(), attributes, size, truncates, after)?;
         if cuts {
-            // Under the log's lock: who gathers what is alive in the log must know, or it would say behind the truncation
-            // that these blocks are the file's.
+            // Under the log's lock: a collection of the log must know. Otherwise its copies would say behind the
+            // truncation that these blocks are the file's.
             inode.trim.store(first, Ordering::Release);
         }
         drop(log);
@@ -88,8 +88,8 @@ impl<P: Pm> Shared<P> {
         }
     }
 
-    /// Commits all attributes, which were as the first and shall be as the second, with a size, in `batch`, which is empty
-    /// yet.
+    /// Commits all attributes, which were as the first and shall be as the second, with a size, in `batch`, which is
+    /// empty yet.
     #[expect(clippy::too_many_arguments, reason = "a struct would only rename the arguments")]
     fn commit_attributes(
         &self,
@@ -109,7 +109,8 @@ impl<P: Pm> Shared<P> {
             inode.size.store(size, Ordering::Release);
         }
         let mut attr = inode.attr.lock();
-        // Without the log, a read may have moved atime meanwhile: the change wins only where it says something about it.
+        // Without the log, a read may have moved atime meanwhile: the change wins only where it says something about
+        // it.
         let read_since = attr.atime != before.atime && attributes.atime == before.atime;
         // So may a change of links have moved ctime: the later one stays.
         let linked_since = attr.ctime != before.ctime && attr.ctime > attributes.ctime;
@@ -133,12 +134,12 @@ impl<P: Pm> Shared<P> {
         }
         let mut log = inode.log.lock();
         if log.dead_inode {
-            // Its last name went meanwhile, and nobody asks for its times any more.
+            // Its last name went meanwhile, and its times are not needed any more.
             return Ok(());
         }
         let attributes = inode.attr.get();
-        // These times may be older after a crash. On a full device, where no log finds a page for them, they stay in DRAM: that
-        // is no reason to tell a sync that data is missing.
+        // These times may be older after a crash. On a full device, where no log finds a page for them, they stay in
+        // DRAM: that is no reason to tell a sync that data is missing.
         for batch in [Batch::default(), Batch::with_pages(Purpose::Overwrite)] {
             let (size, nothing) = (inode.size(), Durable::nothing_before());
             let attributes = (attributes, attributes);
@@ -205,7 +206,7 @@ impl<P: Pm> Shared<P> {
                 }
                 Ok(())
             }
-            // Nobody knows whether the entry is there that names them.
+            // It is unknown whether the entry that names them is there.
             Err(error) if is_planned && error.kind() == Kind::Media => Err(error),
             Err(error) => {
                 self.free_runs(&plan.allocated);
@@ -402,7 +403,7 @@ impl<P: Pm> Shared<P> {
         self.resolve(inode, start, len, inode.size().div_ceil(BLOCK_SIZE)).inspect_err(|_| inode.unpin())
     }
 
-    /// Fails when these changes would take a block from who holds it. Under the log's lock.
+    /// Fails when these changes would free a mapped block. Under the log's lock.
     pub(crate) fn check_pins(&self, inode: &Inode, map: &BlockMap, changes: &[Change]) -> Result<()> {
         if inode.pins.load(Ordering::Acquire) == 0 {
             return Ok(());
@@ -418,7 +419,7 @@ impl<P: Pm> Shared<P> {
     }
 }
 
-/// What is answered to who would take a block from who holds it.
+/// The error of an operation that would free a mapped block.
 fn pinned() -> Error {
     Error::new(Kind::Busy).advice("a program has mapped the file; it must let go of it first")
 }
@@ -441,11 +442,11 @@ pub(crate) fn attr_entry(inode: &Inode, attributes: &Attributes, size: u64) -> A
     entry
 }
 
-/// What fallocate will commit.
+/// The changes that fallocate will commit.
 struct Plan {
     changes: Changes,
     allocated: Runs,
-    /// What else was allocated: places, and blocks there.
+    /// The other allocations: places, and blocks there.
     unwritten: Vec<(u64, u64)>,
     flushed: Option<Flushed>,
 }

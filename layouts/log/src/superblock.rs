@@ -1,4 +1,4 @@
-//! The superblock of this layout; what all layouts share of it is in `nacre-layout-parts`.
+//! The superblock of this layout; the part that all layouts share is in `nacre-layout-parts`.
 
 use nacre_engine::{Result, Tier};
 pub(crate) use nacre_layout_parts::superblock::{Found, Superblock, put_text};
@@ -30,7 +30,7 @@ pub(crate) fn read(pm: &impl Pm) -> Result<Found> {
     Superblock::read(pm, &LAYOUT)
 }
 
-/// What a device holds, without mounting it. Reads the superblock only.
+/// The summary of the file system on a device, without mounting it. Reads the superblock only.
 pub fn probe(pm: &impl Pm) -> Result<Summary> {
     let found = read(pm)?;
     Ok(found.superblock.summary(found.valid))
@@ -46,8 +46,8 @@ pub fn check_writable(pm: &impl Pm) -> Result<()> {
     read(pm)?.superblock.check_writable()
 }
 
-/// A block looks like one of this layout: a copy of a superblock, a page of a log, a checkpoint, or inodes. For devices whose
-/// superblocks are gone, without which no checksum can be tried.
+/// A block looks like one of this layout: a copy of a superblock, a page of a log, a checkpoint, or inodes. For devices
+/// without superblocks: no checksum can be tried on them.
 pub fn leaves_trace(block: &[u8]) -> bool {
     let is_inode = |slot: u64| {
         let at = (slot * INODE_SIZE) as usize;

@@ -2,7 +2,7 @@
 //!
 //! A chunk is 64 KiB somewhere on the device; the chunk table, a region, has one checked word for each. Chunks are
 //! added when a lane has no free inode left and are never given back. Whether an inode is in use is not on media: it is
-//! in use exactly when a dentry refers to it (or somebody holds it).
+//! in use exactly when a dentry refers to it (or it is held).
 
 use std::sync::Arc;
 
@@ -33,10 +33,9 @@ type Slot = RwLock<Option<Arc<Inode>>>;
 struct Chunk {
     blocks: [Block; CHUNK_BLOCKS as usize],
     used: [AtomicU64; 4],
-    /// Inodes that were in use at the mount, or whose state was dropped, and that were not reclaimed since: only they are
-    /// read from media.
+    /// Inodes that were in use at the mount, or left DRAM, and were not reclaimed since: only they are read from media.
     readable: [AtomicU64; 4],
-    /// Inodes that somebody keeps without holding them: they are not reclaimed.
+    /// Inodes that are kept (parked) without a hold: they are not reclaimed.
     parked: [AtomicU64; 4],
     slots: [Slot; CHUNK_INODES as usize],
 }
@@ -61,7 +60,7 @@ pub(crate) struct InodeTable {
     /// Free inodes of chunks that no lane has taken: (chunk, free bits). And the first chunk that does not exist.
     spare: Mutex<Spare>,
     in_use: AtomicU64,
-    /// How many of them somebody keeps without holding them; mostly none.
+    /// How many of them are kept without a hold; mostly none.
     parked: AtomicU64,
     /// How many of them have their state in DRAM.
     pub(crate) eviction: Eviction,
@@ -93,7 +92,8 @@ impl InodeTable {
         }
     }
 
-    /// Reads the chunk table. Afterwards no inode is in use. Returns the number of chunks and the blocks that they take.
+    /// Reads the chunk table. Afterwards no inode is in use. Returns the number of chunks and the blocks that they
+    /// take.
     pub(crate) fn load_chunks(&self, pm: &impl Pm) -> Result<(u64, Vec<Run>)> {
         let mut found = Vec::new();
         let mut count = 0;
@@ -187,7 +187,7 @@ impl InodeTable {
         self.in_use.load(Ordering::Relaxed)
     }
 
-    /// Whether an inode that is not in its slot is what media says. Under the slot's lock, as what changes it.
+    /// Whether an inode that is not in its slot may be read from media. Under the slot's lock, like changes of this.
     pub(crate) fn is_readable(&self, number: u64) -> bool {
         let (word, bit) = bit_of(number);
         self.chunk(number / CHUNK_INODES)
@@ -230,7 +230,8 @@ impl InodeTable {
         self.spare.lock().next_chunk
     }
 
-    /// What media says of an inode is over: it is being reclaimed, and its number may be another one's soon.
+    /// The bytes of an inode on media are no longer valid: it is being reclaimed, and its number may be another one's
+    /// soon.
     pub(crate) fn forget_media(&self, number: u64) {
         let (word, bit) = bit_of(number);
         if let Some(chunk) = self.chunk(number / CHUNK_INODES) {

@@ -1,8 +1,8 @@
 //! Where tiers were last: hints in the superblock, for the next mount.
 //!
-//! A record is the number of a tier, the length of its path, and the path; they stand one behind the other, and the number 0
-//! ends them. No device is taken for a tier because of its path: who opens what is there looks at its UUID. So nothing about
-//! these bytes can be wrong, but that they lead nowhere.
+//! A record is the number of a tier, the length of its path, and the path; they stand one behind the other, and the
+//! number 0 ends them. No device is taken for a tier because of its path: code that opens a path checks the UUID of the
+//! device. So the only possible error of these bytes is that they lead nowhere.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -35,7 +35,7 @@ pub(crate) fn forget(table: &mut [u8; TIER_PATHS], number: u8) {
     }
 }
 
-/// Puts a tier's path in the place of what was known; false, and nothing is known, where it has no room.
+/// Replaces the known path of a tier; false, and nothing is known, if there is no room.
 fn note(table: &mut [u8; TIER_PATHS], number: u8, path: &[u8]) -> bool {
     forget(table, number);
     let mut end = records(table).map(|(_, path)| 2 + path.len()).sum();
@@ -69,8 +69,8 @@ impl<P: Pm> LogFs<P> {
         found.map(|(_, path)| to_path(path))
     }
 
-    /// Notes where the device of a tier is, durably, for the next mount. False where there is no room for it: 255 bytes for one
-    /// path, about 1000 for all.
+    /// Notes where the device of a tier is, durably, for the next mount. False where there is no room for it: 255 bytes
+    /// for one path, about 1000 for all.
     pub fn note_tier_path(&self, number: u8, path: &Path) -> Result<bool> {
         if self.shared.read_only {
             return Err(Kind::ReadOnly.into());

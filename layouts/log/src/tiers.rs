@@ -1,10 +1,10 @@
-//! Tiers: which there are, whose blocks are free, and when a block that was freed may be used again.
+//! Tiers: the list of them, their free blocks, and the moment when a freed block may be used again.
 //!
-//! The superblock has a row for each tier. What is free on one is found like what is free on persistent memory: by the
-//! checkpoint, or by reading the logs. The first and the last block of a tier belong to its own superblock.
+//! The superblock has a row for each tier. Free blocks of a tier are found like free blocks of PM: by the checkpoint,
+//! or by reading the logs. The first and the last block of a tier belong to its own superblock.
 //!
-//! A layout reads no blocks of files on tiers. Who does may find a block in the index and read it while its file gives it up; so blocks that
-//! are freed wait in limbo until everybody is done who began to read before.
+//! A layout reads no blocks of files on tiers. A reader above it may find a block in the index and read it while its
+//! file frees it. So freed blocks wait in limbo until all reads that began before have ended.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::AtomicU64;
@@ -28,7 +28,7 @@ use crate::tier_paths;
 /// The smallest tier: its superblock's blocks and some for files.
 const MIN_BLOCKS: u64 = 256;
 
-/// How many blocks there are, of persistent memory and of each tier: what a place must lie in.
+/// The number of blocks of PM and of each tier. A valid place lies within them.
 #[derive(Debug, Clone)]
 pub(crate) struct Reach([u64; MAX_TIERS + 1]);
 
@@ -71,7 +71,7 @@ impl Reach {
         self.0.iter().sum()
     }
 
-    /// The number of a block among all, persistent memory first: for marks on them.
+    /// The number of a block among all, PM first: for marks on them.
     pub(crate) fn index(&self, raw: u64) -> u64 {
         let before: u64 = self.0[..usize::from(place::tier(raw)).min(MAX_TIERS)].iter().sum();
         before + (raw & place::BLOCK_MASK)
@@ -86,14 +86,14 @@ impl Reach {
 /// The tiers of a mounted file system.
 #[derive(Default)]
 pub(crate) struct Tiers {
-    /// What is free, by number.
+    /// The free blocks, by the number of the tier.
     space: RwLock<BTreeMap<u8, Allocator>>,
     limbo: Mutex<Limbo>,
-    /// Tiers of which images name blocks that nobody has counted since a crash.
+    /// Tiers whose images name blocks that are not counted since a crash.
     uncounted: Mutex<BTreeMap<u8, Uncounted>>,
     /// There are such.
     has_uncounted: AtomicBool,
-    /// Blocks are in use that nobody has, so that the next mount is to count.
+    /// Blocks are leaked (in use without an owner), so that the next mount is to count.
     leaks: AtomicBool,
     /// Which of the tiers of one rank is next.
     turn: AtomicUsize,
@@ -103,27 +103,27 @@ pub(crate) struct Tiers {
 
 /// A tier on which nothing is free until images were read.
 struct Uncounted {
-    /// Blocks that logs name, images, and what was counted of these.
+    /// Blocks that logs and images name, and those of them that were counted.
     marks: Vec<AtomicU64>,
     /// Images that were not counted: of which inode, its generation, and the image.
     images: BTreeMap<u64, (u32, Image)>,
     /// All were looked at: those that are still there cannot be read, and nothing is free as long as they are.
     is_read: bool,
-    /// Two name one block: then nobody knows what is free.
+    /// Two name one block: then the free blocks are unknown.
     is_contradictory: bool,
 }
 
-/// Blocks that were freed while somebody was reading.
+/// Blocks that were freed during a read.
 #[derive(Default)]
 struct Limbo {
-    /// Grows with each free; who reads began at one.
+    /// Grows with each free. Each read notes the value at its beginning.
     clock: u64,
     readers: BTreeMap<u64, u64>,
     freed: VecDeque<(u64, TierRun)>,
 }
 
 impl Limbo {
-    /// What nobody can be reading any more.
+    /// Takes out the blocks that no read can still be using.
     fn settled(&mut self) -> Vec<TierRun> {
         let oldest = self.readers.keys().next().copied().unwrap_or(u64::MAX);
         let count = self.freed.partition_point(|(freed_at, _)| *freed_at < oldest);
@@ -135,14 +135,14 @@ impl Tiers {
     /// Tiers on which nothing is free yet.
     pub(crate) fn new(reach: &Reach) -> Result<Tiers> {
         let tiers = Tiers::default();
-        // Of a size that nobody has, too: the superblock may be another's.
+        // Also for an impossible size: the superblock may be another's.
         reach.tiers().try_for_each(|(number, blocks)| has_memory_for(number, blocks))?;
         let space = reach.tiers().map(|(number, blocks)| (number, Allocator::new(blocks, 1, 0)));
         *tiers.space.write() = space.collect();
         Ok(tiers)
     }
 
-    /// These blocks are not in use: for a mount that finds out what is free.
+    /// These blocks are not in use: for a mount that looks for the free blocks.
     pub(crate) fn found_free(&self, run: TierRun) {
         if self.has_uncounted.load(Ordering::Acquire)
             && let Some(uncounted) = self.uncounted.lock().get(&run.tier)
@@ -157,7 +157,7 @@ impl Tiers {
         }
     }
 
-    /// Frees blocks, as soon as nobody can be reading them.
+    /// Frees blocks, as soon as no read can be using them.
     pub(crate) fn free(&self, run: TierRun) {
         let settled = {
             let mut limbo = self.limbo.lock();
@@ -201,7 +201,7 @@ impl Tiers {
         Some(images)
     }
 
-    /// Counts what the image of an inode names, if that is still to be done.
+    /// Counts the blocks that the image of an inode names, if that is still to be done.
     pub(crate) fn count_image(&self, tier: u8, inode: u64, extents: &[Piece]) {
         if !self.has_uncounted.load(Ordering::Acquire) {
             return;
@@ -231,7 +231,7 @@ impl Tiers {
         is_contradictory
     }
 
-    /// When all images of a tier are counted, what is not marked is free.
+    /// When all images of a tier are counted, the unmarked blocks are free.
     fn end_count(&self, all: &mut BTreeMap<u8, Uncounted>, tier: u8) {
         let is_counted = |one: &Uncounted| one.is_read && one.images.is_empty() && !one.is_contradictory;
         if !all.get(&tier).is_some_and(is_counted) {
@@ -255,7 +255,7 @@ impl Tiers {
         was_there
     }
 
-    /// The next mount is to count what is free, since blocks are in use that nobody has.
+    /// The next mount is to count the free blocks, because blocks are in use without an owner.
     pub(crate) fn count_at_next_mount(&self) {
         self.leaks.store(true, Ordering::Relaxed);
     }
@@ -305,7 +305,7 @@ impl Tiers {
         let space = self.space.read();
         let alloc = space.get(&tier).ok_or_else(|| unknown(tier))?;
         let blocks = alloc.blocks() - 2;
-        // What waits for readers will be free.
+        // Blocks that wait for readers will be free.
         let limbo = self.limbo.lock();
         let waiting: u64 =
             limbo.freed.iter().filter(|(_, run)| run.tier == tier).map(|(_, run)| run.len).sum();
@@ -349,8 +349,8 @@ impl<P: Pm> Shared<P> {
         listed(&self.superblock.lock().raw)
     }
 
-    /// The tiers that new blocks may be on, the fastest first; those of one rank take turns, but that blocks go where those
-    /// before them in the file are.
+    /// The tiers that new blocks may be on, the fastest first; those of one rank take turns, but that blocks go where
+    /// those before them in the file are.
     fn takers(&self, before: Option<u8>) -> Vec<u8> {
         let mut tiers = self.tier_list();
         tiers.retain(|tier| tier.state == TierState::Active && self.tiers.is_usable(tier.number));
@@ -363,8 +363,8 @@ impl<P: Pm> Shared<P> {
         tiers.into_iter().map(|tier| tier.number).collect()
     }
 
-    /// Places for so many blocks of a file, from one on, that nobody writes yet: on persistent memory, or where they do not
-    /// fit there on tiers. Gives the raw places, and how many blocks are at each.
+    /// Places for so many blocks of a file, from one on, that no write fills yet. They are on PM, or on tiers when they
+    /// do not fit on PM. Gives the raw places, and how many blocks are at each.
     pub(crate) fn allocate_unwritten(
         &self,
         map: &BlockMap,
@@ -380,7 +380,7 @@ impl<P: Pm> Shared<P> {
         let before = start.checked_sub(1).and_then(|before| map.find(before, 1).0).map(place::tier);
         for tier in self.takers(before) {
             let free = self.tiers.space(tier).map_or(0, |space| space.free).min(missing);
-            // What waits for readers is not free yet.
+            // Blocks that wait for readers are not free yet.
             if free > 0
                 && let Ok(taken) = self.tiers.allocate(tier, None, free)
             {
@@ -472,7 +472,7 @@ impl<P: Pm> Shared<P> {
     }
 }
 
-/// Whether there could be a map of what is free on a tier. Nothing of it is kept, or touched.
+/// Whether a map of the free blocks of a tier could be allocated. Nothing of it is kept, or touched.
 fn has_memory_for(number: u8, blocks: u64) -> Result<()> {
     let words = usize::try_from(blocks.div_ceil(64)).unwrap_or(usize::MAX);
     Vec::<u64>::new().try_reserve_exact(words).map_err(|_| {

@@ -117,7 +117,7 @@ fn read_blocks(pm: &impl Pm, inode: u64, xattr: &Xattr, run: Run) -> Result<Vec<
     Ok(value)
 }
 
-/// The attributes whose values have blocks of their own and cannot be read or do not validate, and why.
+/// The attributes with values in blocks of their own that cannot be read or do not validate, and why.
 pub(crate) fn damaged_values(pm: &impl Pm, inode: &Inode) -> Vec<(Box<[u8]>, Error)> {
     let mut damaged = Vec::new();
     for_each(&inode.xattrs, |xattr| {
@@ -262,7 +262,7 @@ impl<P: Pm> Shared<P> {
     ) -> Result<(Owner, u64)> {
         let mut placed = Placed::new();
         let result = commit(self, inode, log, batch, after, &mut placed);
-        // After an error of media nobody knows whether the entry is there that names it.
+        // After a media error it is unknown whether the entry that names it is there.
         if let (Err(error), Some(run)) = (&result, run)
             && error.kind() != Kind::Media
         {

@@ -2,7 +2,7 @@
 //!
 //! A lane owns a contiguous part of the device and is one lock. A thread allocates from its own lane and goes on to the
 //! others when that is empty; a block is freed to the lane that owns it. One bit a block (0.003 % of the device) costs
-//! less than any structure of extents once a device is fragmented, allocates and frees in constant time, and shows a
+//! less than any structure of extents once a device is fragmented. It allocates and frees in constant time, and shows a
 //! double free at once.
 //!
 //! Invariants: a bit is set exactly when its block is free; `Lane::free` is the number of set bits of the lane.
@@ -28,7 +28,7 @@ const GROUP: u64 = 512;
 /// wherever it starts.
 const LONG: u64 = 127;
 
-/// Contiguous blocks on persistent memory.
+/// Contiguous blocks on PM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Run {
     /// The first.
@@ -37,7 +37,7 @@ pub struct Run {
     pub len: u64,
 }
 
-/// What [`Allocator::take_next`] has found.
+/// The result of [`Allocator::take_next`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Next {
     /// The blocks that it took.
@@ -54,7 +54,7 @@ const LOOKED_AT: u64 = 4096;
 /// The runs of one allocation; nearly always one.
 pub type Runs = SmallVec<[Run; 2]>;
 
-/// What an allocation is for. A part of the device is kept so that a full file system can still be emptied.
+/// The purpose of an allocation. A part of the device is kept so that a full file system can still be emptied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
     /// Contents and new names: leaves the whole reserve.
@@ -67,7 +67,7 @@ pub enum Purpose {
     Pieces,
     /// The log of a removal, which gives more back than it takes: leaves nothing.
     Removal,
-    /// What is written for a promise, and the metadata of it: leaves nothing, not even what is set aside.
+    /// Writes with a reservation, and their metadata: leaves nothing, not even the reserved blocks.
     Promised,
 }
 
@@ -99,8 +99,8 @@ pub struct Allocator {
     /// Blocks that only [`Purpose::Promised`] may use; see [`promise`].
     promised: AtomicU64,
     blocks: u64,
-    /// Blocks with media errors: once they are not in use they are in nobody's map any more. Its lock comes after those of
-    /// lanes.
+    /// Blocks with media errors: once they are not in use they are in no lane's map any more. Its lock comes after
+    /// those of lanes.
     bad: Mutex<Vec<Block>>,
     has_bad: AtomicBool,
     freed_again: AtomicBool,
@@ -125,8 +125,8 @@ pub fn lane_of_thread() -> usize {
 }
 
 /// Makes this thread allocate from lane `lane` (modulo their number) of every file system from now on. Threads are
-/// spread over the lanes as they come; this is for who needs the same blocks and inodes each time, as the crash explorer
-/// does.
+/// spread over the lanes as they come; this is for callers that need the same blocks and inodes each time, such as the
+/// crash explorer.
 pub fn use_lane(lane: usize) {
     LANE_OF_THREAD.set(lane);
 }
@@ -160,7 +160,7 @@ impl Allocator {
         self.blocks
     }
 
-    /// Blocks that are kept for what a full device must still be able to do.
+    /// Blocks that are kept for operations that must still work on a full device.
     pub fn reserve(&self) -> u64 {
         self.reserve
     }
@@ -175,7 +175,7 @@ impl Allocator {
         self.free_blocks().saturating_sub(self.reserve + self.promised_blocks())
     }
 
-    /// Free blocks but for the reserve, whether they are set aside or not.
+    /// Free blocks beyond the reserve, including those with reservations.
     pub fn unreserved_blocks(&self) -> u64 {
         self.free_blocks().saturating_sub(self.reserve)
     }
@@ -294,9 +294,9 @@ impl Allocator {
         })
     }
 
-    /// Takes blocks of the first run of at least `least` free ones from one on: no more than `most`, and up to the next multiple
-    /// of that, whatever is set aside. Runs end at lanes, and of those that are shorter some are looked at. For who gives them
-    /// back soon.
+    /// Takes blocks of the first run of at least `least` free ones from one on: no more than `most`, and up to the next
+    /// multiple of that, without regard to reservations. Runs end at lanes, and of those that are shorter some are
+    /// looked at. For a caller that frees them soon.
     pub fn take_next(&self, from: Block, least: u64, most: u64) -> Next {
         let (mut from, mut looked_at) = (from.0, 0);
         while let Some(lane) = self.lanes.get((from / self.lane_blocks) as usize) {
@@ -329,7 +329,8 @@ impl Allocator {
         lane_of_thread() % self.lanes.len()
     }
 
-    /// Gives blocks back. Each must have been allocated; one that was not is noted, see [`Allocator::contradicts_itself`].
+    /// Gives blocks back. Each must have been allocated; one that was not is noted, see
+    /// [`Allocator::contradicts_itself`].
     pub fn free(&self, run: Run) {
         assert!(run.start.0 + run.len <= self.blocks, "freed beyond the device: {run:?}");
         self.free_by(&mut self.each_lane(), run);
@@ -357,8 +358,8 @@ impl Allocator {
         }
     }
 
-    /// A block that was free was freed again: what said that it was in use, or free, was wrong. The file system must be
-    /// counted anew.
+    /// A block that was free was freed again: the record that it was in use, or free, was wrong. The file system must
+    /// be counted anew.
     pub fn contradicts_itself(&self) -> bool {
         self.freed_again.load(Ordering::Acquire)
     }

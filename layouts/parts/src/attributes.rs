@@ -86,7 +86,7 @@ pub struct AttributeCell {
     words: [AtomicU64; WORDS],
 }
 
-/// The right to change them; what was changed is there when it goes.
+/// The right to change them; changes are visible when it is dropped.
 pub struct AttributeGuard<'a> {
     cell: &'a AttributeCell,
     before: Attributes,
@@ -95,7 +95,7 @@ pub struct AttributeGuard<'a> {
 }
 
 impl AttributeCell {
-    /// A cell with these, of an inode whose format holds these times.
+    /// A cell with these attributes; `times` is the range of times in the format of the inode.
     pub fn new(attributes: Attributes, times: TimeRange) -> AttributeCell {
         let words = attributes.to_words(times).map(AtomicU64::new);
         AttributeCell { version: AtomicU32::new(0), times, writer: Mutex::new(()), words }

@@ -10,7 +10,7 @@ use crate::format::{Region, open_word, region, seal_word};
 use crate::renew::store_word;
 use crate::superblock::Superblock;
 
-/// What the region holds.
+/// The contents of the region.
 #[derive(Debug, Default)]
 pub struct BadBlocks {
     /// Their numbers, in order.
@@ -29,7 +29,7 @@ fn words(superblock: &Superblock) -> Result<(Region, u64)> {
     Ok((region, region.blocks * BLOCK_SIZE / 8))
 }
 
-/// Reads the list. A word that does not validate, or cannot be read, costs no more than what it said.
+/// Reads the list. A word that does not validate, or cannot be read, costs no more than its own block number.
 pub fn read(pm: &impl Pm, superblock: &Superblock) -> Result<BadBlocks> {
     let (region, count) = words(superblock)?;
     let mut bad = BadBlocks::default();
@@ -60,8 +60,8 @@ pub fn add(pm: &impl Pm, superblock: &Superblock, block: Block) -> Result<()> {
         .advice("replace the device"))
 }
 
-/// Frees the places of words that do not validate. [`Media`](Kind::Media) where the errors of their block stay: what is left
-/// of the list counts nevertheless.
+/// Frees the places of words that do not validate. [`Media`](Kind::Media) where the errors of their block stay: the
+/// rest of the list counts nevertheless.
 pub fn clear_damaged(pm: &impl Pm, superblock: &Superblock, bad: &BadBlocks) -> Result<()> {
     let (region, _) = words(superblock)?;
     for index in &bad.damaged {

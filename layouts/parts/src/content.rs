@@ -1,7 +1,7 @@
 //! The bytes of a write, which lie in several slices.
 //!
-//! Bytes are copied to media from where they are, unless two slices meet within a line. Such a line would be flushed for
-//! each of them, and a word of it could be torn by a crash. The data of a write buffer is whole lines.
+//! Bytes are copied to media from where they are, unless two slices meet within a line. Such a line would be flushed
+//! for each of them, and a word of it could be torn by a crash. The data of a write buffer is whole lines.
 
 use std::io::IoSlice;
 use std::ops::Range;
@@ -9,7 +9,7 @@ use std::ops::Range;
 use nacre_engine::LINE_SIZE;
 use smallvec::SmallVec;
 
-/// What is written to a file, and where.
+/// The data of a write to a file, and its offset.
 #[derive(Debug)]
 pub struct Content<'a> {
     /// Bytes that follow each other, each part with its place in the file.
@@ -32,7 +32,7 @@ pub fn gather(offset: u64, data: &[IoSlice<'_>]) -> Option<Vec<u8>> {
 }
 
 impl<'a> Content<'a> {
-    /// The slices, or what they were gathered to.
+    /// The slices, or the buffer that they were gathered in.
     pub fn new(offset: u64, data: &'a [IoSlice<'_>], gathered: &'a Option<Vec<u8>>) -> Content<'a> {
         let mut at = offset;
         let parts = match gathered {

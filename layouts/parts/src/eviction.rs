@@ -1,5 +1,5 @@
-//! How many inodes have their state in DRAM, how many may, and when some are to go. Whose state can go, and how, each layout
-//! knows (`evict.rs`).
+//! How many inodes have their state in DRAM, how many may, and when some are to go. Each layout chooses the inodes and
+//! evicts them (`evict.rs`).
 
 use nacre_engine::InodeCache;
 use nacre_engine::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,24 +9,24 @@ use nacre_media::trim_heap;
 /// So many bytes go before the heap is looked at.
 const MANY_BYTES: u64 = 192 << 10;
 
-/// How many inodes are in DRAM, and how many may be. Those are counted that are not: so who makes inodes or removes them, which
-/// are in DRAM, counts nothing beside what the table counts, the inodes in use.
+/// How many inodes are in DRAM, and how many may be. The counter counts those in use that are not in DRAM. So making or
+/// removing inodes, which are in DRAM, needs no counter beside the table's count of inodes in use.
 pub struct Eviction {
     limit: u64,
-    /// Inodes in use whose state is not in DRAM.
+    /// Inodes in use with no state in DRAM.
     absent: AtomicU64,
     /// More than these, and a sweep is due. The limit, unless the last sweep found too few that could go.
     sweep_at: AtomicU64,
     is_due: AtomicBool,
-    /// The most that were loaded since the heap gave back what was free, and bytes that were freed since.
+    /// The most that were loaded since the heap gave back its free DRAM, and bytes that were freed since.
     peak: AtomicU64,
     freed: AtomicU64,
-    /// Where the next sweep goes on. Locked by who sweeps.
+    /// Where the next sweep goes on. Locked by a sweep.
     pub hand: Mutex<u64>,
 }
 
 impl Eviction {
-    /// At the most so many are to be in DRAM that nobody holds.
+    /// At most `limit` inodes that are not held are to be in DRAM.
     pub fn new(limit: u64) -> Eviction {
         Eviction {
             limit,
@@ -53,7 +53,7 @@ impl Eviction {
         in_use.saturating_sub(self.absent.load(Ordering::Relaxed))
     }
 
-    /// One was made, and is in DRAM; it is one of those in use. True when somebody is to sweep.
+    /// One was made, and is in DRAM; it is one of those in use. True when a sweep is due.
     #[inline]
     pub fn one_made(&self, in_use: u64) -> bool {
         let (loaded, sweep_at) = (self.loaded(in_use), self.sweep_at.load(Ordering::Relaxed));
@@ -66,7 +66,7 @@ impl Eviction {
         false
     }
 
-    /// The state of one was read. True when somebody is to sweep.
+    /// The state of one was read. True when a sweep is due.
     pub fn one_loaded(&self, in_use: u64) -> bool {
         self.absent.fetch_sub(1, Ordering::Relaxed);
         self.one_made(in_use)
@@ -106,13 +106,13 @@ impl Eviction {
         }
     }
 
-    /// Whether half of the inodes are gone that there were since this was last true, and much with them. So who drops all of
-    /// them is told a few times, and who drops as many as he loads never.
+    /// Whether half of the inodes are gone that there were since this was last true, and much with them. So it is true
+    /// a few times while all of them are dropped, and never while as many are dropped as loaded.
     fn is_much_freed(&self, bytes: u64, left: u64) -> bool {
         let freed = self.freed.fetch_add(bytes, Ordering::Relaxed) + bytes;
         let peak = self.peak.fetch_max(left + 1, Ordering::Relaxed).max(left + 1);
         let is_much = left <= peak / 2 && freed >= MANY_BYTES;
-        // One of those who see it.
+        // For one of the threads that see it.
         if !is_much || self.freed.swap(0, Ordering::Relaxed) < MANY_BYTES {
             return false;
         }

@@ -1,7 +1,7 @@
 //! The bytes that all layouts have in common. `docs/format/parts.md` draws them.
 //!
 //! All numbers are little-endian. Every structure has an asserted size, no padding, and reserved fields that are
-//! written as zero and refused when they are not. Each field says who writes it and when it is valid.
+//! written as zero and refused when they are not. The comment of each field names its writer and says when it is valid.
 
 #![allow(missing_docs, reason = "of a format, fields that their names describe need no more words")]
 
@@ -29,9 +29,9 @@ pub const MIN_DEVICE_SIZE: u64 = 16 << 20;
 pub const MAX_DEVICE_SIZE: u64 = 16 << 40;
 /// The state of a file system.
 pub mod state {
-    /// Unmounted in order: cached fields are valid and the checkpoint, if there is one, describes free space.
+    /// Clean unmount: cached fields are valid and the checkpoint, if there is one, describes free space.
     pub const CLEAN: u32 = 1;
-    /// Mounted, or not unmounted in order: everything is rebuilt from the logs.
+    /// Mounted, or no clean unmount: everything is rebuilt from the logs.
     pub const DIRTY: u32 = 2;
 }
 
@@ -63,7 +63,7 @@ pub const MAX_TIER_BLOCKS: u64 = 1 << 36;
 /// Bytes for paths of tiers.
 pub const TIER_PATHS: usize = 1024;
 
-/// A device for blocks below persistent memory. Row *n* - 1 is of tier *n*; a row that is not in use is zero.
+/// A device for blocks below PM. Row *n* - 1 is of tier *n*; a row that is not in use is zero.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct RawTier {
@@ -71,8 +71,8 @@ pub struct RawTier {
     pub uuid: [u8; 16],
     /// Blocks of the device; files may use all but those of its superblock.
     pub blocks: u64,
-    /// What its own superblock has: a number that no two mounts choose alike. So neither an older copy of the tier nor one of
-    /// this file system is taken for the other's.
+    /// The number in its own superblock, which no two mounts choose alike. So neither an older copy of the tier nor one
+    /// of this file system is taken for the other's.
     pub token: u64,
     /// The next one, when a mount is about to write it there; else 0.
     pub pending: u64,
@@ -95,7 +95,7 @@ pub mod tier_state {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct Region {
-    /// What it is for, a number of the layout's own or of [`region`]; 0 when the row is unused.
+    /// The kind of the region, a number of the layout's own or of [`region`]; 0 when the row is unused.
     pub kind: u32,
     pub reserved: u32,
     /// First block.
@@ -150,9 +150,9 @@ pub struct RawSuperblock {
     pub regions: [Region; 16],
     /// Valid with [`incompatible::TIERS`].
     pub tiers: [RawTier; MAX_TIERS],
-    /// Where the devices of tiers were last: records of the tier's number (1 byte), the length of its path (1), and the path,
-    /// one behind the other; the number 0 ends them. Hints only: a device is known by its UUID. Written when a mount has
-    /// attached the device.
+    /// Where the devices of tiers were last: records of the tier's number (1 byte), the length of its path (1), and the
+    /// path, one behind the other; the number 0 ends them. Hints only: a device is known by its UUID. Written when a
+    /// mount has attached the device.
     pub tier_paths: [u8; TIER_PATHS],
     pub reserved: [u64; 115],
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use nacre_engine::InodeId;
 use nacre_engine::sync::atomic::{AtomicU32, Ordering};
 
-/// An inode in DRAM whose holds are counted.
+/// An inode in DRAM with a count of its holds.
 pub trait Holdable {
     /// Its name for machines.
     fn id(&self) -> InodeId;

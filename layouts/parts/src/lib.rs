@@ -1,20 +1,20 @@
-//! What layouts share. A part comes here at its second user, not before.
+//! The parts that layouts share. A part comes here at its second user, not before.
 //!
-//! | file | what is there |
+//! | file | contents |
 //! | --- | --- |
 //! | `format` | the bytes that are the same in every layout: superblock, regions, checked words |
 //! | `superblock` | its two copies: read, validated, written |
 //! | `badblocks` | the list of blocks that are never used again |
 //! | `alloc` | free blocks in DRAM, in lanes |
 //! | `scrub` | everything read while it is mounted, and media errors found |
-//! | `report` | what is told of a recovery, and of a search for media errors |
+//! | `report` | reports of a recovery, a check, and a search for media errors |
 //! | `eviction` | how many inodes have their state in DRAM, and when some are to go |
 //! | `content` | the bytes of a write, which lie in several slices |
 //! | `attributes` | the attributes of an inode in DRAM, read without a lock |
 //! | `ranges` | the whole blocks of a range of bytes, and its edges |
 //! | `relatime` | when a read moves the time of access |
 //! | `held` | holds of inodes |
-//! | `rules` | what may be made, linked, removed, renamed and attached |
+//! | `rules` | the rules for making, linking, removing and renaming, and for attributes |
 //!
 //! Neighbours: the contract is in `nacre-engine`, the media in `nacre-media`. Nothing here knows a layout; each layout
 //! uses these as if they were modules of its own. The bytes are drawn in `docs/format/parts.md`.

@@ -8,7 +8,8 @@ use crate::attributes::Attributes;
 /// An older time of access is moved by any read.
 const OLD_SECS: i64 = 24 * 60 * 60;
 
-/// What a read looks at, without a lock: it moves atime when that is not newer than mtime and ctime, or a day old.
+/// The state that a read looks at, without a lock: it moves atime when that is not newer than mtime and ctime, or a day
+/// old.
 pub struct Relatime {
     /// mtime or ctime is not older than atime.
     is_behind: AtomicBool,

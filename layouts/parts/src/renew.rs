@@ -1,7 +1,7 @@
 //! Blocks of metadata with media errors, made good again.
 //!
-//! Media errors refuse stores. Only a block that is written as a whole is good again, where the system can clear what it
-//! has. So a repair keeps the lines of the block that can be read, and gives the others a pattern that no structure
+//! Media errors refuse stores. Only a block that is written as a whole is good again, if the system can clear its
+//! errors. So a repair keeps the lines of the block that can be read, and gives the others a pattern that no structure
 //! has. Lost lines stay visible damage, also when a crash comes before the rest of the repair.
 
 use nacre_engine::{BLOCK_SIZE, Block, Kind, LINE_SIZE, Result};
@@ -46,7 +46,7 @@ pub fn copy_of_what_is_left(pm: &impl Pm, from: Block, to: Block) -> Result<()> 
     Ok(())
 }
 
-/// A word of these bytes has the pattern of what was lost.
+/// A word of these bytes has the pattern of lost bytes.
 pub fn has_pattern(bytes: &[u8]) -> bool {
     bytes.as_chunks::<8>().0.contains(&[LOST; 8])
 }

@@ -1,4 +1,4 @@
-//! What is told of a recovery, of a check, and of a search for media errors, and what a repair may do.
+//! Reports of a recovery, of a check, and of a search for media errors, and the levels of repair.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -12,13 +12,13 @@ use crate::superblock::{Found, Summary};
 pub enum Repair {
     /// Nothing.
     None,
-    /// What loses nothing that is still there; nothing where that is not all.
+    /// Repair without loss of data that is still there, or change nothing.
     Safe,
-    /// Also what gives up what cannot be saved.
+    /// Repair everything, and give up objects that cannot be saved.
     All,
 }
 
-/// What recovery found and did.
+/// The report of a recovery.
 #[derive(Debug, Clone, Default)]
 pub struct RecoveryReport {
     /// Everything was read; false after a clean unmount, when a checkpoint was enough.
@@ -29,11 +29,11 @@ pub struct RecoveryReport {
     pub files: u64,
     /// Operations that were on their way at the crash and were erased.
     pub torn: u64,
-    /// Operations that had begun to change what is in place, and were undone.
+    /// Operations that had begun to change data in place, and were undone.
     pub rolled_back: u64,
-    /// Inodes whose link count was corrected.
+    /// Inodes with a corrected link count.
     pub relinked: u64,
-    /// What contradicts the format, in words (the first hundred).
+    /// Descriptions of contradictions to the format (the first hundred).
     pub damage: Vec<String>,
     /// All that was found, described or not.
     pub damage_count: u64,
@@ -44,29 +44,28 @@ pub struct RecoveryReport {
 /// One thing that is not as it should be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// Which object, and what about it, in words.
+    /// The object, and its error, in words.
     pub what: String,
-    /// What a repair does about it; empty when nothing can be proved.
+    /// The repair of it; empty when nothing can be proved.
     pub repair: &'static str,
-    /// The repair gives up what cannot be saved.
+    /// The repair gives up data that cannot be saved.
     pub loses: bool,
     /// It was repaired.
     pub repaired: bool,
 }
 
-/// What a check found.
+/// The result of a check.
 #[derive(Debug, Clone)]
 pub struct CheckReport {
-    /// What the superblock says.
+    /// The contents of the superblock.
     pub summary: Summary,
     /// Its tiers, in a layout that has some. Their devices are not looked at.
     pub tiers: Vec<Tier>,
-    /// What is not as it should be. An operation that a crash interrupted is none: the next mount completes, erases or
-    /// undoes it.
+    /// The errors found. An operation that a crash interrupted is none: the next mount completes, erases or undoes it.
     pub problems: Vec<Problem>,
     /// A copy of the superblock was being written at the crash.
     pub interrupted_superblock: bool,
-    /// What the walk over everything found.
+    /// The report of the walk over everything.
     pub walk: RecoveryReport,
     /// Blocks in the list of bad blocks.
     pub bad_blocks: u64,
@@ -105,7 +104,7 @@ impl CheckReport {
         self.problems.iter().all(|problem| problem.repaired)
     }
 
-    /// Adds a problem whose repair loses nothing.
+    /// Adds a problem with a repair that loses nothing.
     pub fn add(&mut self, what: impl Into<String>, repair: &'static str) {
         self.problems.push(Problem { what: what.into(), repair, loses: false, repaired: false });
     }
@@ -116,12 +115,12 @@ impl CheckReport {
     }
 }
 
-/// What a search for media errors found.
+/// The result of a search for media errors.
 #[derive(Debug, Clone, Default)]
 pub struct MediaReport {
     /// Each media error, in words: path and range, where it is in a file.
     pub errors: Vec<String>,
-    /// Those in files whose blocks are out of use already: they were told of before.
+    /// Media errors in files, in blocks that are out of use already: they were reported before.
     pub told: Vec<String>,
     /// Blocks that were not in the list of bad blocks.
     pub new_blocks: u64,

@@ -1,5 +1,5 @@
-//! What may be made, linked, removed, renamed and attached to an inode: the rules of the kernel, which are the same in
-//! every layout.
+//! The rules for making, linking, removing and renaming inodes and for their attributes: those of the kernel, the same
+//! in every layout.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ pub const MAX_NAME: usize = 255;
 /// The longest target of a symbolic link.
 pub const MAX_TARGET: usize = 4095;
 
-/// What the rules ask of an inode in DRAM.
+/// The facts that the rules need of an inode in DRAM.
 pub trait InodeFacts {
     /// The number of the root.
     const ROOT: u64;
@@ -31,10 +31,10 @@ pub trait InodeFacts {
     /// The flags of chattr(1).
     fn flags(&self) -> u32;
 
-    /// The number of the directory that this one is in. An error for what is no directory.
+    /// The number of the directory that this one is in. An error unless this is a directory.
     fn parent(&self) -> Result<u64>;
 
-    /// Whether this directory has no names. An error for what is no directory.
+    /// Whether this directory has no names. An error unless it is a directory.
     fn is_empty(&self) -> Result<bool>;
 }
 
@@ -183,7 +183,7 @@ impl<I: InodeFacts> Rename<'_, I> {
         Ok(())
     }
 
-    /// What the mode asks of the new name.
+    /// Checks the new name against the mode.
     fn check_target(&self) -> Result<()> {
         match (self.mode, self.target) {
             (RenameMode::Exchange, None) => Err(Error::new(Kind::NotFound)),

@@ -1,10 +1,10 @@
-//! Scrubbing: reads everything while the file system is mounted, and says what cannot be read or does not validate.
+//! Scrubbing: reads everything while the file system is mounted, and reports parts that cannot be read or do not
+//! validate.
 //!
-//! Four parts: the superblock's copies, each inode with its metadata, every block of the device, and what files have on
-//! [tiers]. A thread does it at
-//! a bounded rate, so that it costs the mount at most that much bandwidth. A bad copy of the superblock is written anew.
-//! A block with a media error is put into the list of bad blocks, and is never allocated (again). What else is
-//! damaged is for fsck. What a layout has to say for itself is in [`Scrubbed`].
+//! Four parts: the superblock's copies, each inode with its metadata, every block of the device, and the blocks of
+//! files on [tiers]. A thread does it at a bounded rate, so that it costs the mount at most that much bandwidth. A bad
+//! copy of the superblock is written anew. A block with a media error is put into the list of bad blocks, and is never
+//! allocated (again). Other damage is for fsck. The part of each layout is in [`Scrubbed`].
 
 mod tiers;
 
@@ -28,7 +28,7 @@ pub use tiers::{TierPart, TierScrub};
 
 /// Bytes that are read at a time.
 const PIECE: u64 = 256 << 10;
-/// The smallest rate: what is read at a time.
+/// The smallest rate, in bytes per second: one read a second.
 pub const LEAST_RATE: u64 = PIECE;
 /// The rate that is taken when none is given: bytes per second.
 pub const DEFAULT_RATE: u64 = 1 << 30;
@@ -38,25 +38,25 @@ const BIRTH: Duration = Duration::from_millis(5);
 /// Findings that are described one by one.
 const MAX_FINDINGS: usize = 1000;
 
-/// How far a scrub is and what it found.
+/// The progress of a scrub and its findings.
 #[derive(Debug, Clone, Default)]
 pub struct ScrubStatus {
     /// It has not ended.
     pub running: bool,
     /// It came to its end, and was not stopped by the unmount.
     pub finished: bool,
-    /// Inodes whose metadata were read.
+    /// Inodes with metadata that was read.
     pub inodes: u64,
     /// Bytes of the device that were read.
     pub bytes: u64,
     /// Bytes to read in all.
     pub total: u64,
-    /// What is damaged, in words: file and range where it is in a file. The first thousand.
+    /// Descriptions of damage, with file and range if it is in a file. The first thousand.
     pub findings: Vec<String>,
     /// The same of media errors in blocks that were in the list of bad blocks when this scrub began. The run that put
     /// them there has reported them, and nothing is left to be done about them.
     pub known: Vec<String>,
-    /// What of it was repaired.
+    /// The number of repaired findings.
     pub repaired: u64,
     /// Blocks in the list of bad blocks.
     pub bad_blocks: u64,
@@ -64,14 +64,14 @@ pub struct ScrubStatus {
     pub tiers: Vec<TierScrub>,
 }
 
-/// Is told a name, its inode, and whether that is a directory.
+/// Receives a name, its inode, and whether that is a directory.
 pub type NameVisitor<'a> = dyn FnMut(&[u8], u64, bool) -> ControlFlow<()> + 'a;
 
-/// What every layout has, mounted.
+/// The parts of a mount that every layout has.
 pub struct Volume<'a, P> {
     /// The media.
     pub pm: &'a P,
-    /// What the mount knows of the superblock.
+    /// The superblock, as the mount has it.
     pub superblock: &'a Mutex<Superblock>,
     /// Free blocks.
     pub alloc: &'a Allocator,
@@ -86,10 +86,10 @@ pub trait Scrubbed: Send + Sync + 'static {
     /// The media.
     type Media: Pm;
 
-    /// What it is made of.
+    /// Its parts.
     fn volume(&self) -> Volume<'_, Self::Media>;
 
-    /// What the superblock's copies say on media.
+    /// Reads the superblock's copies on media.
     fn read_superblock(&self) -> Result<Found>;
 
     /// Numbers of inodes in use.
@@ -98,7 +98,7 @@ pub trait Scrubbed: Send + Sync + 'static {
     /// Reads an inode and its metadata; gives the bytes of both. [`Stale`](Kind::Stale) when it is there no more.
     fn check_inode(&self, number: u64) -> Result<u64>;
 
-    /// What of an inode the bad lines are in, in words. Those lines are added to `told`.
+    /// Descriptions of the parts of an inode that the bad lines are in. Those lines are added to `told`.
     fn hits(&self, number: u64, bad: &BTreeSet<u64>, told: &mut BTreeSet<u64>) -> Result<Vec<String>>;
 
     /// Calls `visit` with the names in a directory. Nothing when it is none.
@@ -217,8 +217,8 @@ struct Scrub<F> {
     stop: Arc<AtomicBool>,
     /// The list of bad blocks, as it was when this began.
     retired: BTreeSet<Block>,
-    /// Inodes that a media error keeps from being read, and what is to be said of each: whether that was known shows when
-    /// all blocks are read.
+    /// Inodes that a media error makes unreadable, and the finding for each. Whether it was known shows when all blocks
+    /// are read.
     unread: Vec<(u64, String)>,
     pace: Pace,
 }
@@ -244,7 +244,7 @@ impl<F: Scrubbed> Scrub<F> {
         note(&mut self.status.lock().findings, words);
     }
 
-    /// Both copies must validate; a bad one is written from what the mount knows.
+    /// Both copies must validate; a bad one is written from the superblock of the mount.
     fn superblocks(&self) -> Result<()> {
         let volume = self.fs.volume();
         let mut superblock = volume.superblock.lock();
@@ -323,7 +323,8 @@ impl<F: Scrubbed> Scrub<F> {
         for (number, words) in std::mem::take(&mut self.unread) {
             let hit_by =
                 |lines| self.fs.hits(number, lines, &mut BTreeSet::new()).is_ok_and(|hits| !hits.is_empty());
-            // Of one whose own lines are bad no layout says where they are: with nothing new, it was told before.
+            // Of an inode with bad lines of its own no layout says where they are: with nothing new, it was reported
+            // before.
             let was_told = hit_by(&known) || new.is_empty() && !known.is_empty();
             if hit_by(&new) || !was_told {
                 self.found(words);
@@ -342,7 +343,7 @@ impl<F: Scrubbed> Scrub<F> {
         }
         let mut told = BTreeSet::new();
         for number in self.fs.inodes() {
-            // One that cannot be loaded was told of before.
+            // One that cannot be loaded was reported before.
             let Ok(hits) = self.fs.hits(number, bad, &mut told) else { continue };
             if !hits.is_empty() {
                 let path = self.path_of(number);
@@ -381,7 +382,7 @@ impl<F: Scrubbed> Scrub<F> {
                 return if path.is_empty() { "/".to_owned() } else { path };
             }
             let mut found = None;
-            // What cannot be read leads nowhere.
+            // An unreadable directory leads nowhere.
             let _ = self.fs.for_each_name(number, &mut |name, inode, is_directory| {
                 let child = format!("{path}/{}", String::from_utf8_lossy(name));
                 if inode == wanted {
@@ -401,15 +402,15 @@ impl<F: Scrubbed> Scrub<F> {
     }
 }
 
-/// Adds to what is described one by one.
+/// Adds to the findings that are described one by one.
 fn note(findings: &mut Vec<String>, words: String) {
     if findings.len() < MAX_FINDINGS {
         findings.push(words);
     }
 }
 
-/// The bad lines in a range, by their bytes, those that follow each other as one: of a bad page that is one range. They are
-/// added to `told`.
+/// The bad lines in a range, by their bytes, those that follow each other as one: of a bad page that is one range. They
+/// are added to `told`.
 pub fn bad_ranges(bad: &BTreeSet<u64>, within: Range<u64>, told: &mut BTreeSet<u64>) -> Vec<Range<u64>> {
     let mut ranges: Vec<Range<u64>> = Vec::new();
     for &line in bad.range(within) {
@@ -422,7 +423,7 @@ pub fn bad_ranges(bad: &BTreeSet<u64>, within: Range<u64>, told: &mut BTreeSet<u
     ranges
 }
 
-/// The same of the bad lines that were not told of.
+/// The same of the bad lines that were not reported.
 pub fn untold(bad: &BTreeSet<u64>, told: &mut BTreeSet<u64>) -> Vec<Range<u64>> {
     let rest: BTreeSet<u64> = bad.difference(told).copied().collect();
     bad_ranges(&rest, 0..u64::MAX, told)
@@ -456,8 +457,8 @@ fn blocks_of(lines: &BTreeSet<u64>) -> BTreeSet<Block> {
     lines.iter().map(|line| Block(line / BLOCK_SIZE)).collect()
 }
 
-/// The lines of a file system that cannot be read or are listed as bad: those in blocks that may still be allocated, and those in
-/// blocks that are out of use. The losses in the latter were reported when they were taken out.
+/// The lines of a file system that cannot be read or are listed as bad: those in blocks that may still be allocated,
+/// and those in blocks that are out of use. The losses in the latter were reported when they were taken out.
 pub fn all_bad_lines(pm: &impl Pm, superblock: &Superblock) -> Result<(BTreeSet<u64>, BTreeSet<u64>)> {
     let end = superblock.raw.device_blocks * BLOCK_SIZE;
     let mut lines = listed_lines(pm, end);
@@ -466,15 +467,15 @@ pub fn all_bad_lines(pm: &impl Pm, superblock: &Superblock) -> Result<(BTreeSet<
     Ok(lines.into_iter().partition(|line| retired.binary_search(&Block(line / BLOCK_SIZE)).is_err()))
 }
 
-/// Puts what the media lists as bad into the list of bad blocks, nobody having mounted the file system; gives how many blocks
-/// that are.
+/// Puts blocks that the media lists as bad into the list of bad blocks; gives how many those are. The file system must
+/// not be mounted.
 pub fn retire_listed(pm: &impl Pm, superblock: &Superblock) -> Result<u64> {
     let lines = listed_lines(pm, superblock.raw.device_blocks * BLOCK_SIZE);
     new_bad_blocks(pm, superblock, &lines, true)
 }
 
-/// The blocks of these lines that the list of bad blocks does not have, nobody having mounted the file system. With
-/// `record` they are put there.
+/// The blocks of these lines that the list of bad blocks does not have. With `record` they are put there. The file
+/// system must not be mounted.
 pub fn new_bad_blocks(
     pm: &impl Pm,
     superblock: &Superblock,

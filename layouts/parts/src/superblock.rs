@@ -15,7 +15,7 @@ use crate::format::{
 /// count beyond all numbers.
 const MAX_COUNT: u64 = 1 << 62;
 
-/// What a layout's superblock must be.
+/// The requirements of a layout for its superblock.
 #[derive(Debug)]
 pub struct LayoutFormat {
     /// The first bytes of the device.
@@ -24,7 +24,7 @@ pub struct LayoutFormat {
     pub version: u32,
     /// Incompatible features that this code knows; an unknown bit refuses the mount.
     pub known_incompatible: u64,
-    /// Features whose absence of support still allows a read-only mount.
+    /// Features that allow a read-only mount by code without support for them.
     pub known_read_only_compatible: u64,
 }
 
@@ -40,7 +40,7 @@ pub struct Superblock {
     format: &'static LayoutFormat,
 }
 
-/// What the superblock says about a file system.
+/// The facts about a file system in its superblock.
 #[derive(Debug, Clone)]
 pub struct Summary {
     /// Its name for machines.
@@ -59,7 +59,7 @@ pub struct Summary {
     pub created: Timestamp,
     /// Writable mounts so far.
     pub mount_epoch: u64,
-    /// It was unmounted in order.
+    /// It had a clean unmount.
     pub clean: bool,
     /// Errors found and not repaired.
     pub errors: u32,
@@ -97,7 +97,7 @@ impl Sighting {
         })
     }
 
-    /// Whether both are what one mount has written, which has not ended.
+    /// Whether both were written by one mount that has not ended.
     pub fn is_of_the_same_mount(&self, other: &Sighting) -> bool {
         (self.uuid, self.mount_epoch) == (other.uuid, other.mount_epoch)
             && self.is_mounted
@@ -114,7 +114,7 @@ impl Sighting {
     }
 }
 
-/// What was found where the superblock's copies should be.
+/// The result of reading the places of the superblock's copies.
 pub struct Found {
     /// The newer valid copy.
     pub superblock: Superblock,
@@ -179,8 +179,9 @@ impl Superblock {
     }
 
     /// Writes both copies, each durable before the next step, and the one that is needed least first: when a crash has
-    /// torn one, another crash must not tear the other. Where a place has a media error that cannot be cleared, the spare
-    /// one stands for it. [`Media`](Kind::Media) when one place alone can be written: a crash could tear what is there.
+    /// torn one, another crash must not tear the other. Where a place has a media error that cannot be cleared, the
+    /// spare one stands for it. [`Media`](Kind::Media) when only one place can be written: a crash could tear the copy
+    /// there.
     #[track_caller]
     pub fn write(&mut self, pm: &impl Pm) -> Result<()> {
         self.raw.update += 1;
@@ -219,7 +220,8 @@ impl Superblock {
         Ok(())
     }
 
-    /// The copies are on media as they were `found`: the one that is damaged can be lost, and is written first from now on.
+    /// The copies are on media as they were `found`: the one that is damaged can be lost, and is written first from now
+    /// on.
     pub fn note_copies(&mut self, found: &Found) {
         (self.newest, self.stands_for) = (found.superblock.newest, found.superblock.stands_for);
     }
@@ -234,18 +236,18 @@ impl Superblock {
         TimeRange::of_version(self.raw.version)
     }
 
-    /// It was unmounted in order.
+    /// It had a clean unmount.
     pub fn is_clean(&self) -> bool {
         self.raw.state == state::CLEAN
     }
 
-    /// The first block after the superblocks and regions: what comes before it is never allocated.
+    /// The first block after the superblocks and regions: blocks before it are never allocated.
     pub fn first_data_block(&self) -> u64 {
         let regions = self.raw.regions.iter().map(|region| region.start + region.blocks);
         regions.max().unwrap_or(0).max(FIRST_REGION_BLOCK)
     }
 
-    /// What it says, and how many of its copies are valid.
+    /// The summary of this superblock, with the validity of its copies.
     pub fn summary(&self, valid: [bool; 2]) -> Summary {
         let raw = &self.raw;
         Summary {
@@ -305,7 +307,7 @@ impl Superblock {
         self.write(pm).inspect_err(|_| self.raw.features_compatible &= !compatible::GUARDED)
     }
 
-    /// An error when an unknown feature allows reading only: whoever writes, a repair too, would have to know it.
+    /// An error when an unknown feature allows reading only: any write, also by a repair, would have to know it.
     pub fn check_writable(&self) -> Result<()> {
         let unknown = self.raw.features_read_only_compatible & !self.format.known_read_only_compatible;
         if unknown == 0 {
@@ -415,7 +417,8 @@ fn newer(first: Result<Superblock>, second: Result<Superblock>) -> Result<Superb
     }
 }
 
-/// Makes all places of superblocks, and what is between them, zero. Where a media error stays there is no superblock, either.
+/// Makes all places of superblocks, and the bytes between them, zero. Where a media error stays there is no superblock,
+/// either.
 pub fn erase(pm: &impl Pm) -> Result<()> {
     for block in 0..FIRST_REGION_BLOCK {
         match pm.zero(Block(block).offset(), BLOCK_SIZE) {
@@ -429,8 +432,8 @@ pub fn erase(pm: &impl Pm) -> Result<()> {
     Ok(())
 }
 
-/// Of what two places say that are both no valid superblock: one that was begun says more than one that cannot be read, and
-/// that more than one that was never there.
+/// The more telling error of two places without a valid superblock. A superblock that was begun says more than an
+/// unreadable one, and that more than one that was never there.
 pub fn more_telling(first: Error, second: Error) -> Error {
     let rank = |error: &Error| match error.kind() {
         Kind::InvalidInput => 0,
@@ -445,7 +448,8 @@ pub fn has_mark(block: &[u8], at: usize, mark: &[u8]) -> bool {
     block.get(at..).is_some_and(|bytes| bytes.starts_with(mark))
 }
 
-/// [`InvalidInput`](Kind::InvalidInput): there is no superblock of this layout. Whether there is another is for the caller to say.
+/// [`InvalidInput`](Kind::InvalidInput): there is no superblock of this layout. Whether there is another is for the
+/// caller to say.
 fn not_nacre(object: String) -> Error {
     Error::new(Kind::InvalidInput).object(object).advice("this is no nacre file system")
 }

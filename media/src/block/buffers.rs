@@ -1,12 +1,12 @@
-//! Memory that transfers use again and again.
+//! Buffers that transfers use again and again.
 //!
-//! Memory of the heap that is there for one transfer costs twice: the kernel gives it page by page as it is first written
-//! to, and then looks up each page, and holds it, for the device. The [`Pool`] is mapped once, in huge pages where these are
-//! to be had, and rings register it (see [`super::ring`]): they need not look up what they know already.
+//! Heap memory that is allocated for one transfer costs twice. The kernel gives it page by page as it is first
+//! written to, and then looks up each page, and holds it, for the device. The [`Pool`] is mapped once, in huge pages
+//! if possible. Rings register it (see [`super::ring`]), and need not look up its pages again.
 //!
-//! A process has one pool, made when it is first asked for and never given back, so what a ring has registered outlives the
-//! ring, whatever becomes of it. It is of [`BUFFERS`] bytes in [`PIECES`] pieces; who wants some borrows neighbouring
-//! pieces for himself. Who finds none takes memory of the heap: nobody waits.
+//! A process has one pool, made at the first request and never given back, so that no ring outlives it. It is of
+//! [`BUFFERS`] bytes in [`PIECES`] pieces; a caller borrows neighbouring pieces for itself. A caller that finds none
+//! uses heap memory, and does not wait.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,7 +19,7 @@ pub(super) const BUFFERS: u64 = 32 << 20;
 /// Its pieces: a bit of a word for each.
 const PIECES: u32 = u64::BITS;
 const PIECE: usize = (BUFFERS / PIECES as u64) as usize;
-/// What [`Pages::lent`](super::Pages::lent) takes for one from memory that is there at the most, so that something is left for
+/// The most bytes that one [`Pages::lent`](super::Pages::lent) takes from the pool, so that something is left for
 /// others.
 pub const MOST_LENT: usize = BUFFERS as usize / 2;
 
@@ -29,7 +29,7 @@ const _: () =
 /// The pool of this process; without a mapping where the kernel gave none.
 static POOL: OnceLock<Option<Pool>> = OnceLock::new();
 
-/// Memory in pieces.
+/// A mapping in pieces.
 #[derive(Debug)]
 pub(super) struct Pool {
     mapping: Mapping,
@@ -37,7 +37,7 @@ pub(super) struct Pool {
     lent: AtomicU64,
 }
 
-/// Neighbouring pieces of the pool, which nobody else has.
+/// Neighbouring pieces of the pool, with one owner.
 #[derive(Debug)]
 pub(super) struct Loan {
     pool: &'static Pool,
@@ -54,7 +54,7 @@ pub fn transfer_memory() -> u64 {
 }
 
 impl Pool {
-    /// The pool, when somebody has borrowed from it.
+    /// The pool, if it was made.
     pub(super) fn of_process() -> Option<&'static Pool> {
         POOL.get()?.as_ref()
     }
@@ -76,7 +76,7 @@ impl Pool {
         loop {
             let first = neighbours(!lent, count)?;
             let bits = (u64::MAX >> (PIECES - count)) << first;
-            // What their last borrower did with them was before.
+            // The accesses of the last borrower came before.
             match self.lent.compare_exchange_weak(lent, lent | bits, Ordering::Acquire, Ordering::Relaxed) {
                 Ok(_) => return Some(Loan { pool: self, first, bits, len }),
                 Err(now) => lent = now,
@@ -98,8 +98,8 @@ fn neighbours(mut bits: u64, count: u32) -> Option<u32> {
 }
 
 impl Loan {
-    /// So many bytes of the pool, when they are free, with whatever was in them. There is no loan of nothing, nor of more
-    /// than half the pool.
+    /// So many bytes of the pool, if they are free, with any content. There is no loan of nothing, nor of more than
+    /// half the pool.
     pub(super) fn of(len: usize) -> Option<Loan> {
         if len == 0 || len > MOST_LENT {
             return None;
@@ -118,8 +118,8 @@ impl Loan {
         unsafe { std::slice::from_raw_parts_mut(self.start(), self.len) }
     }
 
-    /// The first byte of the pieces. They are inside the pool, which is mapped as long as the process lives, and were zeros
-    /// or written since; their bits are ours until we are dropped, so that no other loan has any of them.
+    /// The first byte of the pieces. They are inside the pool, which is mapped as long as the process lives, and were
+    /// zeros or written since; their bits are ours until we are dropped, so that no other loan has any of them.
     fn start(&self) -> *mut u8 {
         self.pool.place().0.wrapping_add(self.first as usize * PIECE)
     }
@@ -127,7 +127,7 @@ impl Loan {
 
 impl Drop for Loan {
     fn drop(&mut self) {
-        // Whoever is lent them next sees them as we left them, and we see nothing of him.
+        // The next borrower sees them as we left them, and we see none of its accesses.
         self.pool.lent.fetch_and(!self.bits, Ordering::Release);
     }
 }

@@ -1,13 +1,13 @@
 //! Devices of blocks: the disks below persistent memory.
 //!
-//! [`BlockDevice`] is the interface; [`RealDisk`] is a file or a block device of the machine, slowed down where it stands
-//! for another [`Disk`](crate::disk::Disk); [`SimDisk`] is simulated, and knows what a crash may leave of it.
-//! [`Pages`] is memory that transfers need not copy, [lent](Pages::lent) where it is for one transfer.
+//! [`BlockDevice`] is the interface; [`RealDisk`] is a file or a block device of the machine, slowed down where it
+//! stands for another [`Disk`](crate::disk::Disk); [`SimDisk`] is simulated, and knows its possible contents after a
+//! crash. [`Pages`] are buffers that transfers need not copy, [lent](Pages::lent) for one transfer.
 //!
 //! # What a write promises
 //!
-//! Nothing until [`BlockDevice::flush`] returns: before that, any of its sectors of 512 bytes may be on the medium or not,
-//! in any combination with those of other writes. A read sees every write that returned.
+//! Nothing until [`BlockDevice::flush`] returns: before that, any of its sectors of 512 bytes may be on the medium or
+//! not, in any combination with those of other writes. A read sees every write that returned.
 
 mod buffers;
 mod pages;
@@ -27,10 +27,10 @@ pub use pages::Pages;
 pub use real::{DiskOptions, RealDisk};
 pub use sim::SimDisk;
 
-/// What a disk writes whole or not at all.
+/// The unit that a disk writes whole or not at all, in bytes.
 pub const SECTOR_SIZE: u64 = 512;
 
-/// Bytes that move between memory and a device. Offsets and lengths are multiples of a block.
+/// Bytes that move between a buffer and a device. Offsets and lengths are multiples of a block.
 #[derive(Debug)]
 pub enum Transfer<'m> {
     /// From the device.
@@ -70,7 +70,7 @@ impl Transfer<'_> {
         self.len() == 0
     }
 
-    /// Where in memory.
+    /// The address of the buffer.
     fn memory(&self) -> *const u8 {
         match self {
             Transfer::Read { into, .. } => into.as_ptr(),
@@ -98,11 +98,11 @@ impl Transfer<'_> {
     }
 }
 
-/// How a device of the machine makes its transfers. What is better falls back to what is below it where the kernel refuses
-/// it, and for the transfers that it does not suit.
+/// How a device of the machine makes its transfers, the best way first. If the kernel refuses one, or it does not
+/// suit a transfer, the device uses the next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Io {
-    /// Through io_uring, which knows the memory of large ones beforehand.
+    /// Through io_uring, with registered buffers for large transfers.
     RegisteredBuffers,
     /// Through io_uring.
     Ring,
@@ -131,7 +131,7 @@ pub trait BlockDevice: Send + Sync {
         self.len() == 0
     }
 
-    /// What it is called in messages.
+    /// Its name in messages.
     fn name(&self) -> &str;
 
     /// How it makes transfers; `None` when it has not found out yet, or is no device of the machine.
@@ -143,17 +143,18 @@ pub trait BlockDevice: Send + Sync {
     /// must not overlap where one of them writes.
     ///
     /// Errors: the first in the order of the slice; the others may have been made or not.
-    /// [`Media`](Kind::Media) when the device reports an error or ends early, [`DeviceLost`](Kind::DeviceLost) when it is
-    /// gone, [`InvalidInput`](Kind::InvalidInput) for what is not on it.
+    /// [`Media`](Kind::Media) when the device reports an error or ends early, [`DeviceLost`](Kind::DeviceLost) when
+    /// it is gone, [`InvalidInput`](Kind::InvalidInput) for blocks that are not on it.
     fn transfer(&self, batch: &mut [Transfer<'_>]) -> Result<()>;
 
-    /// Makes durable every write that returned before; the proof is for the commit that refers to what they wrote.
+    /// Makes every write durable that returned before; the proof is for the commit that refers to these writes.
     ///
-    /// After an error nobody knows what is on the medium: what was written since the last flush is to be written again,
+    /// After an error the content of the medium is unknown: data written since the last flush is to be written again,
     /// elsewhere, or given up.
     fn flush(&self) -> Result<Durable>;
 
-    /// These bytes are not needed any more, and may read as anything. It is a hint: false where the device has no use for it.
+    /// These bytes are not needed any more, and may read as anything. It is a hint: false where the device has no use
+    /// for it.
     fn discard(&self, offset: u64, len: u64) -> Result<bool>;
 
     /// Reads one range.

@@ -1,4 +1,4 @@
-//! Memory at page boundaries, as transfers past the page cache want it.
+//! Buffers at page boundaries, as transfers past the page cache need them.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -26,9 +26,9 @@ impl Pages {
         Pages(Memory::Own(vec![Page([0; BLOCK_SIZE as usize]); count].into_boxed_slice()))
     }
 
-    /// So many bytes for a transfer, rounded up to whole pages, which a device moves with less work while there are few of
-    /// them: who is done gives them back. What is in them is whatever was there before, also of others; where there are no
-    /// such bytes they are as [new](Pages::new).
+    /// So many bytes for a transfer, rounded up to whole pages, from the registered pool, which is less work for a
+    /// device. The pool is small, so the caller drops them soon. They hold any content, also of other callers. If the
+    /// pool has no room, they are as [new](Pages::new).
     pub fn lent(bytes: usize) -> Pages {
         match Loan::of(bytes.next_multiple_of(BLOCK_SIZE as usize)) {
             Some(loan) => Pages(Memory::Lent(loan)),

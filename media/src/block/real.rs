@@ -18,7 +18,7 @@ use crate::device::{Device, DeviceKind};
 use crate::disk::{Access, Disk, Pace, wait_until};
 use crate::token::Durable;
 
-/// Parts of memory that the kernel takes with one call.
+/// Buffers that the kernel takes with one call.
 const MOST_PARTS: usize = 1024;
 
 /// How a disk is opened.
@@ -34,9 +34,9 @@ pub struct DiskOptions {
     pub unregistered: bool,
 }
 
-/// A disk of the machine, locked against a second owner. Transfers go past the page cache where the file system below
-/// allows it (`O_DIRECT`), and through io_uring where there are several, or a large one of [lent](Pages::lent) memory; several
-/// blocks that lie together there, and not in memory, are read with one call.
+/// A disk of the machine, locked against a second owner. Transfers go past the page cache if the file system below
+/// allows it (`O_DIRECT`). They go through io_uring if there are several, or a large one of [lent](Pages::lent)
+/// pages. Several blocks that are neighbours on the disk, but not in DRAM, are read with one call.
 #[derive(Debug)]
 pub struct RealDisk {
     device: Device,
@@ -45,13 +45,13 @@ pub struct RealDisk {
     rings: Option<Rings>,
     pace: Option<(Pace, Instant)>,
     lost: Lost,
-    /// Where the file ended at the least: what was behind that is gone, also when it is made longer again. A block device has
-    /// its errors for that.
+    /// The least end of the file so far: data behind it is lost, even if the file is made longer again. A block
+    /// device reports errors for that.
     end: AtomicU64,
 }
 
-/// Whether the page cache below may have lost something that was written. The kernel tells that to one flush only, and others
-/// may have written what that one did not: none succeeds any more, until the device is opened anew.
+/// Whether the page cache below may have lost a write. The kernel reports that to one flush only, and the lost write
+/// may belong to another one. So no flush succeeds any more, until the device is opened anew.
 #[derive(Debug, Default)]
 struct Lost(AtomicBool);
 
@@ -65,9 +65,10 @@ impl Lost {
 }
 
 impl RealDisk {
-    /// Opens what is there.
+    /// Opens an existing device or file.
     ///
-    /// Errors: [`Busy`](Kind::Busy) when another process owns it, [`Unsupported`](Kind::Unsupported) when it is memory.
+    /// Errors: [`Busy`](Kind::Busy) when another process owns it, [`Unsupported`](Kind::Unsupported) when it is a
+    /// devdax device.
     pub fn open(path: impl AsRef<Path>, options: &DiskOptions) -> Result<RealDisk> {
         let device = Device::open(path.as_ref(), options.read_only)?;
         if device.kind == DeviceKind::Devdax {
@@ -105,8 +106,8 @@ impl RealDisk {
         self.is_direct
     }
 
-    /// Refuses what somebody has cut off, and every write once anything was: behind the new end it would make the file longer
-    /// again, with zeros where something was.
+    /// Refuses reads of parts that were cut off, and every write once anything was: behind the new end it would make
+    /// the file longer again, with zeros in the gap.
     fn require_whole(&self, batch: &[Transfer<'_>]) -> Result<()> {
         if self.device.kind == DeviceKind::File
             && let Ok(found) = rustix::fs::fstat(&self.device.file)
@@ -144,7 +145,7 @@ impl RealDisk {
         })
     }
 
-    /// Makes what is left of a transfer, from `done` bytes on, by system calls.
+    /// Makes the rest of a transfer, from `done` bytes on, by system calls.
     fn finish(&self, transfer: &mut Transfer<'_>, mut done: usize) -> Result<()> {
         let is_aligned = (transfer.memory() as u64).is_multiple_of(BLOCK_SIZE);
         let mut bounce = (self.is_direct && !is_aligned).then(|| Pages::new(transfer.len() as usize));
@@ -181,7 +182,7 @@ impl RealDisk {
         Ok(())
     }
 
-    /// Reads what lies together on the device to where it belongs; false when not all of it came.
+    /// Reads neighbours on the device into their separate buffers; false unless all bytes came.
     fn read_together(&self, batch: &mut [Transfer<'_>]) -> bool {
         let Some(start) = batch.first().map(Transfer::offset) else { return true };
         let len: u64 = batch.iter().map(Transfer::len).sum();
@@ -221,8 +222,8 @@ impl RealDisk {
     }
 }
 
-/// The access that a batch is which the kernel makes as one: reads of blocks, one behind the other on the device, that are
-/// not one behind the other in memory.
+/// The single access that the kernel makes of a batch: reads of blocks that are neighbours on the device, but not in
+/// DRAM.
 fn together(batch: &[Transfer<'_>]) -> Option<Access> {
     let is_block = |transfer: &Transfer<'_>| {
         let is_aligned = (transfer.memory() as u64).is_multiple_of(BLOCK_SIZE);
@@ -235,7 +236,7 @@ fn together(batch: &[Transfer<'_>]) -> Option<Access> {
     is_it.then(|| Access::Read { offset: batch[0].offset(), len: batch.len() as u64 * BLOCK_SIZE })
 }
 
-/// What an error number of a device means.
+/// The kind of error for an error number of a device.
 fn kind_of(errno: Errno) -> Kind {
     match errno {
         Errno::NXIO | Errno::NODEV => Kind::DeviceLost,

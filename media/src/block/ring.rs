@@ -1,16 +1,16 @@
 //! Many transfers at once through io_uring.
 //!
-//! A device has a few rings, each for one thread at a time: a thread takes the first free one from its own on. Who finds
-//! none free, and whoever has a single transfer, makes system calls instead: nobody waits for a ring. A kernel that
-//! refuses io_uring (an old one, a seccomp filter, a sysctl) is asked once.
+//! A device has a few rings, each for one thread at a time: a thread takes the first free one from its own on. A
+//! thread that finds none free, or has a single transfer, makes system calls instead, and does not wait for a ring. A
+//! kernel that refuses io_uring (an old one, a seccomp filter, a sysctl) is asked once.
 //!
-//! The first transfer of a ring from or to the pool of [buffers](super::buffers) registers the pool with it. A kernel that
-//! refuses that (more than RLIMIT_MEMLOCK, a seccomp filter) is asked once, too, and transfers go on as those of other
-//! memory do.
+//! The first transfer of a ring from or to the pool of [buffers](super::buffers) registers the pool with it. A kernel
+//! that refuses that (more than RLIMIT_MEMLOCK, a seccomp filter) is asked once, too, and transfers go on as those of
+//! other buffers do.
 //!
-//! The kernel reads and writes the caller's memory while a transfer is under way, so [`Rings::run`] returns only when none
-//! is, whatever happens. What is registered it may touch as long as the ring is there, and for a while after, for a ring is
-//! taken down behind its owner's back: the pool is never unmapped.
+//! The kernel reads and writes the caller's buffers while a transfer is under way, so [`Rings::run`] returns only
+//! when none is. The kernel may touch registered buffers as long as the ring exists, and for a while after, because a
+//! ring is taken down asynchronously. So the pool is never unmapped.
 
 use std::fmt;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -29,13 +29,13 @@ const DEPTH: usize = 32;
 /// Rings of a device.
 const RINGS: usize = 8;
 
-/// Bytes from which on a single transfer is made through a ring, if its memory is registered. A ring costs 3 us more than a
-/// system call; what it saves grows with the pages, to 80 us of 425 for 1 MiB that was read from a virtual disk.
+/// Bytes from which on a single transfer is made through a ring, if its buffer is registered. A ring costs 3 us more
+/// than a system call. Its gain grows with the pages: 80 us of 425 for 1 MiB that was read from a virtual disk.
 const ALONE: u64 = 256 << 10;
 /// The number under which a ring knows the pool.
 const POOL: u16 = 0;
 
-/// What became of a transfer: the bytes that were moved, or the error number; `None` when nobody tried.
+/// The result of a transfer: the bytes that were moved, or the error number; `None` if it was not tried.
 pub(super) type Outcome = Option<Result<u32, i32>>;
 
 /// The rings of one device.
@@ -43,9 +43,9 @@ pub(super) type Outcome = Option<Result<u32, i32>>;
 pub(super) struct Rings {
     slots: [Mutex<Option<Ring>>; RINGS],
     refused: AtomicBool,
-    /// No ring registers memory any more.
+    /// No ring registers the pool any more.
     registers_none: AtomicBool,
-    /// A ring has registered memory.
+    /// A ring has registered the pool.
     is_registered: AtomicBool,
     /// A ring was used.
     is_used: AtomicBool,
@@ -64,7 +64,7 @@ impl fmt::Debug for Rings {
 }
 
 impl Rings {
-    /// With `registers` false memory is not registered, as where the kernel refuses it.
+    /// With `registers` false the pool is not registered, as if the kernel refused it.
     pub(super) fn new(registers: bool) -> Rings {
         Rings { registers_none: AtomicBool::new(!registers), ..Rings::default() }
     }
@@ -87,7 +87,7 @@ impl Rings {
             && Pool::of_process().is_some_and(|pool| is_in(pool, transfer))
     }
 
-    /// Makes transfers through a free ring, and says what became of each. Those that it says nothing of were not begun.
+    /// Makes transfers through a free ring, and returns the outcome of each. Those without one were not begun.
     pub(super) fn run(&self, fd: BorrowedFd<'_>, batch: &mut [Transfer<'_>]) -> Vec<Outcome> {
         let mut outcomes = vec![None; batch.len()];
         if self.refused.load(Ordering::Relaxed) {
@@ -149,7 +149,7 @@ impl Rings {
     }
 }
 
-/// Whether the memory of a transfer is in the pool.
+/// Whether the buffer of a transfer is in the pool.
 fn is_in(pool: &Pool, transfer: &Transfer<'_>) -> bool {
     pool.holds(transfer.memory(), transfer.len() as usize)
 }
@@ -228,7 +228,7 @@ fn entry(fd: BorrowedFd<'_>, transfer: &mut Transfer<'_>, is_registered: bool) -
     }
 }
 
-/// What one system call moves at most; the rest is a short transfer.
+/// The bytes that one system call moves at most; the rest is a short transfer.
 pub(super) fn part_len(len: usize) -> u32 {
     const MOST: usize = 1 << 30;
     len.min(MOST) as u32

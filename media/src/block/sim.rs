@@ -1,7 +1,7 @@
 //! A simulated disk beside simulated memory.
 //!
-//! Its bytes lie behind those of the memory, in one [`SimPm`]: so one trace holds what happened to both, in order, and
-//! one image what a crash left on both. See [`crate::crash`].
+//! Its bytes lie behind those of the PM, in one [`SimPm`]: so one trace holds the accesses to both, in order, and one
+//! image the content of both after a crash. See [`crate::crash`].
 
 use std::fmt;
 use std::panic::Location;
@@ -14,14 +14,14 @@ use super::{BlockDevice, Transfer, check};
 use crate::sim::SimPm;
 use crate::token::Durable;
 
-/// What blocks read as that were discarded.
+/// The byte that discarded blocks read as.
 const DISCARDED: u8 = 0xDC;
 
 /// A part of a [`SimPm`] that is a disk.
 #[derive(Clone)]
 pub struct SimDisk {
     memory: Arc<SimPm>,
-    /// The first byte, behind the memory, and the number of bytes.
+    /// The first byte, behind the PM, and the number of bytes.
     start: u64,
     len: u64,
     name: String,
@@ -30,7 +30,7 @@ pub struct SimDisk {
 }
 
 impl SimDisk {
-    /// The disk with this number, from 0, of a memory that was [made with disks](SimPm::with_disks).
+    /// The disk with this number, from 0, of simulated memory that was [made with disks](SimPm::with_disks).
     pub fn of(memory: &Arc<SimPm>, number: usize) -> SimDisk {
         let (start, len) = memory.disk(number);
         let name = format!("simulated disk {number}");
@@ -101,7 +101,7 @@ impl BlockDevice for SimDisk {
         Ok(Durable::new())
     }
 
-    /// What was written there reads as something else then, unless a crash comes before a flush.
+    /// Discarded blocks read as another content then, unless a crash comes before a flush.
     #[track_caller]
     fn discard(&self, offset: u64, len: u64) -> Result<bool> {
         let site = Location::caller();

@@ -18,7 +18,7 @@ pub struct Sampling {
     pub exhaustive_up_to: u64,
     /// Otherwise so many are.
     pub samples: u64,
-    /// What the choice of samples depends on.
+    /// The seed of the choice of samples.
     pub seed: u64,
 }
 
@@ -39,7 +39,7 @@ pub struct Images {
     order: Vec<u64>,
 }
 
-/// One line and what may have become of it.
+/// One line and its possible contents after a crash.
 #[derive(Debug)]
 struct Choice {
     line: u64,
@@ -49,15 +49,15 @@ struct Choice {
     outcomes: Vec<LineBytes>,
 }
 
-/// One sector of a disk, and what may have become of it: the first is what was there before, the last what was written
-/// last, each with its place in the order of all stores.
+/// One sector of a disk, and its possible contents after a crash. The first is the content before, the last that of
+/// the last write, each with its place in the order of all stores.
 #[derive(Debug)]
 struct SectorChoice {
     sector: u64,
     outcomes: Vec<(u64, SectorBytes)>,
 }
 
-/// What became of everything that was pending.
+/// One outcome of everything that was pending.
 struct Outcome {
     lines: Vec<LineBytes>,
     /// Numbers of outcomes.
@@ -70,7 +70,7 @@ enum Plan {
     Samples { count: u64 },
 }
 
-/// One image: the lines that differ from what is durable at the point.
+/// One image: the lines that differ from the durable state at the point.
 #[derive(Clone, PartialEq, Eq)]
 pub struct CrashImage {
     /// Its number among the images of its point.
@@ -89,7 +89,7 @@ impl fmt::Debug for CrashImage {
 }
 
 impl CrashImage {
-    /// Changes a memory that holds what is durable at the point into this image.
+    /// Changes simulated memory that holds the durable state at the point into this image.
     pub fn apply(&self, pm: &SimPm) {
         for (line, bytes) in &self.lines {
             pm.poke(line * LINE_SIZE, bytes);
@@ -157,7 +157,7 @@ impl Images {
         }
     }
 
-    /// Never: a crash leaves at least what is durable.
+    /// Never: a crash leaves at least the durable state.
     pub fn is_empty(&self) -> bool {
         false
     }
@@ -182,7 +182,7 @@ impl Images {
         let lines = outcome.lines.into_iter().zip(&self.lines);
         let lines = lines.filter(|(after, choice)| *after != choice.before);
         let mut changed: Vec<_> = lines.map(|(after, choice)| (choice.line, after)).collect();
-        // Sectors lie behind all lines of the memory, so that the order is kept.
+        // Sectors lie behind all lines of the PM, so that the order is kept.
         for (number, choice) in outcome.sectors.into_iter().zip(&self.sectors) {
             let [before, after] = [0, number].map(|number| sector::lines_in(&choice.outcomes[number].1));
             let lines = sector::lines_of(choice.sector).zip(before.zip(after));
@@ -319,7 +319,7 @@ impl Images {
 }
 
 impl SectorChoice {
-    /// The number of what was written last, or of what was there before.
+    /// The number of the last write, or of the content before.
     fn all_if(&self, landed: bool) -> usize {
         if landed { self.outcomes.len() - 1 } else { 0 }
     }

@@ -1,17 +1,21 @@
-//! What a crash may leave on media.
+//! The contents of media that a crash may leave.
 //!
 //! [`Replay`] walks a [`Trace`] that simulated memory has recorded, from an image in which everything was durable. It
 //! stops before each fence and at the end. At every stop, [`Replay::images`] gives the images that a crash since the
 //! stop before may have left: all of them where they are few, samples where they are many.
 //!
-//! The model ([`Pm`](crate::Pm) has it in words): of the ordinary stores to a line, media holds some first part of
-//! their order, whether they were flushed or not; of the non-temporal stores, any of their words; a fence makes durable
-//! what its own thread flushed or stored past the cache before it. Which of that happened is chosen for each line
-//! separately. A store of several words counts as a store of each, in ascending order.
+//! The model ([`Pm`](crate::Pm) has it in words):
 //!
-//! Of the writes to a disk, media holds for each sector of 512 bytes what was there at its last flush, or any one of those
-//! written since; the flush makes everything durable that anybody wrote before it. A fence of the memory does nothing for
-//! the disk, nor the other way round. The flush of a disk is a stop, as a fence is.
+//! - Of the ordinary stores to a line, media holds some first part of their order, whether they were flushed or not.
+//! - Of the non-temporal stores, media holds any of their words.
+//! - A fence makes earlier flushes and stores past the cache of its own thread durable.
+//!
+//! The outcome is chosen for each line separately. A store of several words counts as a store of each, in ascending
+//! order.
+//!
+//! Of the writes to a disk, media holds for each sector of 512 bytes its content at the last flush, or any one of the
+//! writes since. The flush makes earlier writes of all threads durable. A fence of PM does nothing for the disk, nor
+//! the other way round. The flush of a disk is a stop, as a fence is.
 
 mod images;
 mod pending;
@@ -38,11 +42,11 @@ pub struct Replay<'t> {
     events: &'t [Event],
     /// The next event to take in.
     next: usize,
-    /// What is durable.
+    /// The durable content.
     media: Image,
-    /// What is not, by line.
+    /// Stores that are not durable, by line.
     pending: BTreeMap<u64, Line>,
-    /// What is not on disks, by sector.
+    /// Writes to disks that are not durable, by sector.
     sectors: BTreeMap<u64, Versions>,
     /// Lines with something that the thread's next fence makes durable.
     waiting: HashMap<u32, BTreeSet<u64>>,
@@ -50,7 +54,7 @@ pub struct Replay<'t> {
     point: Option<Point>,
     /// Changes with each line of `media`.
     hash: u64,
-    /// Who stored since the point before, and where.
+    /// The stores since the point before: the place in the source, and the line.
     stores: Vec<(Site, u64)>,
     /// The fence at the point before.
     last_fence: Option<Site>,
@@ -74,7 +78,7 @@ pub struct Point {
 }
 
 impl<'t> Replay<'t> {
-    /// Starts at the beginning of the trace, when `media` was what the memory held, all of it durable.
+    /// Starts at the beginning of the trace; `media` is the content at that time, all of it durable.
     pub fn new(media: impl Into<Image>, trace: &'t Trace) -> Replay<'t> {
         Replay {
             events: &trace.events,
@@ -91,8 +95,8 @@ impl<'t> Replay<'t> {
         }
     }
 
-    /// Walks to the end without a stop, and from there on through what was recorded after this trace. Points count from
-    /// its beginning.
+    /// Walks to the end without a stop, and from there on through a trace that was recorded after this one. Points
+    /// count from its beginning.
     pub fn then<'u>(mut self, trace: &'u Trace) -> Replay<'u> {
         while self.advance().is_some() {}
         Replay {
@@ -165,12 +169,12 @@ impl<'t> Replay<'t> {
         Some(point)
     }
 
-    /// What is durable at this point.
+    /// The durable content at this point.
     pub fn media(&self) -> &Image {
         &self.media
     }
 
-    /// What the memory holds after a crash that left this image.
+    /// The content after a crash that left this image.
     pub fn crashed(&self, image: &CrashImage) -> Image {
         let mut media = self.media.clone();
         image.apply_to(&mut media);

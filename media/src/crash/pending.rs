@@ -58,7 +58,7 @@ impl Line {
         }
     }
 
-    /// Makes durable what `thread` flushed or stored past the cache.
+    /// Makes the lines durable that `thread` flushed or stored past the cache.
     pub(super) fn fence(&mut self, thread: u32, bytes: &mut LineBytes) {
         let limit = self.flushed.iter().find(|(flusher, _)| *flusher == thread).map_or(0, |entry| entry.1);
         self.flushed.retain(|(flusher, _)| *flusher != thread);
@@ -73,7 +73,7 @@ impl Line {
         durable.sort_by_key(|op| op.sequence);
         for op in &durable {
             op.apply(bytes);
-            // What is older than a durable store to the same bytes can no longer show.
+            // A store older than a durable store to the same bytes can no longer show.
             let hide = |older: &mut Op| {
                 if older.word == op.word && older.sequence < op.sequence {
                     older.mask &= !op.mask;
@@ -89,7 +89,7 @@ impl Line {
         self.cached.is_empty() && self.non_temporal.is_empty()
     }
 
-    /// Without the stores that change nothing: whose word nobody else stores to, and already has the value.
+    /// Without the stores that change nothing: the only store to its word, with the value that is there already.
     pub(super) fn reduced(&self, bytes: &LineBytes) -> Line {
         let mut stores = [0; 8];
         for op in self.cached.iter().chain(self.non_temporal.iter().map(|(_, op)| op)) {
@@ -131,7 +131,7 @@ impl Line {
         }
     }
 
-    /// What `lands` says for each word; of the ordinary stores, those before the first that it denies.
+    /// The words for which `lands` is true; of the ordinary stores, those before the first for which it is false.
     pub(super) fn by_word(&self, mut lands: impl FnMut(u8) -> bool) -> Landed {
         Landed {
             cached: self.cached.iter().position(|op| !lands(op.word)).unwrap_or(self.cached.len()),

@@ -11,8 +11,8 @@ pub(super) const SECTOR_LINES: u64 = SECTOR_SIZE / LINE_SIZE;
 /// Bytes of a sector.
 pub(super) type SectorBytes = [u8; SECTOR_SIZE as usize];
 
-/// What was written to a sector since the last flush of its disk, in order, each with its place in the order of all stores.
-/// A crash leaves any one of them, or what was there before.
+/// The writes to a sector since the last flush of its disk, in order, each with its place in the order of all stores.
+/// A crash leaves the content of any one of them, or the content before them.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Versions(Vec<(u64, SectorBytes)>);
 
@@ -21,7 +21,7 @@ impl Versions {
         self.0.push((sequence, bytes));
     }
 
-    /// What a flush makes durable.
+    /// The content that a flush makes durable.
     pub(super) fn last(&self) -> &SectorBytes {
         &self.0.last().expect("nothing is kept of a sector that was not written").1
     }
@@ -31,7 +31,7 @@ impl Versions {
         self.0.iter().any(|(_, version)| lines_in(version).nth(line as usize).as_ref() == Some(bytes))
     }
 
-    /// The different contents that a crash may leave, `before` first, each with the place in order of who wrote it.
+    /// The different contents that a crash may leave, `before` first, each with the place in order of its write.
     pub(super) fn outcomes(&self, before: SectorBytes) -> Vec<(u64, SectorBytes)> {
         let mut outcomes = vec![(0, before)];
         for (sequence, bytes) in &self.0 {

@@ -7,7 +7,7 @@
 //!
 //! Arguments come in `rdi` (destination), `rsi` (source) and `rdx` (bytes or lines).
 
-/// What a routine returns, in `rax` and `rdx`.
+/// The result of a routine, in `rax` and `rdx`.
 #[repr(C)]
 pub(super) struct Outcome {
     /// The loaded word, where the routine loads one.
@@ -401,7 +401,7 @@ nacre_pm_vector_fault:
 /// The routines that this CPU runs best, chosen once.
 #[derive(Debug)]
 pub(super) struct Routines {
-    /// Copies out of the memory: bytes.
+    /// Copies out of the mapping: bytes.
     pub(super) read: Copy,
     /// Copies past the cache: whole lines to a line's start.
     pub(super) copy: Copy,

@@ -1,12 +1,12 @@
-//! A bandwidth that threads share, as times at which what was granted is through.
+//! A bandwidth that threads share, as times at which granted lines are through.
 //!
-//! Memory takes the lines of its writers in turn. So writers in the foreground queue for what they themselves write, and a
-//! thread in the background, which asks for many lines at once and sleeps until they are through, queues for everything.
-//! As long as some of it waits, a line in the foreground goes after one in the background, and a thread's line after one
-//! of each thread there: the foreground has its share and the background the rest.
+//! PM takes the lines of its writers in turn. So a writer in the foreground queues only for its own lines. A thread
+//! in the background asks for many lines at once, sleeps until they are through, and queues for everything. As long
+//! as some of that waits, a line in the foreground goes after one in the background, and a thread's line after one of
+//! each thread there: the foreground has its share and the background the rest.
 //!
-//! The two times are two words, which no lock joins: of writers that come at the same moment one may miss the other's
-//! lines once.
+//! The two times are two words, which no lock joins: if writers come at the same moment, one may miss the lines of
+//! the other once.
 
 use nacre_engine::LINE_SIZE;
 use nacre_engine::sync::atomic::{AtomicU64, Ordering};
@@ -19,7 +19,7 @@ const TICK_PARTS: u64 = 1024;
 pub(super) struct Clock {
     /// In parts of a tick; 0 is no limit.
     ticks_per_line: u64,
-    /// When what was granted in the foreground is through.
+    /// The time at which the granted lines of the foreground are through.
     foreground: AtomicU64,
     /// When everything is, while something in the background waits; else some time that has passed.
     everything: AtomicU64,
@@ -89,7 +89,7 @@ impl Clock {
         }
     }
 
-    /// A thread in the background waits for what it was granted.
+    /// A thread in the background waits for its granted lines.
     pub(super) fn wait_behind(&self, wait: impl FnOnce()) {
         if !self.is_limited() {
             return wait();

@@ -1,17 +1,19 @@
-//! Makes real memory as slow as the memory that it stands for, and counts what is done to it.
+//! Makes DRAM or PM as slow as the PM that is emulated, and counts the accesses to it.
 //!
-//! Each line that is flushed or stored past the cache adds to a debt of its thread; the fence pays it, less the time
-//! that the real flushes, stores past the cache and fence took, by spinning on the time-stamp counter. The bandwidth of
-//! all writers is a clock that every write moves on by its share and no fence returns before ([`Clock`]). Debt belongs to
-//! the thread, as the stores of a fence do, so several emulated devices may be used by one thread. A thread in the background
-//! ([`background`](nacre_engine::background)) sleeps its delays, many small ones at once: a machine that is emulated may have
-//! more cores for such threads than this one. Such a sleep pays for what came before it, too: where it comes while a lock is
-//! held, others wait longer for that lock than they would on such memory.
+//! Each line that is flushed or stored past the cache adds to a debt of its thread. The fence pays the debt by
+//! spinning on the time-stamp counter, less the time that the real flushes, stores past the cache and fence took. The
+//! bandwidth of all writers is a clock that every write moves on by its share and no fence returns before
+//! ([`Clock`]). Debt belongs to the thread, as the stores of a fence do, so several emulated devices may be used by
+//! one thread.
 //!
-//! Counting must not cost what it measures. A store through the cache waits for its line in the fence, where the wait is
-//! taken off the debt, unless something makes it wait before: a locked instruction would. So a thread counts in a shard
-//! of its own, by plain loads and stores, and reads the clock for a write of many lines or under a cap only; reading it
-//! costs as much as flushing a line.
+//! A thread in the background ([`background`](nacre_engine::background)) sleeps its delays, many small ones at once:
+//! the emulated machine may have more cores for such threads than this one. Such a sleep pays for earlier accesses,
+//! too. If it comes while a lock is held, others wait longer for that lock than they would on such PM.
+//!
+//! Counting must not cost what it measures. A store through the cache waits for its line in the fence, where the wait
+//! is taken off the debt, unless something makes it wait before: a locked instruction would. So a thread counts in a
+//! shard of its own, by plain loads and stores, and reads the clock for a write of many lines or under a cap only;
+//! reading it costs as much as flushing a line.
 
 use std::arch::x86_64::_rdtsc;
 use std::cell::Cell;
@@ -29,7 +31,7 @@ use crate::emulation::Emulation;
 use crate::pm::Pm;
 use crate::thread::thread_number;
 
-/// What was done to a device since it was opened.
+/// Counters of the accesses to a device since it was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters {
     /// Bytes stored, through the cache or past it.
@@ -40,8 +42,8 @@ pub struct Counters {
     pub lines_flushed: u64,
     /// Fences.
     pub fences: u64,
-    /// Time in nanoseconds that threads spent on what fences have made durable: flushes, stores past the cache and
-    /// fences, with the delays; of writes of few lines, what their fence waited for. Of several threads, the sum.
+    /// Time in nanoseconds that threads spent on writes that fences made durable: flushes, stores past the cache and
+    /// fences, with the delays. Of writes of few lines, the wait of their fence. Of several threads, the sum.
     pub write_ns: u64,
 }
 
@@ -57,11 +59,11 @@ struct Shard {
 
 /// Each thread has a shard of its own, but for the last one, which all later threads share.
 const SHARDS: usize = 64;
-/// Writes of so few lines are over before the clock has been read; what they wait for, they wait for in the fence.
+/// Writes of so few lines are over before the clock has been read; their waits are in the fence.
 const FEW_LINES: u64 = 4;
-/// A small read that takes less than this came from a cache of the CPU and would have done so above slow memory, too.
+/// A small read that takes less than this came from a cache of the CPU, and would have done so above slow PM, too.
 const CACHE_HIT_NS: u64 = 50;
-/// What a thread in the background has to wait before it sleeps.
+/// The shortest wait for which a thread in the background sleeps.
 const NAP_NS: u64 = 50_000;
 
 /// One emulated device.
@@ -71,9 +73,9 @@ pub(super) struct Emulator {
     shards: [Shard; SHARDS],
     write_ticks: u64,
     read_ticks: u64,
-    /// What it takes to read the clock.
+    /// The time to read the clock.
     clock_ticks: u64,
-    /// What a line takes that its fence does not see.
+    /// The time for a line that its fence does not see.
     unseen_ticks: u64,
     cache_hit_ticks: u64,
     nap_ticks: u64,
@@ -84,12 +86,12 @@ pub(super) struct Emulator {
     has_poison: bool,
 }
 
-/// What a thread owes at its next fence, in ticks of the time-stamp counter.
+/// The debt of a thread for its next fence, in ticks of the time-stamp counter.
 #[derive(Debug, Clone, Copy)]
 struct Debt {
     /// Delay of the lines since the last fence.
     owed: u64,
-    /// Time that the real memory took for them.
+    /// Time that the real accesses took for them.
     spent: u64,
     /// The bandwidth allows them at this time.
     not_before: u64,
@@ -183,7 +185,7 @@ impl Emulator {
         self.count(|shard| &shard.bytes_stored, bytes);
     }
 
-    /// When a write of so many lines begins, if somebody wants to know.
+    /// The begin of a write of so many lines, if it is measured.
     #[inline]
     pub(super) fn write_start(&self, lines: u64) -> Option<u64> {
         (lines > FEW_LINES || self.writers.is_limited()).then(now)
@@ -218,7 +220,7 @@ impl Emulator {
         });
     }
 
-    /// The time between two readings of the clock, and what one of them takes itself.
+    /// The time between two readings of the clock, and the time of one reading.
     #[inline]
     fn took(&self, start: u64, end: u64) -> u64 {
         end.saturating_sub(start) + self.clock_ticks
@@ -256,7 +258,7 @@ impl Emulator {
         let begin = now();
         std::thread::sleep(Duration::from_nanos((wait as f64 / ticks_per_ns()) as u64));
         let left = unslept - (now() - begin) as i64;
-        // Whoever was kept from its core for long has not slept for what comes then.
+        // A thread that was kept from its core for long has not slept for its next accesses.
         UNSLEPT.set(left.max(-2 * self.nap_ticks as i64));
     }
 
@@ -329,8 +331,8 @@ fn ticks_per_ns() -> f64 {
     })
 }
 
-/// Ticks that a line takes outside of what its fence sees: to issue the store and the flush, and to count them. Measured
-/// once, on memory as fast as what is emulated here lies on.
+/// Ticks that a line takes and its fence does not see: to issue the store and the flush, and to count them.
+/// Measured once, in DRAM.
 fn unseen_ticks() -> u64 {
     static TICKS: OnceLock<u64> = OnceLock::new();
     *TICKS.get_or_init(|| {

@@ -1,4 +1,4 @@
-//! Bus errors on mapped memory become results.
+//! Bus errors on mapped PM become results.
 //!
 //! The kernel sends SIGBUS when a mapped page cannot be had: the file was cut shorter, its file system is full, or the
 //! hardware found the page damaged. There are three kinds, and the signal's code tells them apart:
@@ -6,12 +6,12 @@
 //! - An access failed. The handler looks whether the processor was inside one of the routines of [`super::asm`]; if so,
 //!   that routine returns the address, and the access becomes an error. Any other access goes to the handler that was
 //!   there before.
-//! - The kernel found a page damaged that this process has mapped, and no access of it failed yet (`BUS_MCEERR_AO`). The
-//!   page is noted ([`noted`]). The interrupted instruction goes on, also inside a routine of ours.
+//! - The kernel found a page damaged that this process has mapped, and no access of it failed yet (`BUS_MCEERR_AO`).
+//!   The page is noted ([`noted`]). The interrupted instruction goes on, also inside a routine of ours.
 //! - Another process sent the signal with kill(2). It says nothing of a page and is dropped.
 //!
-//! The last two never reach the handler before ours: that of the Rust runtime takes itself away, and ours with it, for any
-//! bus error that it does not know.
+//! The last two never reach the handler before ours: that of the Rust runtime takes itself away, and ours with it,
+//! for any bus error that it does not know.
 
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
@@ -34,8 +34,8 @@ const ADDRESS_LSB_OFFSET: usize = 24;
 const NOTED: usize = 64;
 const PAGE_SHIFT: u32 = 12;
 
-/// The damaged pages that the kernel told of: the address of each, and in its low bits the power of two that is its size.
-/// 0 is a free place.
+/// The damaged pages that the kernel told of: the address of each, and in its low bits the power of two that is its
+/// size. 0 is a free place.
 static PAGES: [AtomicU64; NOTED] = [const { AtomicU64::new(0) }; NOTED];
 static NEXT_PAGE: AtomicUsize = AtomicUsize::new(0);
 
@@ -144,7 +144,7 @@ fn exit_of(rip: usize) -> Option<usize> {
     }
 }
 
-/// Does what would have happened without us to an access that is not ours.
+/// Passes an access that is not ours on to the previous handler.
 fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     let previous = PREVIOUS.get();
     let handler = previous.map_or(libc::SIG_DFL, |action| action.sa_sigaction);

@@ -1,9 +1,9 @@
 //! Writing over media errors.
 //!
-//! A page with a media error is out of the mapping: stores to it fail as loads do. The kernel clears the error when all of
-//! the page is written by write(2) to the file or the block device; a devdax device has no write(2), and its errors are
-//! cleared from outside (ndctl). So a copy, or zeros, that cover whole blocks go on over errors in them. A store to a
-//! part of such a block fails, because nothing could say what the rest of it was.
+//! A page with a media error is out of the mapping: stores to it fail as loads do. The kernel clears the error when
+//! all of the page is written by write(2) to the file or the block device; a devdax device has no write(2), and its
+//! errors are cleared from outside (ndctl). So a copy, or zeros, that cover whole blocks go on over errors in them. A
+//! store to a part of such a block fails, because nothing could say what the rest of it was.
 
 use nacre_engine::{BLOCK_SIZE, Error, Kind, Result};
 
@@ -14,7 +14,7 @@ use crate::token::Flushed;
 const BLOCK: usize = BLOCK_SIZE as usize;
 
 impl RealPm {
-    /// Copies what met a media error, block by block.
+    /// Copies bytes that met a media error, block by block.
     #[cold]
     #[inline(never)]
     pub(super) fn copy_over_errors(&self, offset: u64, bytes: &[u8], error: Error) -> Result<Flushed> {
@@ -60,7 +60,7 @@ impl RealPm {
         Ok(flushed)
     }
 
-    /// Writes a whole block past its media error; `error` is what there is where that does not help.
+    /// Writes a whole block past its media error; `error` is returned if that does not help.
     fn rewrite(&self, offset: u64, block: &[u8], error: Error) -> Result<Flushed> {
         if let Some(device) = &self.device
             && let Err(advice) = device.write_block(offset, block)

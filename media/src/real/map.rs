@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
-/// Huge pages map only what has the same alignment in memory and in the file.
+/// Huge pages need the same alignment of the address and of the offset in the file.
 const HUGE_PAGE: u64 = 2 << 20;
 /// Bytes that are prefaulted between two looks at the request to stop: about a millisecond of work.
 const PREFAULT_STEP: u64 = 4 << 20;
@@ -27,7 +27,7 @@ pub(super) enum Sharing {
     Private,
 }
 
-/// Mapped memory. It does not survive into a forked child and is left out of core dumps.
+/// A mapping. It does not survive into a forked child and is left out of core dumps.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     base: NonNull<u8>,
@@ -35,7 +35,7 @@ pub(crate) struct Mapping {
     /// The address range that was reserved to get an aligned base, base and length.
     reserved: (usize, usize),
     writable: bool,
-    /// Of a file that keeps what it has.
+    /// Of a file that stays unchanged.
     is_private: bool,
 }
 
@@ -68,7 +68,7 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// Maps `len` bytes of memory of this process.
+    /// Maps `len` bytes of DRAM of this process.
     pub(crate) fn anonymous(len: u64) -> Result<Mapping, Errno> {
         Mapping::reserve(len, HUGE_PAGE, true, |at, protection| {
             // SAFETY: the address range was reserved by us just now and nothing else lives there.
@@ -76,8 +76,8 @@ impl Mapping {
         })
     }
 
-    /// Reserves addresses and has them mapped. Where that fails, they stay reserved: the kernel may have taken away what was
-    /// there before, and another thread may have been given a part of them.
+    /// Reserves addresses and has them mapped. If that fails, they stay reserved: the kernel may have removed the
+    /// reservation, and another thread may have been given a part of them.
     fn reserve(
         len: u64,
         align: u64,
@@ -112,12 +112,13 @@ impl Mapping {
         self.base
     }
 
-    /// The memory of `offset..offset + len`, whole pages of an [anonymous](Mapping::anonymous) mapping, is the kernel's again;
-    /// they read as zeros after that. Where it refuses, they stay as they are.
+    /// Returns the DRAM of `offset..offset + len` to the kernel; these are whole pages of an
+    /// [anonymous](Mapping::anonymous) mapping. They read as zeros after that. If the kernel refuses, they stay as
+    /// they are.
     ///
     /// # Safety
     ///
-    /// Nobody has a reference to these bytes.
+    /// No reference to these bytes exists.
     pub(crate) unsafe fn discard(&self, offset: u64, len: u64) {
         assert!(offset.checked_add(len).is_some_and(|end| end <= self.len));
         // SAFETY: the range is inside the mapping, which is ours for as long as we live; the caller vouches for its bytes.
@@ -155,8 +156,8 @@ fn protection(writable: bool) -> ProtFlags {
     if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ }
 }
 
-/// Whether the first `len` bytes of a file can be mapped in this manner. Asked at an address of the kernel's choice: a
-/// refusal at a fixed one may come after what was mapped there is gone.
+/// Whether the first `len` bytes of a file can be mapped in this manner. It is tried at an address of the kernel's
+/// choice: at a fixed address, the kernel may remove the old mapping before it refuses.
 fn probe(fd: BorrowedFd<'_>, len: u64, protection: ProtFlags, flags: MapFlags) -> Result<(), Errno> {
     // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists, and nobody else knows it.
     unsafe {

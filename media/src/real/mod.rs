@@ -1,9 +1,9 @@
 //! Persistent memory that is mapped into the process.
 //!
-//! [`RealPm`] maps a devdax device, a file on an fsdax mount, a plain file or a block device, locks it against a second
-//! owner and says what it [promises](Promise). Every access to the mapping goes through the routines of `asm`, which
-//! survive a bus error; no reference into the memory exists. An owner that forks to go to the background must do so
-//! before it opens: the mapping and the lock stay with the process that made them.
+//! [`RealPm`] maps a devdax device, a file on an fsdax mount, a plain file or a block device. It locks the device
+//! against a second owner and knows its [persistence domain](Promise). Every access to the mapping goes through the
+//! routines of `asm`, which survive a bus error; no reference into the mapping exists. An owner that forks to go to
+//! the background must do so before it opens: the mapping and the lock stay with the process that made them.
 
 mod asm;
 mod bandwidth;
@@ -40,16 +40,16 @@ use sysfs::Sysfs;
 pub struct PmOptions {
     /// Only loads are allowed; other readers may open it, too.
     pub read_only: bool,
-    /// Stores are allowed and stay in DRAM: a page that is stored to is copied there, and the device keeps what it has. It is
-    /// opened to read. [`Unsupported`](Kind::Unsupported) for devdax, which cannot be mapped so.
+    /// Stores are allowed and stay in DRAM: a page that is stored to is copied there, and the device stays unchanged.
+    /// The device is opened to read. [`Unsupported`](Kind::Unsupported) for devdax, which cannot be mapped so.
     pub private: bool,
-    /// What the device must promise; less is refused.
+    /// The least persistence domain that the device must have; less is refused.
     pub require: Promise,
     /// All space of a file is allocated when it is made or opened for writing, so that no store finds its file system
     /// full. Without it a file may be sparse, for devices larger than the disk below; such a store is then a
     /// [`Media`](Kind::Media) error.
     pub allocate: bool,
-    /// The memory to emulate; counts stores, flushes and fences, too.
+    /// The PM to emulate; counts stores, flushes and fences, too.
     pub emulation: Option<Emulation>,
 }
 
@@ -89,8 +89,8 @@ unsafe impl Sync for RealPm {}
 impl RealPm {
     /// Maps the device at `path`.
     ///
-    /// Errors: [`Busy`](Kind::Busy) when another process owns it, [`Unsupported`](Kind::Unsupported) when it is no
-    /// memory or promises less than the options require.
+    /// Errors: [`Busy`](Kind::Busy) when another process owns it, [`Unsupported`](Kind::Unsupported) when it cannot
+    /// be mapped or has a smaller persistence domain than the options require.
     pub fn open(path: impl AsRef<Path>, options: &PmOptions) -> Result<RealPm> {
         let is_only_read = options.read_only || options.private;
         let device = Device::open(path.as_ref(), is_only_read)?;
@@ -108,7 +108,7 @@ impl RealPm {
         })
     }
 
-    /// Memory of this process that nothing survives: for tests and measurements.
+    /// DRAM of this process that nothing survives: for tests and measurements.
     pub fn in_memory(len: u64) -> Result<RealPm> {
         let mapping = Mapping::anonymous(len).map_err(|errno| map_error("memory", errno))?;
         RealPm::over(mapping, len, Sharing::Anonymous, true, None)
@@ -207,12 +207,12 @@ impl RealPm {
         self.emulator = Some(Box::new(Emulator::new(emulation)));
     }
 
-    /// What is emulated.
+    /// The PM that is emulated.
     pub fn emulation(&self) -> Option<&Emulation> {
         self.emulator.as_deref().map(Emulator::emulation)
     }
 
-    /// What was done since it was opened; counted only while something is emulated (`dram` has no delay).
+    /// Counters since it was opened; only while something is emulated (`dram` has no delay).
     pub fn counters(&self) -> Option<Counters> {
         self.emulator.as_deref().map(Emulator::counters)
     }
@@ -222,12 +222,12 @@ impl RealPm {
         self.device.as_ref().map_or("memory", |device| &device.name)
     }
 
-    /// What kind of device it is; `None` for memory of the process.
+    /// The kind of the device; `None` for DRAM of the process.
     pub fn kind(&self) -> Option<DeviceKind> {
         self.device.as_ref().map(|device| device.kind)
     }
 
-    /// True when stores stay in DRAM, and the device keeps what it has.
+    /// True when stores stay in DRAM, and the device stays unchanged.
     pub fn is_private(&self) -> bool {
         self.sharing == Sharing::Private
     }
@@ -311,7 +311,7 @@ impl RealPm {
         ))
     }
 
-    /// Stores and starts writing back, for what does not fill a line.
+    /// Stores and starts writing back, for bytes that do not fill a line.
     fn store_and_flush(&self, to: *mut u8, offset: u64, bytes: &[u8]) -> Result<()> {
         // SAFETY: the caller has checked that the bytes lie in the writable mapping.
         let outcome = unsafe { asm::nacre_pm_store(to, bytes.as_ptr(), bytes.len()) };
@@ -410,7 +410,7 @@ impl RealPm {
         }
     }
 
-    /// The time at which an access begins, when somebody wants to know.
+    /// The time at which an access begins; 0 unless something is emulated.
     #[inline]
     fn start(&self) -> u64 {
         if self.emulator.is_some() { emulator::now() } else { 0 }

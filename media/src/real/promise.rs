@@ -1,16 +1,16 @@
-//! What a device promises about what was fenced.
+//! The persistence domain of a device: the failures that fenced data survives.
 
 use std::fmt;
 use std::str::FromStr;
 
 use nacre_engine::{Error, Kind};
 
-/// Against what the bytes that were fenced are safe.
+/// The failure that fenced bytes survive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Promise {
-    /// Against nothing: memory of this process.
+    /// None: DRAM of this process.
     None,
-    /// Against the death of the process, on a device that was slowed down to behave like persistent memory.
+    /// The death of the process, on a device that was slowed down to behave like persistent memory.
     Emulated,
     /// Against the death of the process; a power failure or a crash of the kernel may lose or mix anything.
     ProcessDeath,

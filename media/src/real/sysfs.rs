@@ -14,7 +14,7 @@ use crate::device::{Device, DeviceKind, parse_number};
 
 /// Devices that stand on others, below each other.
 const MAX_DEPTH: u32 = 8;
-/// The unit of lists of bad blocks, whatever the device has.
+/// The unit of lists of bad blocks, independent of the device.
 const SECTOR: u64 = 512;
 
 /// Sysfs, or a tree like it.
@@ -32,8 +32,8 @@ impl Sysfs {
         Sysfs { root: root.canonicalize().unwrap_or_else(|_| root.to_owned()) }
     }
 
-    /// Whether what was flushed and fenced on a device survives a power failure, as far as the kernel says; else why not.
-    /// Only of what is mapped without the page cache.
+    /// Whether the device keeps fenced data over a power failure, as far as the kernel says; otherwise the reason why
+    /// not. Only for mappings without the page cache.
     pub(super) fn keeps(&self, device: &Device) -> Result<(), String> {
         let Ok(metadata) = device.file.metadata() else { return Err(NOTHING_SAID.to_owned()) };
         match device.kind {
@@ -117,7 +117,7 @@ impl Sysfs {
 
 const NOTHING_SAID: &str = "the kernel does not say which memory is behind it";
 
-/// Whether a region keeps what was fenced.
+/// Whether a region keeps fenced data.
 fn region_keeps(region: &Path) -> Result<(), String> {
     let bus = region.parent().unwrap_or(region);
     let mut drivers = bus.ancestors().filter_map(|dir| fs::read_link(dir.join("driver")).ok());
@@ -143,7 +143,7 @@ fn region_keeps(region: &Path) -> Result<(), String> {
     }
 }
 
-/// A list of bad blocks, of a device that begins at `base` in what the list is of.
+/// A list of bad blocks. The device begins at byte `base` of the region or disk that the list covers.
 fn ranges(list: &str, base: u64, len: u64) -> Vec<Range<u64>> {
     let range = |line: &str| {
         let (first, count) = line.trim().split_once(' ')?;

@@ -1,15 +1,15 @@
 //! Simulated persistent memory.
 //!
-//! For the running code it behaves like memory: a load sees every store before it. While it records, it also writes
-//! down every store, flush and fence in the order in which they took effect; [`crate::crash`] replays such a
-//! [`Trace`] and makes every image that a crash may leave.
+//! For the running code it behaves like PM: a load sees every store before it. While it records, it also notes every
+//! store, flush and fence in the order in which they took effect. [`crate::crash`] replays such a [`Trace`] and makes
+//! every image that a crash may leave.
 //!
-//! The memory is made of atomic words, so that threads may race on it without unsafe code; a store of part of a word
-//! merges into it. One lock orders the trace; when nothing is recorded no lock is taken. Where a test tries out
-//! interleavings, another thread may come before each access and in the middle of a long one.
+//! The simulated memory is made of atomic words, so that threads may race on it without unsafe code; a store of part
+//! of a word merges into it. One lock orders the trace; when nothing is recorded no lock is taken. Where a test tries
+//! out interleavings, another thread may come before each access and in the middle of a long one.
 //!
-//! Behind the memory there may be disks ([`SimPm::with_disks`]), which a [`SimDisk`](crate::block::SimDisk) accesses:
-//! what happens to them is in the same trace, and their bytes are in the same images.
+//! There may be disks behind it ([`SimPm::with_disks`]), which a [`SimDisk`](crate::block::SimDisk) accesses. Their
+//! accesses are in the same trace, and their bytes are in the same images.
 
 mod trace;
 
@@ -37,7 +37,7 @@ pub type FenceHook = Box<dyn Fn() + Send + Sync>;
 /// Simulated persistent memory; see the [module](self).
 pub struct SimPm {
     words: Box<[AtomicU64]>,
-    /// Bytes of the memory.
+    /// Bytes of the PM, without the disks.
     len: u64,
     /// First byte and size of each disk behind it.
     disks: Vec<(u64, u64)>,
@@ -45,7 +45,7 @@ pub struct SimPm {
     total: u64,
     /// One bit for each block that was stored to since the last [`SimPm::load`].
     touched: Box<[AtomicU64]>,
-    /// What was loaded last.
+    /// The image that was loaded last.
     loaded: Mutex<Option<Image>>,
     recording: AtomicBool,
     recorder: Mutex<Recorder>,
@@ -65,30 +65,31 @@ pub struct SimPm {
 }
 
 impl SimPm {
-    /// Memory of `len` zero bytes. `len` must be a multiple of 64.
+    /// Simulated memory of `len` zero bytes. `len` must be a multiple of 64.
     pub fn new(len: u64) -> SimPm {
         assert!(len.is_multiple_of(LINE_SIZE), "the size is a multiple of a line");
         let words = (0..len / 8).map(|_| AtomicU64::new(0)).collect();
         SimPm::from_words(words)
     }
 
-    /// Memory with these bytes. Their number must be a multiple of 64.
+    /// Simulated memory with these bytes. Their number must be a multiple of 64.
     pub fn from_image(image: &[u8]) -> SimPm {
         assert!((image.len() as u64).is_multiple_of(LINE_SIZE), "the size is a multiple of a line");
         SimPm::from_words(image.chunks_exact(8).map(|chunk| AtomicU64::new(word(chunk))).collect())
     }
 
-    /// Memory of `len` zero bytes, and disks of these sizes, all of zeros. All sizes must be multiples of 4096.
+    /// Simulated memory of `len` zero bytes, and disks of these sizes, all of zeros. All sizes must be multiples of
+    /// 4096.
     pub fn with_disks(len: u64, disks: &[u64]) -> SimPm {
         SimPm::new(len + disks.iter().sum::<u64>()).cut(len, disks)
     }
 
-    /// The same with these bytes: those of the memory, and behind them those of each disk.
+    /// The same with these bytes: those of the PM, and behind them those of each disk.
     pub fn from_image_with_disks(image: &[u8], disks: &[u64]) -> SimPm {
         SimPm::from_image(image).cut(image.len() as u64 - disks.iter().sum::<u64>(), disks)
     }
 
-    /// Its first `len` bytes are the memory, and disks of these sizes follow.
+    /// Makes the first `len` bytes the PM; disks of these sizes follow.
     fn cut(self, len: u64, disks: &[u64]) -> SimPm {
         let whole = std::iter::once(&len).chain(disks).all(|size| size.is_multiple_of(BLOCK_SIZE));
         assert!(whole, "sizes are multiples of a block");
@@ -124,7 +125,7 @@ impl SimPm {
         }
     }
 
-    /// First byte, behind the memory, and size of a disk.
+    /// First byte, behind the PM, and size of a disk.
     pub(crate) fn disk(&self, number: usize) -> (u64, u64) {
         self.disks[number]
     }
@@ -139,7 +140,7 @@ impl SimPm {
 
     pub(crate) fn disk_write(&self, offset: u64, bytes: &[u8], site: Site) {
         point();
-        // What is written can be read again.
+        // Written lines can be read again.
         if self.has_poison.load(Ordering::Acquire) {
             let lines = offset / LINE_SIZE..(offset + bytes.len() as u64) / LINE_SIZE;
             self.poisoned().retain(|line| !lines.contains(line));
@@ -168,7 +169,7 @@ impl SimPm {
         });
     }
 
-    /// Records what ends a wait, unless nothing is recorded or the defect skips it.
+    /// Records the end of a wait, unless nothing is recorded or the defect skips it.
     fn record_fence(&self, site: Site, event: impl FnOnce() -> Event) {
         if !self.is_recording() {
             return;
@@ -216,8 +217,8 @@ impl SimPm {
         }
     }
 
-    /// Makes the lines of a range inaccessible, as an uncorrectable error of the hardware does: loads and stores are errors.
-    /// A block of 4096 bytes that is written as a whole past the cache is good again.
+    /// Makes the lines of a range inaccessible, as an uncorrectable error of the hardware does: loads and stores are
+    /// errors. A block of 4096 bytes that is written as a whole past the cache is good again.
     pub fn poison(&self, offset: u64, len: u64) {
         self.check(offset, len).expect("inside the memory");
         self.poison_anywhere(offset, len);
@@ -287,14 +288,14 @@ impl SimPm {
         self.recording.store(true, Ordering::SeqCst);
     }
 
-    /// Stops recording and returns what was recorded. No other thread may be storing, or its stores are in part
+    /// Stops recording and returns the trace. No other thread may be storing; otherwise its stores are in part
     /// outside the trace.
     pub fn stop_recording(&self) -> Trace {
         self.recording.store(false, Ordering::SeqCst);
         std::mem::take(&mut self.recorder().trace)
     }
 
-    /// Takes what was recorded so far, and goes on recording.
+    /// Takes the trace so far, and goes on recording.
     pub fn take_trace(&self) -> Trace {
         std::mem::take(&mut self.recorder().trace)
     }
@@ -311,7 +312,7 @@ impl SimPm {
         self.words.iter().flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes()).collect()
     }
 
-    /// What the running code sees, as a relative of the image that was loaded last.
+    /// The content that the running code sees, as a relative of the image that was loaded last.
     pub fn image(&self) -> Image {
         let loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(mut image) = loaded.clone() else { return Image::from(self.snapshot()) };
@@ -328,8 +329,8 @@ impl SimPm {
         image
     }
 
-    /// Makes the bytes equal to `image`. That is cheap when the image that was loaded before is a relative of this one:
-    /// only what differs, and what was stored to since, is copied.
+    /// Makes the bytes equal to `image`. That is cheap when the image that was loaded before is a relative of this
+    /// one: only blocks that differ, or were stored to since, are copied.
     pub fn load(&self, image: &Image) {
         assert_eq!(image.len(), self.total, "an image of this memory");
         let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! What happened to simulated memory, written down.
+//! A record of the accesses to simulated memory.
 
 use std::fmt;
 use std::panic::Location;
@@ -15,17 +15,16 @@ pub enum StoreKind {
 /// The place in the source that stored, flushed or fenced.
 pub type Site = &'static Location<'static>;
 
-/// One thing that happened to the memory. Threads are numbered in the order in which they first touched any
-/// simulated memory.
+/// One event of simulated memory. Threads are numbered in the order in which they first touched any simulated memory.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Event {
     /// Bytes were stored. A non-temporal store consists of whole aligned words.
     Store {
-        /// Who stored.
+        /// The thread that stored.
         thread: u32,
         /// Where.
         offset: u64,
-        /// What.
+        /// The bytes.
         bytes: Box<[u8]>,
         /// How.
         kind: StoreKind,
@@ -34,7 +33,7 @@ pub enum Event {
     },
     /// The lines that hold a range started on their way to media.
     Flush {
-        /// Who flushed.
+        /// The thread that flushed.
         thread: u32,
         /// First byte of the range.
         offset: u64,
@@ -43,29 +42,29 @@ pub enum Event {
         /// By which line of the program.
         site: Site,
     },
-    /// What this thread flushed or stored non-temporally became durable.
+    /// Flushed lines and non-temporal stores of this thread became durable.
     Fence {
-        /// Who waited.
+        /// The thread that waited.
         thread: u32,
         /// By which line of the program.
         site: Site,
     },
     /// Bytes were written to a disk: whole sectors, each of which lands or not.
     DiskWrite {
-        /// Who wrote.
+        /// The thread that wrote.
         thread: u32,
-        /// Where, counted from the first byte of the memory.
+        /// The offset, counted from the first byte of the simulated memory.
         offset: u64,
-        /// What.
+        /// The bytes.
         bytes: Box<[u8]>,
         /// By which line of the program.
         site: Site,
     },
-    /// What anybody had written to a disk became durable.
+    /// All earlier writes to a disk became durable.
     DiskFlush {
-        /// Who waited.
+        /// The thread that waited.
         thread: u32,
-        /// The first byte of the disk, counted from that of the memory.
+        /// The first byte of the disk, counted from that of the simulated memory.
         offset: u64,
         /// The size of the disk.
         len: u64,
@@ -97,7 +96,7 @@ impl fmt::Debug for Event {
     }
 }
 
-/// What happened, in the order in which it took effect.
+/// The events in the order in which they took effect.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Trace {
     /// The events, the oldest first.
@@ -127,7 +126,7 @@ pub enum Defect {
     SkipFenceAt(Site),
 }
 
-/// Writes it down, and leaves out what the defect says.
+/// Records the trace, without the events that the defect suppresses.
 #[derive(Debug, Default)]
 pub(super) struct Recorder {
     pub(super) trace: Trace,

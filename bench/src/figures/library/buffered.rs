@@ -1,6 +1,7 @@
-//! The write buffer: what a write into DRAM costs beside tmpfs, and what the buffer costs who does not need it.
+//! The write buffer: the cost of a write into DRAM compared with tmpfs, and the cost of the buffer for work that does
+//! not need it.
 //!
-//! Where writes are to be buffered, memory is emulated at 200 ns a line: on memory as fast as DRAM they are not.
+//! Where writes are to be buffered, PM is emulated at 200 ns a line: on PM as fast as DRAM they are not.
 
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
@@ -18,7 +19,7 @@ use crate::figures::rows;
 use crate::figures::work::{BLOCK, buffer, offsets};
 
 const MEBIBYTE: usize = 1 << 20;
-/// What the emulator is told.
+/// The parameters of the emulator.
 const SLOW: &str = "latency=200,bandwidth=1G";
 
 const OVERWRITE: &str = "cache.overwrite-4k";
@@ -89,7 +90,7 @@ impl Side {
     }
 }
 
-/// What is done with one block at an offset.
+/// An operation on one block at an offset.
 type Act<'a> = &'a dyn Fn(u64);
 
 /// Both sides at the same random offsets of files of `size` bytes.
@@ -124,7 +125,7 @@ fn overwrite(context: &Context, row: &str, size: u64) -> Outcome {
     context.report(Figure::compared(rows::find(row), &pairs))
 }
 
-/// Reads of what is not in DRAM, and of what is, beside the same layout without a buffer.
+/// Reads of data that is not in DRAM, and of data that is, compared with the same layout without a buffer.
 fn reads(context: &Context) -> Outcome {
     let place = context.place.tmpfs("pm", false)?;
     let size = context.sizes.small_file;
@@ -155,7 +156,7 @@ fn beside_reads(context: &Context, ours: &File, peer: &File) -> Pairs {
     beside(context, size, &|offset| read(ours, offset), &|offset| read(peer, offset))
 }
 
-/// The default preset on memory as fast as DRAM, where it has nothing to buffer, beside its layout alone.
+/// The default preset on PM as fast as DRAM, where it has nothing to buffer, compared with its layout alone.
 fn defaults(context: &Context) -> Outcome {
     let place = context.place.tmpfs("pm", false)?;
     let size = context.sizes.small_file;

@@ -28,7 +28,7 @@ const THREADED: [&str; 2] = ["overwrite-4k.2threads", "read-4k.2threads"];
 /// Rows of the plain variant alone.
 const PLAIN: [&str; 3] = [AGED, THREADED[0], THREADED[1]];
 
-/// On what the rows run.
+/// The file that the rows run on, and its tmpfs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Variant {
     /// The large file, plain tmpfs.

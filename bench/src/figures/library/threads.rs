@@ -1,4 +1,4 @@
-//! What a second thread adds.
+//! The gain of a second thread.
 //!
 //! In each round both sides run their batch with two threads, then with one; the figure is the work of two threads in a time over that of one. tmpfs is measured likewise, and so is bare
 //! computation: where that does not gain two, the machine had no second core to give.
@@ -30,9 +30,9 @@ const SIDES: usize = 3;
 
 /// One side.
 struct Work<'a> {
-    /// What a thread does in a round; inside the time.
+    /// A thread's work in a round; inside the time.
     run: &'a (dyn Fn(usize, u64) + Sync),
-    /// What is undone after a thread's batch; outside the time.
+    /// Undoes a thread's batch; outside the time.
     undo: &'a dyn Fn(usize, u64),
 }
 
@@ -69,13 +69,13 @@ impl Gain {
     }
 }
 
-/// Two threads that start together: this one and a second, which sleeps between the batches. Each keeps to a core of its
-/// own meanwhile: on a busy machine the scheduler leaves them on one for longer than a batch, and what would be measured
-/// is the scheduler.
+/// Two threads that start together: this one and a second, which sleeps between the batches. Each keeps to a core of
+/// its own meanwhile. On a busy machine the scheduler would otherwise leave them on one for longer than a batch, and
+/// the scheduler would be measured.
 struct Team {
     /// Counts batches in which the second thread works; [`END`] sends it home.
     call: AtomicU64,
-    /// The last call that it has heard, and the last that it has finished.
+    /// The last call that it has received, and the last that it has finished.
     heard: AtomicU64,
     done: AtomicU64,
     round: AtomicU64,
@@ -88,7 +88,7 @@ struct Team {
 struct Span {
     begin: Instant,
     end: Instant,
-    /// The scheduler ran somebody else meanwhile.
+    /// The scheduler ran another process meanwhile.
     disturbed: bool,
 }
 
@@ -115,7 +115,8 @@ impl Drop for EndOnPanic {
     }
 }
 
-/// Waits for what takes microseconds. A loop with `pause` would do on bare metal; a hypervisor takes the core away for it.
+/// Waits for an event that takes microseconds. A loop with `pause` would do on bare metal; a hypervisor takes the core
+/// away for it.
 fn wait_for(condition: impl Fn() -> bool) {
     while !condition() {
         std::thread::yield_now();
@@ -240,7 +241,7 @@ fn report(context: &Context, row: &str, [mut ours, mut peer, mut bare]: [Gain; S
     context.report(figure.note(note))
 }
 
-/// Who else does work in each round.
+/// The other sides that work in each round.
 const BESIDE: [Side; 4] = [
     Side { name: "peer:tmpfs, two threads", about: "tmpfs", pays: Pays::Kernel },
     Side { name: "peer:tmpfs, one thread", about: "tmpfs", pays: Pays::Kernel },

@@ -1,8 +1,8 @@
 //! A FUSE server that does nothing: the peer of the mount.
 //!
-//! It asks the kernel for what nacre's server asks for, mounts with the same options and as many threads, and answers
-//! everything at once from nothing: the root directory, and one file with a fixed size; names that are made are given
-//! out and forgotten. What a mount costs beside it is what nacre costs.
+//! It asks the kernel for the same capabilities as nacre's server, mounts with the same options and as many threads,
+//! and answers everything at once from nothing. It has the root directory, and one file with a fixed size; names that
+//! are made are given out and forgotten. The further cost of a mount of nacre is nacre's own.
 
 use std::ffi::{CString, OsStr};
 use std::fs::{self, File};
@@ -80,7 +80,7 @@ impl Empty {
 impl Filesystem for Empty {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
         for flag in WANTED {
-            // What the kernel does not have, neither side has.
+            // A capability that the kernel lacks is missing on both sides.
             let _ = config.add_capabilities(flag);
         }
         let _ = config.set_max_write(MAX_IO);

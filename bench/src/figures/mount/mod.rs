@@ -1,7 +1,8 @@
 //! A mount beside a FUSE server that does nothing, and its page cache beside tmpfs.
 //!
-//! The two servers run all the time. Each row is measured twice: with client and servers on one core, so that what is
-//! compared is the work of the servers and not where the scheduler happens to wake them; and as they come, for the note.
+//! The two servers run all the time. Each row is measured twice. Once client and servers are on one core, so that the
+//! work of the servers is compared and not where the scheduler happens to wake them. Once they run as they come, for
+//! the note.
 
 mod empty;
 
@@ -55,7 +56,7 @@ struct Mounted {
     /// The file, through the page cache and past it.
     file: OwnedFd,
     direct: OwnedFd,
-    // Dropped after what is open on it.
+    // Dropped after the files that are open on it.
     server: Server,
 }
 

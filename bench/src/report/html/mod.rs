@@ -1,8 +1,8 @@
 //! One page with everything: charts, tables, the machine, and how to repeat each chart.
 //!
-//! The page is one file, without scripts, and its own policy forbids it to load anything. Light and dark colours, and those
-//! for paper, are the style's; each chart has a title, a description and a table. [`view`] says what stands where,
-//! `templates/report.html` how it looks, [`chart`] draws.
+//! The page is one file, without scripts, and its own policy forbids it to load anything. Light and dark colours, and
+//! those for paper, are the style's; each chart has a title, a description and a table. [`view`] makes the content,
+//! `templates/report.html` the layout, [`chart`] the drawings.
 
 mod chart;
 mod number;

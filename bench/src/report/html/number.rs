@@ -24,7 +24,7 @@ pub(super) fn short(value: f64) -> String {
 /// A value beside an axis: without zeros that say nothing.
 pub(super) fn tick(value: f64, unit: &str) -> String {
     let scaled = |factor: f64, suffix: &str| {
-        // Twelve digits hide what binary fractions leave over.
+        // Twelve digits hide the errors of binary fractions.
         let rounded = format!("{:.6}", value / factor);
         let digits = if rounded.contains('.') {
             rounded.trim_end_matches('0').trim_end_matches('.')

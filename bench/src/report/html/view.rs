@@ -1,4 +1,4 @@
-//! What stands on the page: all words and numbers as they are shown. Templates escape them.
+//! The content of the page: all words and numbers as they are shown. Templates escape them.
 
 use askama::Template;
 use nacre_engine::size;
@@ -285,7 +285,7 @@ fn row(experiment: &Experiment, series: &Series, point: &Point) -> Row {
     }
 }
 
-/// The chart in a few sentences, for who cannot see it.
+/// The chart in a few sentences, for readers that cannot see it.
 fn described(experiment: &Experiment, sweep: bool) -> String {
     let unit = &experiment.metric.unit;
     let kind = if sweep { "Lines" } else { "Bars" };

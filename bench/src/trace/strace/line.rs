@@ -10,14 +10,14 @@ use std::path::{Path, PathBuf};
 pub(super) struct Call<'a> {
     pub(super) name: &'a str,
     pub(super) args: Vec<&'a str>,
-    /// What it returned; -1 where it failed, none where it did not return.
+    /// Its return value; -1 where it failed, none where it did not return.
     pub(super) result: Option<i64>,
     /// The path behind a descriptor that it returned.
     pub(super) result_path: Option<PathBuf>,
     pub(super) error: &'a str,
 }
 
-/// What a line tells.
+/// The content of a line.
 #[derive(Debug)]
 pub(super) enum Line {
     /// A call ended: when it began in microseconds, and its text.
@@ -64,7 +64,7 @@ impl Lines {
         }
         if text.starts_with("<... ") {
             let (_, end) = text.split_once(" resumed>")?;
-            // What began before strace did has no beginning.
+            // A call that began before strace did has no beginning.
             let Some((micros, begin)) = self.begun.remove(&pid) else { return Some(Line::Nothing) };
             return Some(Line::Call { pid, micros, text: begin + end });
         }
@@ -89,7 +89,7 @@ pub(super) fn call(text: &str) -> Option<Call<'_>> {
     Some(Call { name, args, result, result_path, error })
 }
 
-/// Splits at the commas that are in no brackets and no text, up to the closing bracket; what follows it is the rest.
+/// Splits at the commas that are in no brackets and no text, up to the closing bracket; the text after it is the rest.
 fn arguments(text: &str) -> Option<(Vec<&str>, &str)> {
     let bytes = text.as_bytes();
     let (mut args, mut depth, mut begin, mut at) = (Vec::new(), 0, 0, 0);
@@ -101,7 +101,7 @@ fn arguments(text: &str) -> Option<(Vec<&str>, &str)> {
                     at += if bytes[at] == b'\\' { 2 } else { 1 };
                 }
             }
-            // A path behind a descriptor; strace escapes what would end it.
+            // A path behind a descriptor; strace escapes characters that would end it.
             b'<' if at > 0 && bytes.get(at + 1) != Some(&b'<') && bytes[at - 1] != b' ' => {
                 at += text[at..].find('>')?;
             }

@@ -1,9 +1,9 @@
 //! From the output of `strace -f -ttt -y`.
 //!
-//! What a descriptor means follows from the calls: opens, duplicates, forks and exits are followed, so that a read gets
-//! its offset. A process is a thread of the trace; the number of one that ended goes to the next that begins. A seek from
-//! the end asks for the size. Calls outside the directory are left out, and calls that the format does not have are
-//! counted.
+//! The meaning of a descriptor follows from the calls: opens, duplicates, forks and exits are followed, so that a read
+//! gets its offset. A process is a thread of the trace; the number of one that ended goes to the next that begins. A
+//! seek from the end asks for the size. Calls outside the directory are left out, and calls that the format does not
+//! have are counted.
 
 mod line;
 mod names;
@@ -19,7 +19,7 @@ use super::format::{THREADS, What};
 use crate::target::Open;
 use line::{Call, Line, Lines, call, descriptor, field, join, quoted};
 
-/// Something that was opened, under whatever numbers.
+/// Something that was opened, under any numbers.
 #[derive(Debug)]
 struct Description {
     what: Object,
@@ -46,7 +46,7 @@ struct Process {
     thread: u32,
 }
 
-/// Converts it. Only what happened in `under`, an absolute path, is in the trace.
+/// Converts it. Only calls in `under`, an absolute path, are in the trace.
 pub fn convert(text: &str, under: &Path) -> Result<Converted, String> {
     let mut converter = Converter {
         builder: Builder::default(),
@@ -126,7 +126,7 @@ impl Converter {
         if let Some(slot) = self.threads.iter_mut().find(|slot| **slot == Some(pid)) {
             *slot = None;
         }
-        // Threads of one process share a table; the last one closes what is in it.
+        // Threads of one process share a table; the last one closes its files.
         if let Ok(table) = Rc::try_unwrap(process.table) {
             let mut open: Vec<_> = table.into_inner().into_iter().collect();
             open.sort_by_key(|(number, _)| *number);
@@ -160,7 +160,7 @@ impl Converter {
         }
         let thread = self.process(pid).thread;
         self.builder.at(micros, thread);
-        // What did not return, as exit, is told by the end of the process.
+        // A call that did not return, as exit, is told by the end of the process.
         if let Some(result) = call.result {
             self.call(pid, &call, result);
         }
@@ -188,7 +188,7 @@ impl Converter {
         Some(if rest.as_os_str().is_empty() { PathBuf::from(".") } else { rest.to_owned() })
     }
 
-    /// What a descriptor is. One that was open before is opened now, with what is known.
+    /// The description behind a descriptor. One that was open before is opened now, with the known facts.
     fn description(&mut self, pid: u32, text: &str) -> Option<Shared> {
         let (number, path) = descriptor(text)?;
         let table = self.process(pid).table.clone();
@@ -365,7 +365,7 @@ impl Converter {
         let cloexec = call.args.iter().any(|arg| arg.contains("CLOEXEC"));
         match self.description(pid, call.args[0]) {
             Some(description) => self.put(pid, result, description, cloexec),
-            // Something else; what had this number is closed.
+            // Something else; the former file of this number is closed.
             None => {
                 let elsewhere = Description { what: Object::Elsewhere, offset: 0 };
                 self.put(pid, result, Rc::new(RefCell::new(elsewhere)), cloexec);

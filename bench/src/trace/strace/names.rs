@@ -1,4 +1,4 @@
-//! Calls that name something: paths, and what becomes of them.
+//! Calls with names: paths, and their fate.
 
 use std::path::{Path, PathBuf};
 
@@ -75,7 +75,7 @@ impl Converter {
                     self.builder.symlink(&path, target);
                 }
             }
-            // What names nothing here, or asks nothing of the file system.
+            // Calls that name nothing here, or ask nothing of the file system.
             "chdir" | "fchdir" | "getcwd" | "lseek" | "getdents64" | "getdents" | "dup" | "dup2" | "dup3"
             | "execve" => {}
             _ => {
@@ -93,7 +93,7 @@ impl Converter {
             let size = field(told, "st_size").or_else(|| field(told, "stx_size"));
             match field(told, "st_mode").or_else(|| field(told, "stx_mode")) {
                 Some(mode) if mode.contains("S_IFDIR") => self.builder.is_dir(&path),
-                // The replay looks at what is behind a link.
+                // The replay looks at the target of a link.
                 Some(mode) if mode.contains("S_IFLNK") => {
                     return self.builder.leave_out("stat of a symbolic link");
                 }

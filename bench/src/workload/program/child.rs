@@ -1,4 +1,4 @@
-//! Programs that are run, and that never outlive who runs them.
+//! Programs that are run, and that never outlive the thread that runs them.
 
 use std::ffi::OsStr;
 use std::io::Read;
@@ -18,12 +18,12 @@ pub(super) fn find(name: &str) -> Option<PathBuf> {
     std::env::split_paths(&path).map(|dir| dir.join(name)).find(|path| path.is_file())
 }
 
-/// Has a process get a signal when the thread that starts it ends. Ctrl-C on the terminal is not for it: who started it
-/// ends it.
+/// Has a process get a signal when the thread that starts it ends. Ctrl-C on the terminal is not for it: the process
+/// that started it ends it.
 pub(crate) fn tie(command: &mut Command, signal: i32) {
     command.process_group(0);
     let parent = std::process::id();
-    // SAFETY: between fork and exec the closure makes two system calls and touches no memory that others use.
+    // SAFETY: between fork and exec the closure makes two system calls and accesses no shared data.
     unsafe {
         command.pre_exec(move || {
             if libc::prctl(libc::PR_SET_PDEATHSIG, signal) != 0 {
@@ -38,7 +38,7 @@ pub(crate) fn tie(command: &mut Command, signal: i32) {
     }
 }
 
-/// Runs a program that is to succeed, and gives what it said on standard output and how long it took.
+/// Runs a program that is to succeed, and gives its standard output and how long it took.
 pub(super) fn run(command: &mut Command) -> Result<(String, Duration), Error> {
     let name = name(command);
     tie(command, libc::SIGKILL);
@@ -57,7 +57,7 @@ fn name(command: &Command) -> String {
     path.file_name().unwrap_or(OsStr::new("")).to_string_lossy().into_owned()
 }
 
-/// The end of what a program said: its last lines, without what it overwrote on the terminal.
+/// The end of a program's output: its last lines, without the parts that it overwrote on the terminal.
 fn last_lines(text: &str) -> String {
     let lines: Vec<&str> = text
         .lines()
@@ -72,12 +72,12 @@ fn last_lines(text: &str) -> String {
 pub(super) struct Server {
     child: Child,
     name: String,
-    /// What makes it end in order.
+    /// The signal that makes it end cleanly.
     stop: i32,
 }
 
 impl Server {
-    /// Starts it. `stop` has it end in order, `quit` at once; it gets that when this process dies.
+    /// Starts it. `stop` has it end cleanly, `quit` at once; it gets that when this process dies.
     pub(super) fn start(command: &mut Command, stop: i32, quit: i32) -> Result<Server, Error> {
         let name = name(command);
         tie(command, quit);
@@ -90,7 +90,7 @@ impl Server {
         Ok(Server { child, name, stop })
     }
 
-    /// Waits until it does what it is for. An error says why it ended.
+    /// Waits until it is ready. An error says why it ended.
     pub(super) fn wait_until(&mut self, mut ready: impl FnMut() -> Result<bool, Error>) -> Result<(), Error> {
         let begin = Instant::now();
         while !ready()? {
@@ -106,14 +106,14 @@ impl Server {
             }
             std::thread::sleep(Duration::from_millis(10));
         }
-        // Nobody reads what it says from now on; a full pipe would stop it.
+        // Its output is not used from now on; a full pipe would stop it.
         if let Some(mut output) = self.child.stderr.take() {
             std::thread::spawn(move || std::io::copy(&mut output, &mut std::io::sink()));
         }
         Ok(())
     }
 
-    /// Ends it in order.
+    /// Ends it cleanly.
     pub(super) fn stop(mut self) -> Result<(), Error> {
         self.end()
     }
@@ -170,14 +170,14 @@ pub(crate) fn descendants(process: u32) -> Vec<u32> {
 /// The parent of a process that has not ended.
 fn parent(process: u32) -> Option<u32> {
     let text = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // The name may hold spaces and parentheses; what follows the last one does not.
+    // The name may hold spaces and parentheses; the text after the last one does not.
     let mut fields = text.rsplit_once(')')?.1.split_whitespace();
     let state = fields.next()?;
     let parent = fields.next()?.parse().ok()?;
     (state != "Z" && state != "X").then_some(parent)
 }
 
-/// Waits until processes are gone that were told to end, and kills what is left of them.
+/// Waits until processes are gone that were told to end, and kills the rest of them.
 pub(crate) fn wait_for_end(processes: &[u32]) {
     let begin = Instant::now();
     let patience = PATIENCE / 6;

@@ -1,4 +1,5 @@
-//! LevelDB, through its C library: what its db_bench calls fillseq, readrandom and readhot, as in section 6.4 of paper 002.
+//! LevelDB, through its C library: the benchmarks fillseq, readrandom and readhot of its db_bench, as in section 6.4
+//! of paper 002.
 //!
 //! The library has all its defaults, as in db_bench: a memtable of 4 MB, tables of 2 MB, snappy, writes that are not
 //! synced. Values are half as large when compressed. Reads find their database from before and go on where they were, so
@@ -21,7 +22,7 @@ use crate::Error;
 use crate::spec::Spec;
 use crate::target::Target;
 
-/// What it may be called: by Debian, by others, and by the package for building.
+/// Its possible names: by Debian, by others, and by the package for building.
 const NAMES: [&str; 3] = ["libleveldb.so.1d", "libleveldb.so.1", "libleveldb.so"];
 /// Memtables at once, each with its log: one that is filled, and one that is written to a table.
 const MEMTABLES: u64 = 2;
@@ -35,7 +36,7 @@ type Take = unsafe extern "C" fn(*mut c_void);
 type Text = *mut *mut c_char;
 
 functions! {
-    /// What is used of leveldb/c.h.
+    /// The functions of leveldb/c.h in use.
     Api {
         open: "leveldb_open" unsafe extern "C" fn(*const c_void, *const c_char, Text) -> *mut c_void,
         close: "leveldb_close" Take,
@@ -83,7 +84,7 @@ impl Db {
     fn open(path: &Path, sync: bool) -> Result<Db, Error> {
         let api = api()?;
         let name = CString::new(path.as_os_str().as_bytes())?;
-        // SAFETY: constructors without arguments, and setters on what they gave.
+        // SAFETY: constructors without arguments, and setters on their results.
         let (options, writes, reads) = unsafe {
             let (options, writes, reads) = ((api.options)(), (api.writes)(), (api.reads)());
             (api.make)(options, 1);
@@ -98,7 +99,7 @@ impl Db {
         Ok(db)
     }
 
-    /// What went wrong, if anything did.
+    /// The error, if there is one.
     fn check(&self, why: *mut c_char) -> Result<(), Error> {
         if why.is_null() {
             return Ok(());
@@ -174,7 +175,7 @@ struct LevelDb {
     threads: u64,
     sync: bool,
     values: Vec<u8>,
-    /// What is read, open from the preparation on.
+    /// The database of the reads, open from the preparation on.
     db: Mutex<Option<Db>>,
 }
 

@@ -8,7 +8,8 @@ use crate::Error;
 pub(super) fn load(names: &[&str]) -> Result<Library, Error> {
     let mut why = None;
     for name in names {
-        // SAFETY: their constructors set up what is their own; both are well-known libraries that many programs load.
+        // SAFETY: their constructors set up their own data only; both are well-known libraries that many programs
+        // load.
         match unsafe { Library::new(*name) } {
             Ok(library) => return Ok(library),
             Err(error) => why = why.or(Some(error)),

@@ -1,8 +1,8 @@
 //! Real programs, where they are installed: RocksDB's db_bench, LevelDB and SQLite through their libraries, PostgreSQL
 //! under pgbench.
 //!
-//! They need a directory, so that they run on everything but `preset:NAME`. What is not installed is reported with the
-//! package that brings it.
+//! They need a directory, so that they run on everything except `preset:NAME`. Programs that are not installed are
+//! reported with the package that brings them.
 //!
 //! - [`rocksdb`], [`pgbench`]: programs with an output of their own, which is where figures come from; [`child`] runs them.
 //! - [`leveldb`], [`sqlite`]: libraries that are loaded when they are used ([`library`]), and timed call by call.

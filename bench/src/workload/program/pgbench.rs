@@ -1,11 +1,11 @@
-//! PostgreSQL under pgbench, in the place of the DBT2 that paper 000 runs on it: both are transactions with a few updates
-//! and one commit each, but pgbench's are TPC-B's and not TPC-C's.
+//! PostgreSQL under pgbench, in the place of the DBT2 that paper 000 runs on it. Both are transactions with a few
+//! updates and one commit each, but pgbench's are TPC-B's and not TPC-C's.
 //!
-//! The server's data lies on the target. It runs as user postgres when this is run by root, listens to nothing but a
-//! socket without a file, and has PostgreSQL's defaults but for its buffers (32 MB, as in the paper's version), its log,
-//! which is no longer than twice the data at its first size (else it would be most of what a small database takes), and
-//! autovacuum, which is off. A round starts it, has pgbench run its transactions, and stops it; what pgbench says of the
-//! transactions is the figure.
+//! The server's data lies on the target. It runs as user postgres when this is run by root, and listens to nothing but
+//! a socket without a file. It has PostgreSQL's defaults with three exceptions. Its buffers have 32 MB, as in the
+//! paper's version. Its log is no longer than twice the data at its first size, because it would otherwise be most of
+//! the space of a small database. Autovacuum is off. A round starts it, has pgbench run its transactions, and stops
+//! it; the figure is pgbench's own for the transactions.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -24,10 +24,10 @@ use crate::place::Scratch;
 use crate::spec::Spec;
 use crate::target::Target;
 
-/// Accounts of one unit of pgbench's scale, and about what they take on disk with all that belongs to them.
+/// Accounts of one unit of pgbench's scale, and about the space that they take on disk with all that belongs to them.
 const ACCOUNTS: u64 = 100_000;
 const UNIT: u64 = 16 << 20;
-/// What a new cluster takes.
+/// Bytes of a new cluster.
 const CLUSTER: u64 = 64 << 20;
 /// The log between two checkpoints: PostgreSQL's default, and the least that leaves it room.
 const MOST_LOG: u64 = 1 << 30;
@@ -63,7 +63,7 @@ fn directories() -> Vec<PathBuf> {
 }
 
 fn program(name: &str) -> Result<PathBuf, String> {
-    // What Debian has in PATH is a script that looks for them there.
+    // Debian has a script in PATH that looks for them there.
     let found = directories().iter().map(|dir| dir.join(name)).find(|path| path.is_file());
     found.or_else(|| find(name)).ok_or_else(|| format!("{name} is not installed (package postgresql)"))
 }
@@ -93,7 +93,7 @@ fn command(name: &str) -> Result<Command, Error> {
     Ok(command)
 }
 
-/// What pgbench says at its end, and of each transaction.
+/// The output of pgbench at its end, and of each transaction.
 #[derive(Debug, PartialEq)]
 struct Said {
     transactions: u64,
@@ -155,7 +155,7 @@ impl Pgbench {
         Ok(server)
     }
 
-    /// What the log takes between two checkpoints at most.
+    /// Bytes of the log between two checkpoints at most.
     fn log(&self) -> u64 {
         (self.units * UNIT * 2).clamp(LEAST_LOG, MOST_LOG)
     }

@@ -1,10 +1,11 @@
 //! RocksDB, by its own db_bench: sequential and random inserts, and reads, as in section 6.5 of paper 002.
 //!
-//! All options that are not named here are db_bench's own: keys of 16 bytes, snappy. `keys` is what all threads write
-//! together, and what the database of the reads has. `write_buffer` is the size of a memtable, 64 MB as in db_bench; the
-//! scale is of it, too, and tables and the first level have the sizes of db_bench beside it, so that a database that is
-//! a hundredth as large has as many tables and levels, and logs of a hundredth. What db_bench says of a benchmark is its
-//! figure; its histogram has steps of half a power of two, and times are put into the middle of a step.
+//! All options that are not named here are db_bench's own: keys of 16 bytes, snappy. `keys` is the number that all
+//! threads write together, and that the database of the reads has. `write_buffer` is the size of a memtable, 64 MB as
+//! in db_bench; the scale is of it, too. Tables and the first level have the sizes of db_bench relative to it. So a
+//! database that is a hundredth as large has as many tables and levels, and logs of a hundredth. The figure is
+//! db_bench's own for a benchmark; its histogram has steps of half a power of two, and times are put into the middle
+//! of a step.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -72,7 +73,7 @@ pub(super) fn make(spec: &Spec, scale: f64) -> Result<Box<dyn Workload>, String>
     Ok(Box::new(RocksDb { bench, keys, value, threads, sync, write_buffer }))
 }
 
-/// What db_bench says of one benchmark.
+/// The output of db_bench for one benchmark.
 #[derive(Debug, PartialEq)]
 struct Said {
     operations: u64,
@@ -145,7 +146,7 @@ impl Workload for RocksDb {
     }
 
     fn files(&self) -> u64 {
-        // Tables of what was compressed.
+        // Tables of compressed data.
         self.bytes() / (self.write_buffer / 4) + 64
     }
 

@@ -33,7 +33,7 @@ const OPEN: c_int = 2 | 4;
 type Handle = *mut c_void;
 
 functions! {
-    /// What is used of sqlite3.h.
+    /// The functions of sqlite3.h in use.
     Api {
         open: "sqlite3_open_v2" unsafe extern "C" fn(*const c_char, *mut Handle, c_int, *const c_char) -> c_int,
         close: "sqlite3_close_v2" unsafe extern "C" fn(Handle) -> c_int,
@@ -139,12 +139,12 @@ impl Statement<'_> {
         }
         let mut got = 0;
         loop {
-            // SAFETY: the statement is alive, and what is bound to it as well.
+            // SAFETY: the statement is alive, and its bound values as well.
             match unsafe { (api.step)(statement) } {
                 // SAFETY: there is a row, and a column in it.
                 ROW => got += unsafe { (api.column_bytes)(statement, 0) }.max(0) as u64,
                 result => {
-                    // SAFETY: the statement is alive. What this returns is what the step returned.
+                    // SAFETY: the statement is alive. This returns the result of the step.
                     unsafe { (api.reset)(statement) };
                     return self.db.check(result, DONE).map(|()| got);
                 }

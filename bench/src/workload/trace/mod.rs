@@ -1,10 +1,10 @@
 //! Replays a trace of system calls ([`crate::trace`]): from a file, or one of those that we recorded.
 //!
-//! A round makes what was there before, replays the whole trace, and removes what is left; the replay alone is the value.
-//! Threads of the trace are threads here: a call waits for those before it on other threads that have a handle or a path
-//! in common, and all wait for renamed and removed directories. Calls follow each other without the pauses that were
-//! recorded, unless `pace=recorded`. Calls that failed when they were recorded and succeed here, and the other way round,
-//! are counted; the first round says so on standard error.
+//! A round makes the files before the trace, replays the whole trace, and removes the rest; the replay alone is the
+//! value. Threads of the trace are threads here. A call waits for those before it on other threads that have a handle
+//! or a path in common, and all wait for renamed and removed directories. Calls follow each other without the pauses
+//! that were recorded, unless `pace=recorded`. Calls that failed when they were recorded and succeed here, and the
+//! other way round, are counted; the first round says so on standard error.
 
 mod order;
 
@@ -44,13 +44,13 @@ const RECORDED: [(&str, &str); 4] = [
 
 struct Replay {
     name: String,
-    /// What is replayed, or why it cannot be.
+    /// The trace to replay, or why it cannot be.
     trace: Result<Trace, String>,
     /// For each call, those on other threads that it waits for.
     after: Vec<Vec<u32>>,
     threads: u32,
     recorded_pace: bool,
-    /// What differs is told once.
+    /// Differences are told once.
     told: AtomicBool,
 }
 
@@ -150,7 +150,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// What is open under a handle, if its open succeeded.
+    /// Calls `body` with the file that is open under a handle, if its open succeeded.
     fn with(&self, handle: u32, body: impl FnOnce(&dyn File) -> io::Result<()>) -> io::Result<()> {
         let file = self.files[handle as usize].lock().map_err(|_| io::ErrorKind::Other)?;
         body(&**file.as_ref().ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))?)
@@ -251,7 +251,7 @@ impl Replay {
         self.trace.as_ref().map_err(|why| why.clone().into())
     }
 
-    /// What was there before the trace.
+    /// Makes the files before the trace.
     fn restore(&self, target: &dyn Target) -> Result<(), Error> {
         let trace = self.trace()?;
         remove_dir_all(target, ROOT.as_ref())?;

@@ -7,8 +7,8 @@ use std::sync::{Condvar, Mutex};
 
 use crate::trace::format::{Trace, What};
 
-/// For each call, those on other threads that must be over before it: the last with the same handle or path, the last
-/// that made or opened its parent, and everything before and after a renamed or removed directory.
+/// For each call, those on other threads that must be over before it. These are the last with the same handle or path,
+/// the last that made or opened its parent, and everything before and after a renamed or removed directory.
 pub(super) fn dependencies(trace: &Trace, threads: u32) -> Vec<Vec<u32>> {
     #[derive(PartialEq, Eq, Hash)]
     enum Key<'a> {
@@ -74,7 +74,7 @@ const LOOKS: u32 = 100;
 impl Done {
     /// Its calls up to this number are over.
     pub(super) fn reach(&self, calls: u64) {
-        // Both in one order with what a sleeper does: either it sees the new number, or it is seen.
+        // Both in one order with a sleeper's accesses: either it sees the new number, or it is seen.
         self.calls.store(calls, Ordering::SeqCst);
         if self.asleep.load(Ordering::SeqCst) > 0 {
             drop(self.lock.lock());

@@ -24,7 +24,7 @@ const MAX_TRIES: usize = 300;
 /// A crash of a sequence through a write buffer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CachedCase {
-    /// What ran.
+    /// The sequence that ran.
     pub sequence: Cached,
     /// The mistake that the layout made on purpose, 0 for none.
     pub mistake: u32,
@@ -32,14 +32,14 @@ pub struct CachedCase {
     pub buffer_mistake: Option<BufferMistake>,
     /// The crash point of its trace.
     pub point: usize,
-    /// What landed, beyond what is durable at the point.
+    /// Lines that landed, beyond those that are durable at the point.
     pub landed: Lines,
     /// When recovery crashed, too.
     pub recovery: Option<Again>,
 }
 
 impl CachedCase {
-    /// What was wrong on purpose.
+    /// The deliberate flaw of the run.
     pub(super) fn flaw(&self) -> Flaw {
         match (self.buffer_mistake, self.mistake) {
             (Some(mistake), _) => Flaw::Cache(mistake),
@@ -107,7 +107,7 @@ impl CachedCase {
     }
 }
 
-/// Produces the crash again: what was going on, and what is wrong.
+/// Reproduces the crash: the situation, and the problems.
 pub(in super::super) fn reproduce<S: Subject>(
     rig: &mut Rig<'_, S>,
     case: &CachedCase,
@@ -145,7 +145,8 @@ impl<S: Subject> Smaller<'_, '_, S> {
         });
     }
 
-    /// Explores a smaller sequence, and keeps what it finds. What cannot be run without what was taken away is none.
+    /// Explores a smaller sequence, and keeps the violation that it finds. A sequence that cannot run without the
+    /// removed operations counts as no violation.
     fn is_still_violated(&mut self, sequence: &Cached) {
         if sequence.ops.is_empty() || self.tries >= MAX_TRIES {
             return;
@@ -168,7 +169,7 @@ impl<S: Subject> Smaller<'_, '_, S> {
             let mut case = self.case.clone();
             case.landed.remove(index);
             let (situation, problems) = reproduce(self.rig, &case)?;
-            // What recovery does then is another matter.
+            // After a crash in recovery no line is dropped, because recovery of another image may run differently.
             let is_violated = !problems.is_empty() && case.recovery.is_none();
             if is_violated {
                 self.case = case.clone();

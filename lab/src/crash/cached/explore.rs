@@ -41,9 +41,9 @@ pub struct CachedSettings {
     pub recovery_sampling: Sampling,
     /// The exploration ends after so many violations.
     pub max_violations: usize,
-    /// What is wrong on purpose, to see whether it is found.
+    /// The deliberate flaw, to test whether it is found.
     pub flaw: Flaw,
-    /// What is taken for promised.
+    /// The guarantees that the judge assumes.
     pub belief: Belief,
 }
 
@@ -64,10 +64,10 @@ impl Default for CachedSettings {
 
 /// A sequence that was run.
 struct Recording {
-    /// What the memory held when the first operation began, all of it durable.
+    /// The contents of simulated PM when the first operation began, all of it durable.
     start: Image,
     trace: Trace,
-    /// What is promised after so many operations.
+    /// The guarantees after so many operations.
     states: Vec<State>,
     /// Where the running system differed from that.
     live: Option<String>,
@@ -115,7 +115,7 @@ fn record<S: Subject>(
         subject.use_lane(index);
         let number = index + 1;
         pm.mark(MARK_BEGIN + index as u64);
-        // What moves by itself, or is moved, moves below the buffer.
+        // Relocations, by the mover or by an operation, happen below the buffer.
         let moved = subject.relocate(runner.fs.layout(), op);
         let mut is_done = true;
         match (op, flaw.of_buffer()) {
@@ -150,7 +150,8 @@ fn record<S: Subject>(
     Ok(Recording { start, trace, states, live })
 }
 
-/// Whether an operation may have found no room, and then has done nothing. What was accepted before always finds some.
+/// Whether an operation may have failed for lack of space, and then has done nothing. A write that was accepted always
+/// has space.
 fn may_lack_room(sequence: &Cached, op: &Op, error: &Error) -> bool {
     let was_accepted = matches!(op, Op::Sync(_) | Op::SyncAll | Op::Close(_) | Op::Unlink(_));
     sequence.left.is_some() && error.kind() == Kind::NoSpace && !was_accepted
@@ -180,7 +181,7 @@ fn record_caught<S: Subject>(
     })
 }
 
-/// The names in the root, each with its file, but for the one that only takes room.
+/// The names in the root, each with its file, except the one that only takes space.
 pub(super) fn files_in_root<F: Names>(fs: &F) -> Result<Vec<(Vec<u8>, F::Node)>> {
     let root = fs.root();
     let mut names = Vec::new();
@@ -192,7 +193,7 @@ pub(super) fn files_in_root<F: Names>(fs: &F) -> Result<Vec<(Vec<u8>, F::Node)>>
     names.into_iter().map(|name| fs.lookup(&root, &name).map(|node| (name, node))).collect()
 }
 
-/// The names in the root, and what the files contain.
+/// The names in the root, and the contents of the files.
 fn contents<F: Data>(fs: &F) -> Result<Found> {
     let mut files = BTreeMap::new();
     for (name, node) in files_in_root(fs)? {
@@ -240,7 +241,7 @@ pub(in super::super) fn sites_of_cached<S: Subject>(
     Ok(sites_of(&record_caught(rig, sequence, Flaw::None, Belief::Right)?.trace))
 }
 
-/// Produces one crash again: what was going on, and what is wrong.
+/// Reproduces one crash: the situation, and the problems.
 pub(super) fn reproduce<S: Subject>(
     rig: &mut Rig<'_, S>,
     case: &CachedCase,
@@ -292,7 +293,7 @@ struct Explorer<'e, 's, S: Subject> {
     recording: &'e Recording,
     /// Images that were recovered, by hash.
     seen: HashSet<u64>,
-    /// The same, with what was asked of them.
+    /// The same, with the progress that each was judged by.
     judged: HashSet<(u64, Progress)>,
     /// Images of the point that was visited last.
     at_point: u64,
@@ -395,7 +396,7 @@ impl<'e, 's, S: Subject> Explorer<'e, 's, S> {
         self.rig.subject.commits_at(moment, &mut |commit| counts[commit] += count);
     }
 
-    /// Recovers the image in the memory, and says what is wrong with it.
+    /// Recovers the image in simulated PM, and returns its problems.
     fn judge(&self, progress: Progress, depth: Depth) -> Vec<String> {
         match caught(|| self.recover(progress, depth)) {
             Ok(Ok(problems)) => problems,

@@ -1,8 +1,8 @@
 //! Mistakes that a write buffer could make, so that the explorer can be seen to find them.
 //!
-//! The buffer that ships makes none of them, not even when it is asked to: an operation that is to go wrong goes round it,
-//! or is followed or preceded by a write that it would not have made there. Between operations the running system shows
-//! what it would show without the mistake, with the exception of an unmount: only a crash tells.
+//! The shipped buffer makes none of them, and has no option for it. An operation that is to go wrong bypasses the
+//! buffer, or comes before or after a write that the buffer would not have made there. Between operations the running
+//! system looks as it would without the mistake, except after an unmount: only a crash reveals it.
 
 use std::collections::BTreeMap;
 use std::io::IoSlice;
@@ -18,29 +18,29 @@ use super::explore::files_in_root;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum BufferMistake {
-    /// An fsync reaches the layout, and what waits for the file stays in DRAM.
+    /// An fsync reaches the layout, but the buffered data of the file stays in DRAM.
     SyncForgets = 1,
     /// A sync of everything leaves a file out.
     SyncAllForgetsOne,
-    /// What a rename brings over a name is not written before it.
+    /// The data of a file is not written before a rename over an existing name.
     RenameForgets,
-    /// What an exchange of names exchanges is not written before it.
+    /// The data of two exchanged files is not written before the exchange.
     ExchangeForgets,
-    /// What gets another name is not written before it.
+    /// The data of a file is not written before the file gets a further name.
     LinkForgets,
-    /// What replaces the contents of a file that was cut to nothing still waits when the file is closed.
+    /// The new contents of a file that was truncated to zero are still buffered after the file is closed.
     CloseForgets,
-    /// An unmount drops what waits.
+    /// An unmount drops buffered data.
     UnmountForgets,
-    /// A synchronous write waits as any other.
+    /// A synchronous write is buffered as any other.
     SynchronousWaits,
-    /// The size of a write that waits is on media before its data.
+    /// The size of a buffered write is on media before its data.
     SizeBeforeData,
-    /// A file is made longer before what waits behind its old end is written.
+    /// A file is extended before buffered data behind its old end is written.
     GrowsBeforeData,
-    /// The bytes of a block beside those that wait are zeros, until the block is written whole.
+    /// The bytes of a block beside its buffered bytes are zeros, until the block is written whole.
     BesideIsZero,
-    /// What waits of one block is written in two operations.
+    /// The buffered bytes of one block are written in two operations.
     BlockInTwo,
 }
 
@@ -84,7 +84,8 @@ impl BufferMistake {
         BufferMistake::ALL.into_iter().find(|mistake| *mistake as u32 == number)
     }
 
-    /// It is one over such a layout: where words are written in place, none of a block is promised to come with another.
+    /// Whether this is a mistake over such a layout. `BlockInTwo` is none if words are written in place, because then
+    /// no two words of a block are guaranteed to come together.
     pub fn is_one(self, atomic_write: bool) -> bool {
         self != BufferMistake::BlockInTwo || atomic_write
     }
@@ -142,13 +143,13 @@ fn sync_all_but_one<L: Data + Extents>(fs: &CacheFs<L>) -> Result<()> {
         if below != above && !std::mem::replace(&mut is_left_out, true) {
             continue;
         }
-        // Whoever asks where blocks are finds everything written.
+        // A resolve writes all buffered data of the file.
         fs.resolve(node, FileBlock(0), 1)?;
     }
     fs.layout().sync_all()
 }
 
-/// Lets the layout know a size that the buffer has accepted.
+/// Passes a size that the buffer has accepted to the layout.
 fn show_size<L: Data + Extents>(fs: &CacheFs<L>, step: u64, path: &'static str) -> Result<()> {
     let node = fs.lookup(&fs.root(), path.as_bytes())?;
     let size = fs.getattr(&node)?.size;
@@ -159,7 +160,7 @@ fn show_size<L: Data + Extents>(fs: &CacheFs<L>, step: u64, path: &'static str) 
     }
 }
 
-/// Writes a block of which a part waits, with zeros for the rest of it, and then with what the rest is.
+/// Writes a partly buffered block, first with zeros for the rest of it, and then with the true rest.
 fn write_beside_as_zeros<L: Data + Extents>(fs: &CacheFs<L>, step: u64, path: &str) -> Result<()> {
     let node = fs.lookup(&fs.root(), path.as_bytes())?;
     let differs = |below: &[u8], above: &[u8]| below != above;

@@ -1,15 +1,19 @@
-//! The write buffer over a layout, crashed at every fence: what was synchronised is there, of the rest any part may be
-//! missing, and nothing is torn against what the layout promises.
+//! The write buffer over a layout, crashed at every fence. Synchronised data must be there, any part of the rest may be
+//! missing, and nothing may be torn against the guarantees of the layout.
 //!
-//! Random sequences run over a small pool without threads, so that writers write back and the same sequence leaves the same
-//! trace. After a crash the names must be those before or after the operation in flight, and each file must be
-//! *explained*: its size is one between those that it had since it was synchronised, and each unit of it (a block where
-//! data is copied on write, a word where it is written in place) is what that unit was at some time since then, at a
-//! time when the file was so long; or what is left of that after a cut, or when another unit's write let the file grow.
+//! Random sequences run over a small pool without threads, so that writers write back and the same sequence leaves the
+//! same trace. After a crash the names must be those before or after the operation in flight. Each file must be
+//! *explained*:
 //!
-//! | file | what is there |
+//! - its size is one between those that it had since it was synchronised;
+//! - each unit of it holds its content of some time since then, at which the file was so long.
+//!
+//! A unit is a block if data is copied on write, a word if it is written in place. A unit may also hold the part of
+//! that content that is left after a cut, or after another unit's write let the file grow.
+//!
+//! | file | contents |
 //! | --- | --- |
-//! | `promise` | what may be there after each operation; whether what was found may |
+//! | `promise` | the guarantees after each operation; whether an image keeps them |
 //! | `explore` | running a sequence and crashing it everywhere |
 //! | `case` | one crash as text; making it smaller |
 //! | `mistakes` | mistakes of a buffer that a crash must show |
@@ -47,15 +51,15 @@ pub struct Cached {
     pub name: String,
     /// Blocks of the pool.
     pub pool: u64,
-    /// In what pieces data is fetched and written back.
+    /// The pieces in which data is fetched and written back.
     pub granularity: Granularity,
     /// Whether blocks that are soon synchronised bypass.
     pub checker: Checker,
-    /// Whether what is appended bypasses as what was appended before it.
+    /// Whether appended blocks bypass as the ones appended before them.
     pub inherits: bool,
     /// How the layout below is mounted.
     pub mounting: Mounting,
-    /// Blocks of memory that are left for data in the beginning; all of them where nothing is said.
+    /// Blocks of PM that are left for data in the beginning; all of them if `None`.
     pub left: Option<u64>,
     /// At each fence of these there is a crash.
     pub ops: Vec<Op>,
@@ -103,7 +107,7 @@ pub fn cached<S: Subject>(subject: &S, seed: u64) -> Cached {
         state = state.after(&op, number, Belief::Right);
         sequence.ops.push(op);
     }
-    // What is accepted then has room on the disk.
+    // Accepted writes then have space on the disk.
     if moves.is_some() && one_of_four(&mut rng) {
         sequence.left = Some([4, 12, 24][rng.random_range(0..3)]);
     }
@@ -128,7 +132,7 @@ struct Moves {
     /// Disks that there are, and those that are tiers.
     disks: usize,
     tiers: usize,
-    /// What comes at once.
+    /// The operation that must come next.
     next: Option<Op>,
 }
 

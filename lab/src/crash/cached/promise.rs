@@ -1,4 +1,4 @@
-//! What is promised of a file system under a write buffer, and whether what a crash left keeps it.
+//! The guarantees of a file system under a write buffer, and whether an image after a crash keeps them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -12,10 +12,10 @@ use super::BLOCK;
 /// No file has so many blocks.
 const MAX_BLOCKS: usize = 1024;
 
-/// What the judge takes for promised. All but the first are wrong: crashes must show it, or the judge is blind.
+/// The guarantees that the judge assumes. All but the first are wrong: crashes must show it, or the judge is blind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Belief {
-    /// What is promised.
+    /// The guarantees as they are.
     #[default]
     Right,
     /// A sync is not asked for, and believed.
@@ -28,7 +28,7 @@ pub enum Belief {
     CloseSyncs,
 }
 
-/// What is promised about one file.
+/// The guarantees about one file.
 #[derive(Debug, Clone, Default)]
 struct Floor {
     /// Nothing older than in this state.
@@ -69,7 +69,7 @@ impl State {
         &self.files[&self.names[name]]
     }
 
-    /// The operation can be done, and this module knows what it does.
+    /// The operation can be done, and this module knows its effect.
     pub(super) fn allows(&self, op: &Op) -> bool {
         match op {
             Op::Create(name, _) => !self.has(name),
@@ -163,10 +163,10 @@ impl State {
             Op::SyncAll => state.sync_all(number),
             Op::Remount => {
                 state.sync_all(number);
-                // Whoever had cut a file has closed it: nobody remembers.
+                // Files that were cut are closed now, so the cuts no longer count.
                 state.cut.clear();
             }
-            // What moves below the buffer stays what it is, and what waits above goes on to wait.
+            // Relocations below the buffer change no contents, and buffered data stays buffered.
             _ => {}
         }
         state
@@ -196,14 +196,14 @@ impl State {
         self.floors.entry(self.names[name]).or_default()
     }
 
-    /// What was written is durable; what waits beside it may still be missing.
+    /// The written bytes are durable; buffered bytes beside them may still be missing.
     fn promise(&mut self, name: &str, offset: usize, len: usize, number: usize) {
         let floor = self.floor(name);
         floor.blocks.extend((offset / BLOCK..(offset + len).div_ceil(BLOCK)).map(|block| (block, number)));
         floor.len = floor.len.max(offset + len);
     }
 
-    /// A new size is durable on return; what is before the new end may still wait.
+    /// A new size is durable on return; data before the new end may still be buffered.
     fn truncate(&mut self, name: &str, len: usize, number: usize) {
         // Of what media never had to show nothing is taken away.
         if len == 0 && self.floor(name).len > 0 {
@@ -246,7 +246,7 @@ impl State {
     }
 }
 
-/// Whether what was found can be there after a crash, in units of which each is written whole.
+/// Whether the files found can be there after a crash, in units of which each is written whole.
 pub(super) fn judge(
     states: &[State],
     acknowledged: usize,
@@ -272,7 +272,7 @@ pub(super) fn judge(
     Err(why)
 }
 
-/// Whether a file can be what it is in `found`, after a crash in state `state` or on the way to `last`.
+/// Whether `found` is a possible state of a file, after a crash in state `state` or on the way to `last`.
 fn explain(
     states: &[State],
     state: usize,
@@ -305,7 +305,7 @@ fn explain(
     Ok(())
 }
 
-/// Whether a unit of a file is what it was in one of these versions, one after each operation; or what is left of that.
+/// Whether a unit of a file has the content of one of these versions, one after each operation; or a remainder of that.
 fn is_explained(versions: &[&[u8]], found: &[u8], unit: Range<usize>) -> bool {
     let is_part = |version: &&[u8], part: Range<usize>| version.get(part.clone()) == Some(&found[part]);
     let is_inside = |until: usize| unit.start < until && until < unit.end;

@@ -1,8 +1,8 @@
 //! FUSE requests of any content, over a socket that takes the place of the kernel.
 //!
 //! The first byte chooses the image (of the log layout, or of the in-place layout under a write buffer) and how it is
-//! served, then follow the INIT request and up to [`MAX_REQUESTS`] more (see [`request`]). Each reply must be one that the
-//! kernel would take; afterwards the server ends, the file system is unmounted, and it is sound.
+//! served. The INIT request follows, and up to [`MAX_REQUESTS`] more (see [`request`]). Each reply must be one that the
+//! kernel would take. Afterwards the server ends, the file system is unmounted, and it is sound.
 
 mod reply;
 mod request;
@@ -51,10 +51,10 @@ impl Control for Answers {
     }
 }
 
-/// Serves an image, asks for what the bytes say, and ends.
+/// Serves an image, sends the requests in the bytes, and ends.
 ///
-/// Panics when an answer is missing or has a form that the kernel refuses, when the server calls a sound device
-/// damaged, and when what is left is not sound.
+/// Panics if an answer is missing or has a form that the kernel refuses. Panics if the server calls a sound device
+/// damaged, or if the image is not sound at the end.
 pub fn any_requests(data: &[u8]) {
     let mut input = Input::new(data);
     let how = input.byte();
@@ -119,11 +119,11 @@ fn serve<L: Data + Extents + 'static>(layout: L, how: u8, input: Input<'_>) -> L
 enum End {
     /// By DESTROY.
     InOrder,
-    /// The server may refuse to begin, or to go on after what is no request.
+    /// The server may refuse to begin, or to go on after bytes that are no request.
     Refused,
 }
 
-/// What the kernel is to a server.
+/// The kernel's end of the connection to a server.
 struct Kernel {
     socket: OwnedFd,
     known: Known,
@@ -145,7 +145,7 @@ impl Kernel {
             None => assert!(!usual, "the server refused a usual INIT"),
         }
         if !usual {
-            // Whatever it made of that; the rest is for connections that were agreed on.
+            // Either result is fine; the rest is for connections that were agreed on.
             return End::Refused;
         }
         for _ in 0..MAX_REQUESTS {

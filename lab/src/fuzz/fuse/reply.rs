@@ -1,4 +1,4 @@
-//! Replies: what the kernel looks at before it believes one.
+//! Replies: the checks of the kernel before it accepts one.
 
 use super::note_success;
 use super::request::{self, Known, Message};

@@ -48,7 +48,7 @@ pub(super) const READDIRPLUS: u32 = 44;
 pub(super) const RENAME2: u32 = 45;
 pub(super) const LSEEK: u32 = 46;
 pub(super) const COPY_FILE_RANGE: u32 = 47;
-/// The last opcode that an input's byte stands for itself; SYNCFS, TMPFILE and STATX are beyond what `fuser` knows.
+/// The last opcode that an input's byte stands for itself; `fuser` does not know SYNCFS, TMPFILE and STATX.
 const LAST_OPCODE: u8 = 53;
 
 /// Bytes of a request's header.
@@ -127,7 +127,7 @@ const ATTRIBUTES: [&[u8]; 18] = [
 /// `FS_IOC_{GET,SET}FLAGS`, `FS_IOC_FS{GET,SET}XATTR`, `FS_IOC_GETVERSION`.
 const COMMANDS: [u32; 5] = [0x8008_6601, 0x4008_6602, 0x801c_581f, 0x401c_5820, 0x8008_7601];
 
-/// What was learned from replies.
+/// Node ids and directory cookies from earlier replies.
 #[derive(Debug, Default)]
 pub(super) struct Known {
     /// Node ids that the server gave out.
@@ -141,7 +141,7 @@ pub(super) struct Known {
 pub(super) enum Answer {
     Always,
     Never,
-    /// The reply may be larger than what the socket takes.
+    /// The reply may be too large for the socket.
     Perhaps,
     /// It is no request, and ends the connection.
     Ends,
@@ -182,12 +182,12 @@ impl Message {
         self.number(4)
     }
 
-    /// What the header says about the length.
+    /// The length in the header.
     fn len(&self) -> usize {
         self.number(0) as usize
     }
 
-    /// What the server sees after the header.
+    /// The bytes after the header that the server sees.
     pub(super) fn body(&self) -> &[u8] {
         &self.bytes[HEADER..self.len().clamp(HEADER, self.bytes.len())]
     }
@@ -442,9 +442,9 @@ fn fill(opcode: u32, body: &mut Body<'_, '_>) {
     }
 }
 
-/// What no kernel sends and what `fuser` 0.18 panics at, put right: a length that is less than a header, sizes that are
-/// not those of what follows (WRITE, SETXATTR, IOCTL), and times that the kernel clamps or refuses before it asks
-/// (SETATTR).
+/// Corrects values that no kernel sends and that `fuser` 0.18 panics at. These are lengths that are less than a header,
+/// and sizes that differ from the bytes after them (WRITE, SETXATTR, IOCTL). Times that the kernel clamps or refuses
+/// itself are corrected, too (SETATTR).
 fn tame(message: &mut Message) {
     let len = (message.len().max(HEADER) as u32).to_le_bytes();
     message.put(0, &len);

@@ -150,7 +150,7 @@ fn utimens_wide(fs: &mut Fs<'_>) {
     }
 }
 
-/// A time that cannot be kept is refused and changes nothing: what a stat says is what it says after a remount.
+/// A time that cannot be kept is refused and changes nothing: stat reports the same time before and after a remount.
 fn utimens_beyond(fs: &mut Fs<'_>) {
     let view = fs.view();
     view.touch("file");

@@ -38,7 +38,7 @@ pub(super) const CASES: &[Case] = &[
     case("beyond-the-largest-file", &[Need::SizeLimit], beyond_largest),
 ];
 
-/// A file and what its content should be.
+/// A file and its expected content.
 struct Mirror<'a> {
     file: &'a dyn File,
     bytes: Vec<u8>,

@@ -166,8 +166,8 @@ const STEADY: usize = 100;
 /// Names that change.
 const RESTLESS: usize = 200;
 
-/// Reads a directory in small pieces, and does something with each name of the restless ones as soon as it is reported.
-/// However that moves them, the reading ends, and what stays is reported once. Gives how often each name was reported.
+/// Reads a directory in small pieces, and disturbs each restless name as soon as it is reported. The reading must end
+/// in any case, and each name that stays is reported once. Returns how often each name was reported.
 fn disturbed(fs: View<'_>, piece: usize, mut disturb: impl FnMut(&[u8])) -> BTreeMap<Vec<u8>, usize> {
     fs.directory("dir");
     make(fs, "dir", STEADY);

@@ -45,7 +45,7 @@ fn fill(fs: View<'_>, path: &str) -> u64 {
     offset
 }
 
-/// Both amounts are the same, but for what bookkeeping may take.
+/// Both amounts are the same, except for bookkeeping.
 fn assert_as_much(second: u64, first: u64) {
     assert!(second + first / 100 >= first, "first {first} bytes went in, then only {second}");
 }
@@ -154,7 +154,7 @@ fn allocation(fs: &mut Fs<'_>) {
     let most = space.available / 10 * 9;
     assert_eq!(file.fallocate(FallocateMode::Allocate, 0, most), Ok(()));
     fill(fs, "other");
-    // What is allocated is there for the file, however full the device is.
+    // Allocated blocks are there for the file, however full the device is.
     for offset in (0..most).step_by(1 << 20) {
         assert_eq!(file.write_at(offset, &pattern(1, offset, 4096)), Ok(4096), "at {offset}");
     }

@@ -52,8 +52,8 @@ const ALICE: User<'static> = User { uid: 4001, gid: 4001, groups: &[] };
 const BOB: User<'static> = User { uid: 4002, gid: 4002, groups: &[] };
 const CAROL: User<'static> = User { uid: 4003, gid: 4003, groups: &[4001, 4009] };
 
-/// Waits until the coarse clock, which inodes are stamped with, has moved past any stamp that was given so far. How long
-/// that takes depends on when the kernel (or whoever runs it) gets to count its ticks, so the clock itself is asked.
+/// Waits until the coarse clock, which inodes are stamped with, has moved past any stamp that was given so far. The
+/// clock itself is asked, because the time depends on when the kernel or its hypervisor counts ticks.
 fn tick() {
     let past = clock_gettime(ClockId::Realtime);
     while clock_gettime(ClockId::RealtimeCoarse) <= past {

@@ -1,4 +1,4 @@
-//! Who may do what.
+//! Permissions of users, and operations that need them.
 
 use nacre_engine::{FileKind, Kind, Timestamp, XattrMode};
 

@@ -116,7 +116,7 @@ fn open<P: Pm>(owner: &Owner<'_, P>, place: u64) -> Result<(RawXattrHeader, Vec<
     Ok((header, bytes, blocks))
 }
 
-/// The blocks, which need not be readable but for the first.
+/// The blocks, of which only the first must be readable.
 pub(super) fn places_of<P: Pm>(owner: &Owner<'_, P>, place: u64) -> Result<Vec<u64>> {
     open(owner, place).map(|(_, _, blocks)| blocks)
 }

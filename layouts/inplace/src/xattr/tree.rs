@@ -1,7 +1,7 @@
-//! The attributes of an inode as a tree of blocks: leaves, in the order of names, and above them, where there is more than
-//! one, an index, which is one block.
+//! The attributes of an inode as a tree of blocks: leaves, in the order of names, and above them, where there is more
+//! than one, an index, which is one block.
 //!
-//! A change writes the one leaf that it is in, or two in its place, and the index, to new blocks. So what it costs does not
+//! A change writes the one leaf that it is in, or two in its place, and the index, to new blocks. So its cost does not
 //! grow with the attributes. When the index has no room for one more leaf, all leaves are written anew, as full as they
 //! can be, which leaves room for a hundred splits.
 
@@ -86,7 +86,7 @@ impl Record {
         }
     }
 
-    /// The first record of `bytes`, and what is behind it; nothing when there is none.
+    /// The first record of `bytes`, and the bytes behind it; nothing when there is none.
     fn parse(bytes: &[u8]) -> Option<(Record, &[u8])> {
         let (raw, rest) = RawXattr::read_from_prefix(bytes).ok()?;
         let (name_len, value_len) = (raw.name_len as usize, raw.value_len as usize);
@@ -117,7 +117,7 @@ fn counts_of(records: &[Record]) -> u64 {
     records.iter().map(|record| counts(&record.name, record.value_len())).sum()
 }
 
-/// The blocks of all attributes of an inode, but for those of long values.
+/// The blocks of all attributes of an inode, except those of long values.
 #[derive(Default)]
 struct Tree {
     /// The block above the leaves, where there is more than one.
@@ -150,7 +150,7 @@ impl Tree {
         Ok(Tree { index: Some(first), leaves, total: header.len, only: None })
     }
 
-    /// The leaf that has a name, if any has it, and what it has; the tree is not empty.
+    /// The leaf that has a name, if any has it, and its records; the tree is not empty.
     fn leaf_of<P: Pm>(&mut self, owner: &Owner<'_, P>, name: &[u8]) -> Result<(usize, Vec<Record>)> {
         let (mut at, mut end, mut records) = (0, self.leaves.len(), self.only.take());
         while end - at > 1 {
@@ -167,7 +167,7 @@ impl Tree {
     }
 }
 
-/// Reads a block of the tree, which validates; gives what is behind the header.
+/// Reads a block of the tree, which validates; gives the bytes behind the header.
 fn read_block<P: Pm>(owner: &Owner<'_, P>, block: u64) -> Result<(RawXattrHeader, Vec<u8>)> {
     let header = owner.header(block)?;
     let len = len_behind(&header).filter(|len| *len <= XATTR_ROOM).ok_or_else(|| owner.damaged())?;
@@ -452,7 +452,7 @@ pub(super) fn blocks_of<P: Pm>(owner: &Owner<'_, P>, place: u64) -> Result<Vec<u
     if total == tree.total && total <= MAX_TOTAL as u64 { Ok(blocks) } else { Err(owner.damaged()) }
 }
 
-/// Makes a block of a tree whose contents were changed validate again.
+/// Makes a block of a tree validate again after a change of its contents.
 pub(crate) fn reseal(block: &mut [u8], volume_seed: u32, number: u64) {
     let mut header = RawXattrHeader::new_zeroed();
     header.as_mut_bytes().copy_from_slice(&block[..HEADER]);

@@ -1,13 +1,13 @@
-//! Repairs what is damaged, as far as the format proves it.
+//! Repairs damage, as far as the format proves it.
 //!
-//! A round reads everything that names lead to and that validates ([`salvage`], [`take`]), decides what is to be done
-//! ([`tree`]), and does it ([`write`]): the log of each damaged inode is written anew into free blocks, durable, and
-//! one store of the inode's head puts it in the place of the old one. So a crash at any point leaves an inode as it
-//! was or as it shall be, and the next repair goes on. What has lost its name gets one in `/lost+found` before
+//! A round reads everything that names lead to and that validates ([`salvage`], [`take`]), decides on the changes
+//! ([`tree`]), and makes them ([`write`]). The log of each damaged inode is written anew into free blocks, durable, and
+//! one store of the inode's head puts it in the place of the old one. So a crash at any point leaves an inode as it was
+//! or as it shall be, and the next repair goes on. An inode that has lost its name gets one in `/lost+found` before
 //! anything else is changed.
 //!
-//! Rounds follow one another until a strict walk (`recover`) finds nothing any more. What `fsck -n` reports are the
-//! rounds on an overlay, whose stores go nowhere.
+//! Rounds follow one another until a strict walk (`recover`) finds nothing any more. The report of `fsck -n` comes from
+//! rounds on an overlay, which keeps all stores off the device.
 
 mod salvage;
 mod survey;
@@ -40,7 +40,7 @@ use write::Writer;
 /// Where inodes go that have lost their names.
 const LOST_AND_FOUND: &[u8] = b"lost+found";
 
-/// Something that is damaged, and what is done about it.
+/// Something that is damaged, and the repair of it.
 #[derive(Debug, Clone)]
 pub(crate) struct Finding {
     /// The inode that is changed; 0 when it is the table of inodes.
@@ -57,13 +57,13 @@ impl Finding {
     }
 }
 
-/// What is known of a file system beyond its tree.
+/// Knowledge about a file system beyond its tree.
 pub(crate) struct Evidence {
     /// The inodes that were in use at a clean unmount, by chunk.
     pub(crate) in_use: Option<BTreeMap<u64, [u64; 4]>>,
 }
 
-/// One round. Gives what it found and did; nothing is `done` when nothing could be.
+/// One round. Gives its findings and repairs; nothing is `done` when nothing could be.
 pub(crate) fn round<P: Pm>(
     pm: &P,
     superblock: &Superblock,
@@ -113,7 +113,7 @@ pub(crate) fn round<P: Pm>(
         tree.findings.push(finding);
     }
     let mut edits = std::mem::take(&mut tree.edits);
-    // What gives names comes before what takes names away: a crash in between then loses nothing.
+    // Edits that give names come before those that take names away: a crash in between then loses nothing.
     let order: Vec<u64> = first.into_iter().chain(edits.keys().copied()).collect();
     for number in order {
         let Some(edit) = edits.remove(&number) else { continue };
@@ -128,7 +128,7 @@ pub(crate) fn round<P: Pm>(
     Ok(findings)
 }
 
-/// Says what is in lines that cannot be read: path and range where they are in a file, and then those that are in none.
+/// Describes lines that cannot be read: path and range if they are in a file, and then those that are in none.
 pub(crate) fn locate<P: Pm>(
     pm: &P,
     superblock: &Superblock,
@@ -202,7 +202,7 @@ fn new_directory<P: Pm>(taker: &Taker<'_, P>, number: u64, generation: u32, pare
     taker.take_new(number, raw)
 }
 
-/// Repairs the table of chunks: each word from what it was, or from the inodes that prove where their chunk is.
+/// Repairs the table of chunks: each word from its damaged value, or from the inodes that prove where their chunk is.
 fn mend_chunks<P: Pm>(
     pm: &P,
     superblock: &Superblock,
@@ -225,7 +225,7 @@ fn mend_chunks<P: Pm>(
         let parts = found.get(&index).copied().unwrap_or_default();
         let known: Vec<u64> = (0..).zip(parts).filter_map(|(i, b)| b?.0.checked_sub(i)).collect();
         let contiguous = known.first().filter(|first| known.iter().all(|start| start == *first));
-        // A part that nobody has used yet is all zeros.
+        // A part that was never used is all zeros.
         let is_part = |(i, part): (u64, &Option<Block>), start: u64| {
             part.is_some() || write::is_zero(pm, Block(start + i))
         };
@@ -260,8 +260,8 @@ fn mend_chunks<P: Pm>(
     Ok(findings)
 }
 
-/// Where words at the end of the table are lost, and nothing proves that there were inodes: the table ends before them. That is
-/// one finding: a page of the table has 512 words, of which most were never written.
+/// Where words at the end of the table are lost, and nothing proves that there were inodes: the table ends before them.
+/// That is one finding: a page of the table has 512 words, of which most were never written.
 fn end_table<P: Pm>(
     pm: &P,
     superblock: &Superblock,
@@ -280,7 +280,7 @@ fn end_table<P: Pm>(
     );
     let mut finding =
         Finding::new(0, what, "end the table before them: nothing proves that there are any", false);
-    // From the end: what a crash leaves is a table with lost words at its end.
+    // From the end: a crash leaves a table with lost words at its end.
     finding.done = ends
         .iter()
         .rev()
@@ -313,7 +313,8 @@ fn renew_chunks<P: Pm>(
     findings
 }
 
-/// Blocks of inodes are written over media errors in them, where no name leads to what is lost; gives those that are good again.
+/// Rewrites blocks of inodes with media errors in them, if no name leads to the lost inodes; gives those that are good
+/// again.
 pub(crate) fn renew_free_inodes<P: Pm>(pm: &P, superblock: &Superblock) -> Result<BTreeSet<Block>> {
     let region = superblock.region(crate::format::region::CHUNK_TABLE)?;
     let max_chunks = superblock.raw.device_blocks.div_ceil(CHUNK_INODES);
@@ -322,8 +323,8 @@ pub(crate) fn renew_free_inodes<P: Pm>(pm: &P, superblock: &Superblock) -> Resul
     Ok(lost.filter(|&block| renew(pm, block, |_| {}).is_ok()).collect())
 }
 
-/// Inodes that exist and have no name: those that were in use at the clean unmount, or, where names were lost since,
-/// all that validate and use nothing that belongs to another.
+/// Inodes that exist and have no name: those that were in use at the clean unmount. If names were lost since, all that
+/// validate and use nothing that belongs to another.
 fn find_orphans<P: Pm>(tree: &mut Tree<'_, P>, evidence: &Evidence, seed: u32) -> Result<Vec<Claim>> {
     if !tree.lost_names && evidence.in_use.is_none() {
         return Ok(Vec::new());
@@ -353,7 +354,7 @@ fn find_orphans<P: Pm>(tree: &mut Tree<'_, P>, evidence: &Evidence, seed: u32) -
             candidates.insert(number, taken);
         }
     }
-    // What an orphan directory names comes with it; of directories in a circle one is as good as another.
+    // Inodes that an orphan directory names come with it; of directories in a circle one is as good as another.
     let mut orphans = Vec::new();
     let tops: Vec<u64> = candidates.keys().copied().filter(|number| !inner.contains(number)).collect();
     let rest: Vec<u64> = candidates.keys().copied().filter(|number| inner.contains(number)).collect();

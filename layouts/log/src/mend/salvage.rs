@@ -1,8 +1,8 @@
 //! Reads an inode and its log as far as anything of it validates.
 //!
 //! An entry proves itself and its place: its checksum covers the inode, the generation and the sequence number. So
-//! entries behind a damaged one count, and are in order. What does not validate is tried with each of its bits turned:
-//! a CRC of 32 bits tells one flipped bit from everything else (at these lengths its Hamming distance is 6).
+//! entries behind a damaged one count, and are in order. An entry that does not validate is tried with each of its bits
+//! turned. A CRC of 32 bits tells one flipped bit from everything else (at these lengths its Hamming distance is 6).
 
 use std::collections::HashSet;
 
@@ -29,22 +29,22 @@ pub(super) struct Saved {
 }
 
 impl Saved {
-    /// What the first entry of an operation in two directories says.
+    /// The contents of this entry, if it is the first one of an operation in two directories.
     pub(super) fn transaction(&self) -> Option<TransactionEntry> {
         let is_one = self.header.kind == kind::TRANSACTION;
         TransactionEntry::read_from_prefix(&self.bytes).ok().filter(|_| is_one).map(|(entry, _)| entry)
     }
 }
 
-/// What is left of a log.
+/// The remains of a log.
 #[derive(Debug, Default)]
 pub(super) struct Salvage {
     pub(super) entries: Vec<Saved>,
     pub(super) pages: Vec<Block>,
     seen: HashSet<Block>,
-    /// What was damaged, in words, and whether something is lost with it.
+    /// Descriptions of damage, and whether something is lost with it.
     pub(super) damage: Vec<(String, bool)>,
-    /// First lines of what does not validate: lost only if something follows it, or if nothing may be torn.
+    /// First lines of entries that do not validate: lost only if something follows them, or if nothing may be torn.
     waiting: Vec<[u8; LINE]>,
     /// The number that the lost entry before this place says that it had, 0 where none was lost; nothing proves it.
     said: u64,
@@ -57,7 +57,7 @@ impl Salvage {
         self.entries.last().map_or(0, |entry| entry.header.sequence)
     }
 
-    /// What waited was no operation that was on its way.
+    /// The waiting lines were no operation that was on its way.
     fn lose_waiting(&mut self, seed: u32) {
         for line in std::mem::take(&mut self.waiting) {
             note_lost(seed, &line, self, false);
@@ -69,7 +69,7 @@ impl Salvage {
         self.damage.iter().any(|&(_, lost)| lost)
     }
 
-    /// The entries at the end that are one operation in two directories: where they begin, and what they say of it.
+    /// The entries at the end that are one operation in two directories: where they begin, and the operation.
     pub(super) fn last_transaction(&self) -> Option<(usize, TransactionEntry)> {
         let before = self.entries.split_last()?.1;
         let is_part = |saved: &&Saved| saved.header.flags & flag::MORE != 0;
@@ -117,7 +117,7 @@ pub(super) struct Grounds<'a, P> {
 }
 
 impl<P: Pm> Grounds<'_, P> {
-    /// Reads the log of an inode whose header is right.
+    /// Reads the log of an inode with a valid header.
     pub(super) fn salvage(&self, source: LogSource, raw: &RawInode) -> Salvage {
         let mut salvage = Salvage::default();
         if raw.head == 0 || self.was_inline(source, raw, &mut salvage) {
@@ -138,8 +138,8 @@ impl<P: Pm> Grounds<'_, P> {
         salvage
     }
 
-    /// Whether a head that does not validate was 0: it is one bit away from that, or no page of this log is newer than what
-    /// is in the inode.
+    /// Whether a head that does not validate was 0: it is one bit away from that, or no page of this log is newer than
+    /// the entries in the inode.
     fn was_inline(&self, source: LogSource, raw: &RawInode, salvage: &mut Salvage) -> bool {
         let head = raw.head;
         let mut pages = self.survey.of(source.number, source.generation).peekable();
@@ -161,8 +161,9 @@ impl<P: Pm> Grounds<'_, P> {
         true
     }
 
-    /// Whether the lines of an inode hold an entry that is as new as any in a page of its log, forgotten ones included: a log
-    /// that was compacted into them leaves its pages behind. One that moved to a page went on there.
+    /// Whether the lines of an inode hold an entry that is as new as any in a page of its log, forgotten pages
+    /// included. A log that was compacted into the lines leaves its pages behind. One that moved to a page went on
+    /// there.
     pub(super) fn lines_are_newest(&self, source: LogSource, raw: &RawInode) -> bool {
         let newest = |lines: &[u8]| {
             let numbers = (0..lines.len() / LINE).filter_map(|line| {
@@ -223,7 +224,7 @@ impl<P: Pm> Grounds<'_, P> {
             salvage.pages.push(block);
             salvage.seen.insert(block);
             self.salvage_page(source, &bytes, salvage);
-            // Whatever was there, it was no operation on its way that made them so.
+            // An operation on its way cannot have made them so.
             let in_entries = bad.iter().filter(|&&at| at != block.offset());
             salvage
                 .damage
@@ -265,8 +266,8 @@ impl<P: Pm> Grounds<'_, P> {
         self.find_next(source, salvage)
     }
 
-    /// Pages that may be behind those that were found. Entries that were gathered all have one number, and so may several
-    /// pages begin.
+    /// Pages that may be behind those that were found. Entries that were gathered all have one number, and so may
+    /// several pages begin.
     fn later_pages(&self, source: LogSource, salvage: &Salvage) -> Vec<super::survey::Found> {
         let last = salvage.last_sequence();
         let later = self.survey.of(source.number, source.generation).filter(|page| {
@@ -283,8 +284,8 @@ impl<P: Pm> Grounds<'_, P> {
             .any(|page| page.next == word && !salvage.seen.contains(&page.block))
     }
 
-    /// The page that must be the next one: the only one that begins where the log ends here, and that no other page leads to.
-    /// One that begins with the last number may be a forgotten one.
+    /// The page that must be the next one: the only one that begins where the log ends here, and that no other page
+    /// leads to. One that begins with the last number may be a forgotten one.
     fn find_next(&self, source: LogSource, salvage: &mut Salvage) -> Option<Block> {
         let later = self.later_pages(source, salvage);
         let expected = match salvage.last_sequence().max(salvage.said) {
@@ -319,7 +320,7 @@ impl<P: Pm> Grounds<'_, P> {
         }
     }
 
-    /// A page whose header is right, or that holds an entry of this log.
+    /// A page with a valid header, or with an entry of this log.
     fn is_page(&self, source: LogSource, block: Block, bytes: &[u8; BLOCK_SIZE as usize]) -> bool {
         let holds_entry =
             || (1..=PAGE_LINES).any(|line| parse_entry(&bytes[line * LINE..], source.seed).is_some());
@@ -337,7 +338,7 @@ impl<P: Pm> Grounds<'_, P> {
                 gap = true;
                 continue;
             }
-            // What is on its way is in one page.
+            // A batch on its way is in one page.
             if std::mem::take(&mut begins) {
                 salvage.lose_waiting(source.seed);
             }
@@ -429,9 +430,10 @@ fn read_entry(bytes: &[u8], seed: u32) -> Option<(Saved, bool)> {
     None
 }
 
-/// Notes that the entry at the start of `bytes` is lost. Where its bytes say that it was a write, what was there before
-/// must not come back: those blocks were free since. So a hole takes its place, with the number of the entry before it: its
-/// own, which may be what is damaged, would put what follows out of order. Only where order is not position it keeps that.
+/// Notes that the entry at the start of `bytes` is lost. If its bytes say that it was a write, the blocks that were
+/// there before must not come back: they were free since. So a hole takes its place, with the number of the entry
+/// before it: its own number may be damaged, and would put later entries out of order. Only where order is not position
+/// it keeps its own.
 fn note_lost(seed: u32, bytes: &[u8], salvage: &mut Salvage, keeps_number: bool) {
     let Ok((header, _)) = EntryHeader::read_from_prefix(bytes) else { return };
     let last = salvage.last_sequence();

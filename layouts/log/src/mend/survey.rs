@@ -1,4 +1,4 @@
-//! What a whole device holds: the pages of logs, wherever they are, and the chunks that no word leads to.
+//! A survey of a whole device: the pages of logs, wherever they are, and the chunks that no word leads to.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -32,7 +32,7 @@ pub(super) struct Survey {
 }
 
 impl Survey {
-    /// Looks at the first line of every block. What cannot be read is no page.
+    /// Looks at the first line of every block. Unreadable blocks are no pages.
     pub(super) fn new(pm: &impl Pm, volume_seed: u32, first_data_block: u64) -> Survey {
         let mut survey = Survey::default();
         let mut line = [0u8; LINE];
@@ -76,12 +76,12 @@ impl Survey {
     }
 }
 
-/// The words of the chunk table: what they lead to, and what is wrong with them.
+/// The words of the chunk table: the chunks that they lead to, and their errors.
 pub(super) struct Chunks {
     pub(super) list: Vec<Option<ChunkBlocks>>,
     /// Blocks of lists of scattered chunks.
     pub(super) lists: Vec<Block>,
-    /// Chunks whose word, or list, does not validate or is missing before one that does.
+    /// Chunks with a word, or list, that does not validate or is missing before one that does.
     pub(super) bad: Vec<u64>,
 }
 
@@ -135,7 +135,7 @@ impl Chunks {
 /// Inodes of a block that are tried; each is tried as every inode that is missing.
 const TRIES: usize = 2;
 
-/// Looks for chunks by what they hold: the checksum of an inode's header is seeded with its number, so a header that
+/// Looks for chunks by their content: the checksum of an inode's header is seeded with its number, so a header that
 /// validates proves which chunk its block is a part of. Gives the parts that were found of each.
 pub(super) fn find_chunks(
     pm: &impl Pm,

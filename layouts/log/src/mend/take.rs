@@ -1,4 +1,4 @@
-//! Takes one inode from media, however damaged: its header, its log, and what the log makes of it.
+//! Takes one inode from media, however damaged: its header, its log, and the inode that the log describes.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::scan::{Ending, Entry, LogSource, Spot, parse_entry, read_inode};
 use crate::superblock::Superblock;
 use crate::tiers::Reach;
 
-/// What a name says about the inode that it refers to.
+/// The facts that a name states about the inode that it refers to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Claim {
     pub(super) number: u64,
@@ -36,7 +36,7 @@ pub(super) struct Taken {
     pub(super) entries: Vec<Saved>,
     pub(super) loaded: Loaded,
     pub(super) pages: Vec<Block>,
-    /// What is damaged, in words, and whether something is lost with it.
+    /// Descriptions of damage, and whether something is lost with it.
     pub(super) damage: Vec<(String, bool)>,
     /// A sequence number that nothing of the inode has reached.
     pub(super) next_sequence: u64,
@@ -48,7 +48,7 @@ impl Taken {
     }
 }
 
-/// An inode whose header is right, or was made right.
+/// An inode with a header that is right, or was made right.
 struct Opened {
     source: LogSource,
     raw: RawInode,
@@ -128,9 +128,9 @@ impl<'a, P: Pm> Taker<'a, P> {
         Ok(Opened { source, raw, rewrite, damage })
     }
 
-    /// After a crash a last operation in two directories counts if the other one has it, too, as far as that can be read; a
-    /// log that is written anew is committed as it is. What was settled needs no number any more; what was not keeps it,
-    /// for the other directory may ask.
+    /// After a crash a last operation in two directories counts if the other one has it, too, as far as that can be
+    /// read. A log that is written anew is committed as it is. A settled transaction needs no number any more; an
+    /// unsettled one keeps it, because the other directory may ask.
     fn settle_transactions(&self, source: LogSource, salvage: &mut Salvage) {
         let is_open = |entry: &TransactionEntry| entry.transaction >= self.settled;
         let last = salvage.last_transaction().filter(|(_, entry)| is_open(entry));
@@ -208,8 +208,8 @@ impl<'a, P: Pm> Taker<'a, P> {
             damage.push((format!("operation {number} of its log makes no sense ({error})"), true));
         })?;
         let next_sequence = loaded.scan.next_sequence.max(greatest + 1);
-        // Numbers of entries stay as they are, because the index in DRAM knows them: what was refused stays as an
-        // entry without effect.
+        // Numbers of entries stay as they are, because the index in DRAM knows them: a refused entry stays as one
+        // without effect.
         let mut entries = entries;
         refused.into_iter().for_each(|index| entries[index].bytes.clear());
         for (name, error) in crate::xattr::damaged_values(self.grounds.pm, &loaded.inode) {
@@ -223,7 +223,7 @@ impl<'a, P: Pm> Taker<'a, P> {
         Ok(Taken { source, raw, rewrite: false, entries, loaded, pages, damage, next_sequence })
     }
 
-    /// Makes a header that does not validate valid again: by turning one bit, or from what its log proves.
+    /// Makes a header that does not validate valid again: by turning one bit, or from the facts that its log proves.
     fn mend_header(
         &self,
         source: LogSource,
@@ -246,7 +246,7 @@ impl<'a, P: Pm> Taker<'a, P> {
             return Ok(("a flipped bit in its header".to_owned(), false));
         }
         let head = if is_lost { None } else { self.proven_head(source, raw.head) };
-        // What is left of pages of a log that is in the inode by now proves nothing.
+        // The rest of the pages of a log that is in the inode by now proves nothing.
         let is_found = is_lost && !self.grounds.lines_are_newest(source, raw);
         let head = head.or_else(|| self.found_head(source, is_found));
         let has_lines = raw.head == 0 && has_inline_entry(raw, source.seed);
@@ -303,7 +303,7 @@ pub(super) fn is_attribute(saved: &Saved, name: &[u8]) -> bool {
     matches!(saved.header.kind, kind::XATTR | kind::XATTR_REMOVE) && named == Some(name)
 }
 
-/// What the header says can be.
+/// The header is plausible.
 fn plausible(raw: &RawInode) -> bool {
     FileKind::from_u8(raw.kind).is_some() && TimeRange::is_packed(raw.btime) && raw.mode & !0o7777 == 0
 }
@@ -313,7 +313,7 @@ fn has_inline_entry(raw: &RawInode, seed: u32) -> bool {
     (0..raw.lines.len()).any(|line| parse_entry(&lines[line * LINE..], seed).is_some())
 }
 
-/// A header that was made anew takes what the log says.
+/// A header that was made anew takes the attributes in the log.
 fn adopt_attributes(taken: &mut Taken) {
     let attr = taken.entries.iter().rev().filter(|saved| saved.header.kind == kind::ATTR);
     let attr = attr.into_iter().find_map(|saved| AttrEntry::read_from_prefix(&saved.bytes).ok());

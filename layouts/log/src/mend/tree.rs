@@ -1,4 +1,4 @@
-//! Walks everything that names lead to, as far as it validates, and decides what is to be changed.
+//! Walks everything that names lead to, as far as it validates, and decides on the changes.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -16,7 +16,7 @@ use crate::inode::Body;
 use crate::scan::read_inode;
 use crate::tiers::Reach;
 
-/// What is done to an inode: its log is written anew, without some entries and with some more.
+/// A change of an inode: its log is written anew, without some entries and with some more.
 pub(super) struct Edit {
     pub(super) taken: Taken,
     /// Entries that go, by index.
@@ -38,7 +38,7 @@ impl Edit {
 pub(super) enum Append {
     /// These blocks of the file belong to something else.
     Hole { start: u64, blocks: u64 },
-    /// These blocks of the file get copies of what is at `from`.
+    /// These blocks of the file get copies of the blocks at `from`.
     Copy { start: u64, blocks: u64, from: u64 },
     /// A name.
     Name { name: Vec<u8>, claim: Claim },
@@ -50,7 +50,7 @@ pub(super) struct Visited {
     pub(super) claim: Claim,
     /// The directory that its first name is in.
     pub(super) parent: u64,
-    /// What it claims is not proven: its log lost something, or nothing proved that it still exists.
+    /// Its claims are not proven: its log lost something, or nothing proved that it still exists.
     pub(super) suspect: bool,
 }
 
@@ -75,7 +75,7 @@ pub(super) struct Tree<'t, P> {
     pub(super) findings: Vec<Finding>,
     /// Blocks in use, by their number among all, tiers included.
     pub(super) used: Vec<u64>,
-    /// Tiers of which images say whose blocks are; these are not read here.
+    /// Tiers with blocks that images own; the images are not read here.
     pub(super) image_tiers: BTreeSet<u8>,
     /// A directory lost names, so that inodes may have none though they exist.
     pub(super) lost_names: bool,
@@ -146,7 +146,8 @@ impl<'t, P: Pm> Tree<'t, P> {
         free
     }
 
-    /// Whether blocks of an inode may be those of a file whose image names them, or its image may name such: nobody knows.
+    /// Whether blocks of an inode may belong to the image of another file, or its image may name such blocks. Images
+    /// are not read here, so this stays unknown.
     pub(super) fn may_be_of_an_image(&self, taken: &Taken) -> bool {
         let inode = &taken.loaded.inode;
         let mut is_on = inode.image.get().is_some();
@@ -185,7 +186,7 @@ impl<'t, P: Pm> Tree<'t, P> {
         }
     }
 
-    /// Looks at an inode that has a name: what it uses, what is damaged, and what a directory contains.
+    /// Looks at an inode that has a name: its blocks, its damage, and the contents of a directory.
     fn visit(&mut self, taken: Taken, parent: u64, path: &str, suspect: bool) {
         let claim = claim_of(&taken);
         let suspect = suspect || taken.loses();
@@ -279,8 +280,8 @@ impl<'t, P: Pm> Tree<'t, P> {
         self.edits.get_mut(&number)
     }
 
-    /// Finds who claims what belongs to another, and decides: logs and tables first, because they prove themselves,
-    /// then files whose logs are whole, then the others.
+    /// Finds blocks with several owners, and decides: logs and tables first, because they prove themselves, then files
+    /// with whole logs, then the others.
     pub(super) fn part(&mut self, first_data_block: u64) {
         if !std::mem::take(&mut self.twice) {
             return;
@@ -315,7 +316,7 @@ impl<'t, P: Pm> Tree<'t, P> {
         let mut appended: Vec<Append> = Vec::new();
         for piece in pieces {
             let first = self.taker.reach.index(piece.place);
-            // What is on a tier is not read here.
+            // Blocks on a tier are not read here.
             let is_elsewhere = place::tier(piece.place) != 0;
             for index in 0..piece.len {
                 let (block, file_block) = (first + index, piece.start + index);
@@ -357,7 +358,7 @@ impl<'t, P: Pm> Tree<'t, P> {
         }
     }
 
-    /// An image in blocks of another is none: what the file was is lost.
+    /// An image in blocks of another owner is invalid: the content of the file is lost.
     fn part_image(&mut self, visited: Visited, taken: &Taken) {
         let Some(run) = image_run(taken, &self.taker.reach) else { return };
         if self.mark(run) {
@@ -433,7 +434,8 @@ pub(super) fn claim_of(taken: &Taken) -> Claim {
     Claim { number: inode.number, generation: inode.generation, kind: inode.kind }
 }
 
-/// What an inode uses: the pages of its log, its blocks by their numbers among all, the values of its attributes.
+/// The blocks that an inode uses: the pages of its log, its blocks by their numbers among all, the values of its
+/// attributes.
 pub(super) fn runs_of(taken: &Taken, reach: &Reach) -> Vec<Run> {
     let mut runs: Vec<Run> = taken.pages.iter().map(|&start| Run { start, len: 1 }).collect();
     if let Body::File(map) = &taken.loaded.inode.body {
@@ -449,7 +451,7 @@ pub(super) fn runs_of(taken: &Taken, reach: &Reach) -> Vec<Run> {
     runs
 }
 
-/// The blocks of the image of a log, by their numbers among all. What the image names is not read.
+/// The blocks of the image of a log, by their numbers among all. The blocks that the image names are not read.
 fn image_run(taken: &Taken, reach: &Reach) -> Option<Run> {
     let image = taken.loaded.inode.image.get()?;
     Some(Run { start: Block(reach.index(image.place())), len: image.run.len })

@@ -1,4 +1,4 @@
-//! Writes what was decided: new logs, names in lost+found, words of the chunk table.
+//! Writes the decided changes: new logs, names in lost+found, words of the chunk table.
 
 use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, Kind, Result};
 use nacre_layout_parts::renew::{copy_of_what_is_left, is_lost, renew, store_word};
@@ -128,7 +128,7 @@ impl<'w, P: Pm> Writer<'w, P> {
         self.publish(source, &taken.raw, head, taken.rewrite)
     }
 
-    /// Makes a block of a chunk good again that has media errors, or puts what is left of it elsewhere.
+    /// Makes a block of a chunk with media errors good again, or puts the rest of it elsewhere.
     pub(super) fn renew(
         &mut self,
         superblock: &Superblock,
@@ -141,7 +141,7 @@ impl<'w, P: Pm> Writer<'w, P> {
             done => return done,
         }
         let mut blocks = *blocks;
-        // Before it is nobody's.
+        // Before it is free.
         if !badblocks::read(self.pm, superblock)?.blocks.contains(&blocks[at]) {
             badblocks::add(self.pm, superblock, blocks[at])?;
         }
@@ -161,8 +161,8 @@ impl<'w, P: Pm> Writer<'w, P> {
         Ok((to, self.pm.copy(to.offset(), &bytes)?))
     }
 
-    /// Writes entries into new pages, the last page first; gives the first. What was `copied` for them is durable with
-    /// them.
+    /// Writes entries into new pages, the last page first; gives the first. Blocks that were `copied` for them are
+    /// durable with them.
     fn write_pages(
         &mut self,
         source: LogSource,
@@ -214,8 +214,8 @@ impl<'w, P: Pm> Writer<'w, P> {
         let flushed = if rewrite {
             let raw = RawInode { head: word, lines: [[0; LINE]; 3], ..*raw };
             let (header, lines) = raw.as_bytes().split_at(LINE);
-            // A header that is torn on its way is made again from what proves itself: the lines that are still there,
-            // or the new page. So the lines go later.
+            // A header that is torn on its way is made again from parts that prove themselves: the lines that are still
+            // there, or the new page. So the lines go later.
             let copied = self.pm.copy(source.address, header)?;
             self.pm.fence(copied);
             self.pm.copy(source.address + LINE as u64, lines)?
@@ -228,7 +228,7 @@ impl<'w, P: Pm> Writer<'w, P> {
         Ok(())
     }
 
-    /// Gives inodes names in lost+found, which is made where it is missing. Gives the directory whose log is to be
+    /// Gives inodes names in lost+found, which is made where it is missing. Gives the directory that must have its log
     /// written first.
     pub(super) fn name_orphans(&mut self, tree: &mut Tree<'_, P>, orphans: Vec<Claim>) -> Result<u64> {
         let root = tree.edit_of(ROOT_INODE).ok_or(Error::new(Kind::Corrupt))?;
@@ -314,7 +314,7 @@ pub(super) fn write_chunk(
             (blocks, None, blocks[0].0)
         }
         None => {
-            // Nothing is known of what else is in use: what is all zeros is not.
+            // Nothing is known of other blocks in use: those that are all zeros are not.
             let mut free = (superblock.first_data_block()..device_blocks(pm))
                 .rev()
                 .filter(|&block| !used(block) && is_zero(pm, Block(block)))

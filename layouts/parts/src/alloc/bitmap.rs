@@ -1,14 +1,14 @@
 //! The bitmap of one lane: which of its blocks are free, and finding some.
 //!
-//! Searches start at a cursor; a word is 64 blocks. Two summaries, of two levels each, lead past what is of no use: one of
-//! the words that have a free block, one of those in which all are free. Invariant: a bit of a summary is set exactly when
-//! its word is as the summary says.
+//! Searches start at a cursor; a word is 64 blocks. Two summaries, of two levels each, lead past useless words: one of
+//! the words that have a free block, one of those in which all are free. Invariant: a bit of a summary is set exactly
+//! when its word is as the summary says.
 
 use super::GROUP;
 
 /// Such words that a search looks at before it takes the longest run that it has seen.
 const LONG_SEARCH_RUNS: usize = 16;
-/// Words that a search for a shorter run looks at before it takes what it finds.
+/// Words that a search for a shorter run looks at before it takes the run that it found.
 const SHORT_SEARCH_WORDS: u64 = 512;
 
 /// Which runs an allocation takes.
@@ -25,7 +25,7 @@ pub(super) struct LaneMap {
     words: Vec<u64>,
     /// The words that are not zero.
     some: Summary,
-    /// The words whose bits are all set.
+    /// The words with all bits set.
     whole: Summary,
     /// Where the next search for several blocks starts, in words.
     cursor: usize,
@@ -100,7 +100,7 @@ impl LaneMap {
         Some((start, len))
     }
 
-    /// The start of a run of `goal` blocks, or of what comes near, at or after `from` first.
+    /// The start of a run of `goal` blocks, or of a run near that length, at or after `from` first.
     fn find_run(&self, from: u64, goal: u64, take: Take) -> Option<u64> {
         let starts = if from > 0 { &[from, 0][..] } else { &[0] };
         if take == Take::Long {

@@ -1,18 +1,18 @@
-//! Blocks that are set aside, and the locks of several lanes.
+//! Reservations of blocks, and the locks of several lanes.
 //!
-//! Whoever accepts something that it writes later promises it the blocks that this may take: [`Allocator::promise`]. From
-//! then on allocations for every [`Purpose`] but [`Promised`](Purpose::Promised) leave so many free, and those for that one
-//! take what they find. So what is written for a promise, and takes no more than was set aside for it, always finds space:
+//! A caller that accepts data and writes it later reserves the blocks that this may take: [`Allocator::promise`]. From
+//! then on allocations for every [`Purpose`] but [`Promised`](Purpose::Promised) leave so many free, and those for that
+//! one take any free block. So a write that takes no more than its reservation always finds space:
 //!
-//! 1. Who sets aside counts first and looks for the blocks then, in its own lane under that lane's lock, or else in all
-//!    lanes under all their locks.
-//! 2. While anything is set aside, every other allocation has the locks of all lanes from looking to taking.
-//! 3. An allocation that began when nothing was set aside looks at the count under the lock of each lane that it takes
+//! 1. A reservation is counted first. Then it looks for the blocks, in its own lane under that lane's lock, or else in
+//!    all lanes under all their locks.
+//! 2. While anything is reserved, every other allocation has the locks of all lanes from looking to taking.
+//! 3. An allocation that began when nothing was reserved looks at the count under the lock of each lane that it takes
 //!    from, and begins again when that has changed.
 //!
-//! Such an allocation has no locks from looking to taking, and others may take the same last blocks meanwhile. So it looks
-//! once more when it has taken ([`Lanes::have_left`]); who then finds too little left gives back what it took, and decides
-//! under all locks.
+//! Such an allocation has no locks from looking to taking, and others may take the same last blocks meanwhile. So it
+//! looks once more when it has taken ([`Lanes::have_left`]). If too little is left then, it frees the blocks that it
+//! took, and decides under all locks.
 
 use nacre_engine::sync::MutexGuard;
 use nacre_engine::sync::atomic::{Ordering, fence};
@@ -27,7 +27,7 @@ pub(super) struct Lanes<'a> {
     allocator: &'a Allocator,
     /// All of them, locked; else each is locked when it is used.
     held: SmallVec<[MutexGuard<'a, LaneMap>; 8]>,
-    /// Ends when something is set aside.
+    /// Ends when something is reserved.
     until_promised: bool,
     /// Blocks that were left free in the lane that was used last.
     left: u64,
@@ -51,10 +51,10 @@ impl Lanes<'_> {
         Some(result)
     }
 
-    /// True when what was taken has left so many blocks free as it must for this purpose. If not, it is to be given back.
+    /// True when the taken blocks have left as many free as this purpose requires. If not, they are to be freed.
     ///
-    /// Enough in the lane that was used last is enough: whoever takes from that lane later has its lock after us and sees
-    /// all that we took when he looks in turn. Else all are counted, and of two that do so at once one sees what the other
+    /// Enough in the lane that was used last is enough: an allocation that takes from that lane later has its lock
+    /// after us, and sees all that we took. Else all are counted, and of two that do so at once one sees what the other
     /// took, because of the fence. So the last one to look has seen everything.
     pub(super) fn have_left(&mut self, purpose: Purpose) -> bool {
         if !self.until_promised {
@@ -68,7 +68,7 @@ impl Lanes<'_> {
         !self.overdrawn
     }
 
-    /// Gives back what was taken.
+    /// Frees the taken blocks.
     pub(super) fn free(&mut self, run: Run) {
         self.until_promised = false;
         self.allocator.free_by(self, run);
@@ -76,12 +76,12 @@ impl Lanes<'_> {
 }
 
 impl Allocator {
-    /// Blocks that are set aside.
+    /// Reserved blocks.
     pub fn promised_blocks(&self) -> u64 {
         self.promised.load(Ordering::SeqCst)
     }
 
-    /// Sets blocks aside for [`Purpose::Promised`]; [`NoSpace`](Kind::NoSpace) when data could not have so many. Of two
+    /// Reserves blocks for [`Purpose::Promised`]; [`NoSpace`](Kind::NoSpace) when data could not have so many. Of two
     /// that ask for the last ones at once both may be refused.
     pub fn promise(&self, blocks: u64) -> Result<()> {
         let needed = self.promised.fetch_add(blocks, Ordering::SeqCst) + blocks + self.reserve;
@@ -103,7 +103,7 @@ impl Allocator {
         Err(Error::new(Kind::NoSpace))
     }
 
-    /// Gives back what was set aside.
+    /// Ends a reservation of so many blocks.
     pub fn end_promise(&self, blocks: u64) {
         let before = self.promised.fetch_sub(blocks, Ordering::SeqCst);
         assert!(before >= blocks, "more was given back than was set aside");

@@ -26,7 +26,7 @@ pub struct TierScrub {
     pub number: u8,
     /// Bytes of files that were read.
     pub bytes: u64,
-    /// Bytes that were in use when the scrub began, what is allocated and not written included.
+    /// Bytes that were in use when the scrub began, including allocated blocks that are not written.
     pub used: u64,
     /// Why it was not read, or not to the end.
     pub unread: Option<String>,
@@ -59,7 +59,7 @@ impl<F: Scrubbed> Scrub<F> {
                 Err(error) if error.kind() == Kind::Corrupt => {
                     self.found(format!("{} (inode {number}): {error}", self.path_of(number)));
                 }
-                // One that cannot be loaded was told of before, and a tier that is missing, too.
+                // One that cannot be loaded was reported before, and a tier that is missing, too.
                 Err(_) => {}
             }
         }
@@ -124,7 +124,7 @@ impl<F: Scrubbed> Scrub<F> {
         }
     }
 
-    /// Says what of a file cannot be read, if it is still there: blocks move meanwhile.
+    /// Reports a part of a file that cannot be read, if it is still there: blocks move meanwhile.
     fn tell_part(&self, number: u64, part: &TierPart, bad: Option<(Range<u64>, Error)>) {
         let Some((blocks, error)) = bad else { return };
         let TierRun { tier, start, .. } = part.run;

@@ -75,7 +75,7 @@ pub(in crate::report::html) fn draw(
     Drawing { height: y + 40.0, marks: all }
 }
 
-/// What the values are.
+/// The label of the values' axis.
 pub(super) fn axis(experiment: &Experiment) -> String {
     let metric = &experiment.metric;
     let better = match metric.better {

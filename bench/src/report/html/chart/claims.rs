@@ -1,4 +1,4 @@
-//! What is said beside what was found.
+//! Claims next to the measured values.
 
 use svg::node::element::Element;
 
@@ -17,7 +17,7 @@ pub(in crate::report::html) fn verdict(verdict: Verdict) -> (&'static str, &'sta
     }
 }
 
-/// The two ends of what a value is to be, where it has them.
+/// The two ends of the range that a value is to lie in, where it has them.
 fn ends(bound: Bound) -> (Option<f64>, Option<f64>) {
     match bound {
         Bound::AtLeast(least) => (Some(least), None),
@@ -26,7 +26,8 @@ fn ends(bound: Bound) -> (Option<f64>, Option<f64>) {
     }
 }
 
-/// A row for each claim: a diamond for what is said, a disc with its interval for what was found, and a band where it holds.
+/// A row for each claim: a diamond for the claim, a disc with its interval for the measured value, and a band where it
+/// holds.
 pub(in crate::report::html) fn draw(claims: &[&Claim], width: Width) -> Drawing {
     let right = width.units() - if width == Width::Wide { 90.0 } else { 6.0 };
     let values: Vec<f64> = claims

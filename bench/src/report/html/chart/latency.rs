@@ -21,7 +21,7 @@ const SHARES: [(f64, &str); 7] = [
 /// The most nines that are drawn.
 const NINES: f64 = 5.0;
 
-/// One line for each target: the number of its style, its name, and what it took.
+/// One line for each target: the number of its style, its name, and its latencies.
 pub(in crate::report::html) fn draw(lines: &[(usize, &Latency)], width: Width) -> Drawing {
     let (left, right, top) = (58.0, width.units() - 26.0, 26.0);
     let bottom = if width == Width::Wide { 300.0 } else { 250.0 };

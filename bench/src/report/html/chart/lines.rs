@@ -12,7 +12,7 @@ pub(in crate::report::html) fn is_sweep(experiment: &Experiment) -> bool {
     experiment.axis.unit.is_some() && points.all(|point| point.x.is_some_and(f64::is_finite))
 }
 
-/// Places of all points along the axis, with what stands below them.
+/// Places of all points along the axis, with the labels below them.
 fn places(experiment: &Experiment) -> Vec<(f64, &str)> {
     let points = experiment.series.iter().flat_map(|series| &series.points);
     let mut places: Vec<(f64, &str)> =

@@ -1,9 +1,9 @@
 //! Charts as inline SVG.
 //!
-//! The chart crates that we know write colours into each element, so that a page could not follow a reader's dark mode, and
-//! none of them draws intervals on logarithmic axes. So marks and axes are computed here and take their colours from
-//! classes of the page's style; the crate `svg` makes elements and text of them. It does not escape quotes in attributes:
-//! what comes from a report stands in text nodes only.
+//! The chart crates that we know write colours into each element, so that a page could not follow a reader's dark
+//! mode. None of them draws intervals on logarithmic axes. So marks and axes are computed here and take their colours
+//! from classes of the page's style; the crate `svg` makes elements and text of them. It does not escape quotes in
+//! attributes: texts from a report stand in text nodes only.
 //!
 //! A chart is drawn twice, for wide and for narrow screens, and the style shows one of the two. Each has its title and its
 //! description inside.
@@ -49,7 +49,7 @@ impl Width {
     }
 }
 
-/// What is drawn, and how high it became.
+/// A drawing, and its height.
 pub(super) struct Drawing {
     pub(super) height: f64,
     pub(super) marks: Vec<Element>,
@@ -108,7 +108,7 @@ fn words(class: &str, at: (f64, f64), text: &str) -> Element {
     made
 }
 
-/// What is shown when the pointer rests on it.
+/// Adds the text that is shown when the pointer rests on the mark.
 fn hint(mut mark: Element, text: &str) -> Element {
     let mut title = Element::new("title");
     title.append(Text::new(text));
@@ -182,7 +182,8 @@ fn path(number: usize, places: &[(f64, f64)]) -> Element {
     made
 }
 
-/// A small drawing of a target's style for legends and tables: hidden from readers of text, who have the name beside it.
+/// A small drawing of a target's style for legends and tables. It is hidden from readers of text, since the name
+/// stands next to it.
 pub(super) fn swatch(number: usize) -> String {
     let mut svg = element("svg", "swatch", &[("width", 34.0), ("height", 14.0)]);
     svg.assign("viewBox", "0 0 34 14");
