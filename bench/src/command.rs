@@ -44,17 +44,17 @@ enum Command {
     Figures(FiguresArgs),
     #[command(subcommand)]
     Trace(TraceCommand),
-    /// What works on one target.
+    /// The process that works on one target.
     #[command(hide = true)]
     Worker,
-    /// What serves an emulated disk.
+    /// The server of an emulated disk.
     #[command(hide = true)]
     Disk(DiskArgs),
 }
 
 #[derive(Debug, Args)]
 struct DiskArgs {
-    /// What it is, as nvme or nvme,flush=0.
+    /// The disk to emulate, as nvme or nvme,flush=0.
     #[arg(long = "as", value_name = "DISK")]
     disk: Disk,
     /// The file with its bytes.
@@ -65,8 +65,9 @@ struct DiskArgs {
 
 /// Runs workloads on targets, in turns, until the ratios are sure enough
 ///
-/// Each workload is an experiment of its own. Targets that cannot be had are reported, and do not fail the run; where all
-/// of one workload take more memory, or space on disks, than is free, nothing is begun. Ctrl-C ends it; what was finished is reported, and everything that was mounted is gone.
+/// Each workload is an experiment of its own. Targets that cannot be had are reported, and do not fail the run. If the
+/// targets of a workload take more DRAM or disk space than is free, nothing is begun. Ctrl-C ends the run: finished
+/// parts are reported, and everything that was mounted is gone.
 #[derive(Debug, Args)]
 struct RunArgs {
     /// A workload with its parameters, as micro.write,io=4k,threads=2, or group:NAME for several; 'nacre bench list'
@@ -82,8 +83,8 @@ struct RunArgs {
     /// Run each workload with each of these values of a parameter, as io=64,256,4k
     #[arg(long, value_name = "PARAMETER=VALUES")]
     sweep: Option<String>,
-    /// What the value is: op/s, MB/s, s, p99, latency:KIND or counter:NAME; by default the workload's own, and MB/s in a sweep
-    /// across sizes
+    /// The value to report: op/s, MB/s, s, p99, latency:KIND or counter:NAME; by default the workload's own, and MB/s in a
+    /// sweep across sizes
     #[arg(long, value_name = "METRIC")]
     metric: Option<Measure>,
     /// Empty the page cache of the machine (root), and what presets with a tier keep of it in the process, mounts excepted:
@@ -93,20 +94,20 @@ struct RunArgs {
     /// Run at least so many rounds before those that count
     #[arg(long, value_name = "ROUNDS", default_value_t = 0)]
     warm_up: u64,
-    /// Work at least so long before the rounds that count, for who moves data while it is used
+    /// Work at least so long before the rounds that count, for targets that move data while it is used
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     settle: u64,
-    /// Write at least so much in each round, and end it with a sync of everything that counts: for who buffers writes
+    /// Write at least so much in each round, and end it with a sync of everything that counts: for targets that buffer writes
     #[arg(long, value_name = "SIZE", value_parser = nacre_engine::size::parse)]
     flush: Option<u64>,
     /// Multiply the sizes of workloads
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = factor)]
     scale: f64,
-    /// Slow nacre's memory down to this: pcm, optane, or latency=200,bandwidth=1G; dram only counts
+    /// Slow nacre's PM down to this: pcm, optane, or latency=200,bandwidth=1G; dram only counts
     #[arg(long, value_name = "MEMORY")]
     emulate: Option<String>,
-    /// Hold the page cache of targets to this (and the process that works on each), with memory cgroups; not that of
-    /// tmpfs and ramfs, whose memory is the medium
+    /// Hold the page cache of targets to this (and the process that works on each), with cgroups; not that of tmpfs and
+    /// ramfs, where it is the medium
     #[arg(long, value_name = "SIZE", value_parser = memory)]
     memory: Option<u64>,
     #[command(flatten)]

@@ -19,7 +19,7 @@ use crate::run::rounds::{FoundGroups, Setting};
 use crate::run::stop::Stop;
 use crate::{Error, leftovers, say};
 
-/// What every run takes.
+/// Arguments that every run takes.
 #[derive(Debug, Args)]
 pub(crate) struct Common {
     /// How sure figures are to be: quick shows that it runs, default is about 3 %, high 1 %

@@ -53,7 +53,7 @@ pub(crate) struct CrashArgs {
     /// too, and blocks move meanwhile
     #[arg(long, value_name = "COUNT", conflicts_with_all = ["sequences", "triples", "random", "threads", "self_test"])]
     cached: Option<u64>,
-    /// What samples and random workloads depend on
+    /// The seed of samples and random workloads
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     seed: u64,
     /// Threads; the number of CPUs by default
@@ -77,9 +77,8 @@ pub(crate) struct CrashArgs {
     /// Produce the crash of a trace again, and nothing else
     #[arg(long, value_name = "FILE", conflicts_with_all = ["resume", "self_test"])]
     replay: Option<PathBuf>,
-    /// Remove each flush and each fence of the layout, and make each of its known mistakes and of those that a write
-    /// buffer over it could make, one at a time: every such mutant must be found, and every line of the layout's source
-    /// that flushes or fences must be passed by some workload
+    /// Check that mutants are found: one without each flush or fence, one with each known mistake of the layout and of a
+    /// write buffer over it. Some workload must pass every line of the layout that flushes or fences
     #[arg(long, conflicts_with = "resume")]
     self_test: bool,
     /// With --self-test: only mutants whose name contains this
@@ -95,12 +94,12 @@ pub(crate) struct CrashArgs {
 enum Explored {
     /// A log per inode
     Log,
-    /// The same over memory and a disk, which are crashed together: blocks move, disks come and go; with --cached, writes
-    /// that are large and asynchronous go to the disk
+    /// The same over PM and a disk, which are crashed together. Blocks move, disks come and go; with --cached, large
+    /// asynchronous writes go to the disk
     LogWithDisk,
     /// The same, where writes of whole blocks go straight to the disk; with --cached, all whole blocks that leave the buffer
     LogOnDisk,
-    /// As log-with-disk over memory and two disks: blocks also move from one to the other
+    /// As log-with-disk over PM and two disks: blocks also move from one to the other
     LogWithDisks,
     /// Data in place, an undo journal
     Inplace,

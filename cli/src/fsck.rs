@@ -43,7 +43,7 @@ pub(crate) struct FsckArgs {
     /// there; as often as needed. With -p or -y, a copy of its superblock that is damaged is written from the other one
     #[arg(long = "tier", value_name = "PATH")]
     tiers: Vec<PathBuf>,
-    /// Read it as memory of this kind, such as dram,poison=OFFSET+LENGTH
+    /// Read it as PM of this kind, such as dram,poison=OFFSET+LENGTH
     #[arg(long, value_name = "KIND")]
     emulate: Option<Emulation>,
     /// Print the result as JSON

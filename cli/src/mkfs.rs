@@ -33,11 +33,11 @@ pub(crate) struct MkfsArgs {
     /// Refuse a device that promises less than this: process, power
     #[arg(long, value_name = "PROMISE", default_value = "none", value_parser = |text: &str| text.parse::<Promise>())]
     require: Promise,
-    /// Be as slow as this memory while making it: pcm, optane, or latency=200,bandwidth=1G
+    /// Be as slow as this kind of PM while making it: pcm, optane, or latency=200,bandwidth=1G
     #[arg(long, value_name = "MEMORY", value_parser = |text: &str| text.parse::<Emulation>())]
     emulate: Option<Emulation>,
-    /// A disk below the memory, for blocks that are not written for long: PATH, PATH:SIZE for a file that is to be made,
-    /// PATH@DISK to be as slow as that one; again for each more
+    /// A disk below PM, for blocks that are not written for long: PATH, PATH:SIZE to make a file, PATH@DISK to be as slow
+    /// as that one (repeatable)
     #[arg(long = "tier", value_name = "PATH[:SIZE]", value_parser = |text: &str| Ok::<_, String>(new_tier(text)))]
     tiers: Vec<NewTier>,
     /// Overwrite what the device holds

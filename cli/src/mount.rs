@@ -27,24 +27,38 @@ const MOUNT_FAILURE: u8 = 32;
 /// Arguments of `nacre mount`.
 #[derive(Debug, Args)]
 pub(crate) struct MountArgs {
-    /// Options as in fstab: ro, noatime, nodev, nosuid, noexec, nosymfollow, sync, allow_other, writeback (the kernel buffers writes;
-    /// fsync and close wait for them, sync(2) and syncfs(2) do not; a full device is told by fsync, close, or the next write to a
-    /// file that it kept from being written; no file can be made immutable or append-only, or asked for its holes), lazy[=SIZE], lazy_low=N, lazy_high=N,
-    /// lazy_period=MS, lazy_age=MS, lazy_forget=MS (blocks that were soon synchronised are buffered again when their
-    /// file was not synchronised for so long, 5000), lazy_threads=N, preset=NAME, name_index=on|off (layout inplace),
-    /// inode_cache=N (inodes whose state is kept in DRAM at the most, beside those in use, 262144), direct_io, threads=N, emulate=MEMORY (as --emulate, with colons for commas: emulate=latency=200:bandwidth=1G),
-    /// require=PROMISE, tier=DEVICE[@DISK] (where a tier is that is not looked for, and a disk to be as slow as, as nvme:flush=0), tiers=all (refuse to mount while a tier is missing), tier_cache=SIZE
-    /// (DRAM for what is read from tiers, 64M by default; with lazy one budget for both), tier_group=SIZE (what is moved as one, 16M), sync_threshold=SIZE (a file
-    /// that is synced before so much was written is not written straight to disk, 4M), large_writes=N (what was written so often
-    /// in large pieces is, 4), read_factor=N (what was read more than so many times over since its last write moves for the sake of
-    /// reads, 2), tier_balance=on|off (blocks move because they are read, on),
-    /// mover_hours=22:00-06:00 (when blocks move by themselves, in local time; several as 12:00-13:00+22:00-06:00; always),
-    /// mover_limit=SIZE (what moves in a second at the most; none), log_threshold=PERCENT (of memory in use, above which logs of
-    /// files are compacted, 95), tier_threshold=PERCENT (of a tier in use, above which what was not used for long moves to slower
-    /// ones, 90), disk_threshold=PERCENT (of memory in use, above which large asynchronous writes go to disk at
-    /// once; 0 in the preset tpfs, else 5 below where blocks move down), log=FILE, nofail;
-    /// with remount, of the mount that is there: ro, rw, noatime, nodev, nosuid, noexec, nosymfollow and what takes them back,
-    /// lazy_*, and what is set of tiers (tier_cache to disk_threshold)
+    /// Options as in fstab, separated by commas
+    ///
+    /// Flags: ro, noatime, nodev, nosuid, noexec, nosymfollow, sync, allow_other, nofail.
+    ///
+    /// writeback: the kernel buffers writes. fsync and close wait for them; sync(2) and syncfs(2) do not. A full device is
+    /// reported by fsync, by close, or by the next write to a file that lost a write. Files cannot be made immutable or
+    /// append-only, and do not tell their holes.
+    ///
+    /// The write buffer: lazy[=SIZE], lazy_low=N, lazy_high=N, lazy_period=MS, lazy_age=MS, lazy_threads=N.
+    /// lazy_forget=MS: blocks that were soon synchronised are buffered again after so long without a sync of their file
+    /// (5000).
+    ///
+    /// The mount: preset=NAME, name_index=on|off (layout inplace), direct_io, threads=N, log=FILE.
+    /// inode_cache=N: inodes kept in DRAM at most, besides those in use (262144).
+    /// emulate=MEMORY: as --emulate, with colons for commas (emulate=latency=200:bandwidth=1G). require=PROMISE: as --require.
+    ///
+    /// Tiers: tier=DEVICE[@DISK] gives the place of a tier that is not searched for, and a disk to be as slow as
+    /// (nvme:flush=0). tiers=all refuses to mount while a tier is missing. tier_cache=SIZE is DRAM for data read from
+    /// tiers (64M); with lazy it is one budget for both. tier_group=SIZE is moved as one (16M). read_factor=N: a part that
+    /// was read more than so many times over since its last write moves because of reads (2). tier_balance=on|off:
+    /// blocks move because of reads (on). large_writes=N: so many large writes of a piece send it to disk (4).
+    /// sync_threshold=SIZE: a file that is synced before so much was written is not written straight to disk (4M).
+    ///
+    /// When blocks move: mover_hours=22:00-06:00 in local time, several as 12:00-13:00+22:00-06:00, or always.
+    /// mover_limit=SIZE: bytes moved in a second at most (none).
+    ///
+    /// Thresholds in percent in use: log_threshold=N of PM, above which logs of files are compacted (95). tier_threshold=N
+    /// of a tier, above which unused data moves to slower ones (90). disk_threshold=N of PM, above which large asynchronous
+    /// writes go to disk at once (0 in the preset tpfs, else 5 below the point where blocks move down).
+    ///
+    /// With remount, of the mount that is there: ro, rw, noatime, nodev, nosuid, noexec, nosymfollow and their opposites,
+    /// lazy_*, and the settings of tiers (tier_cache to disk_threshold).
     #[arg(short, long, value_name = "OPTIONS")]
     options: Vec<String>,
     /// Refuse every change
@@ -53,7 +67,7 @@ pub(crate) struct MountArgs {
     /// Stay in the foreground, with messages on standard error
     #[arg(short, long)]
     foreground: bool,
-    /// Be as slow as this memory: pcm, optane, or latency=200,bandwidth=1G
+    /// Be as slow as this kind of PM: pcm, optane, or latency=200,bandwidth=1G
     #[arg(long, value_name = "MEMORY", value_parser = |text: &str| text.parse::<Emulation>())]
     emulate: Option<Emulation>,
     /// Refuse a device that promises less than this: process, power

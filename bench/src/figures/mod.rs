@@ -60,7 +60,7 @@ pub struct FiguresArgs {
     /// The work of a child process.
     #[arg(long, hide = true, value_name = "ROLE")]
     role: Option<String>,
-    /// What it works with.
+    /// Arguments of that work.
     #[arg(long, hide = true)]
     with: Vec<String>,
 }

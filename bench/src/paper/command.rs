@@ -18,21 +18,21 @@ use crate::{Error, machine, say};
 /// Draws the papers' figures again: runs what can run here, and puts our values beside the papers'
 ///
 /// A name is an experiment (hinfs-fig8.webproxy), a figure with all its panels (hinfs-fig8) or a paper (hinfs); --list
-/// shows them. What a figure has and this nacre or this machine has not yet waits, and is named with the reason. The
-/// metric is the figure's. docs/papers.md says what differs from the papers. As root, since peers are mounted.
+/// shows them. Parts of a figure that this nacre or this machine lacks wait, and are named with the reason. The metric
+/// is the figure's. docs/papers.md lists the differences from the papers. It runs as root, because peers are mounted.
 #[derive(Debug, Args)]
 pub(crate) struct PaperArgs {
     /// Experiments, figures or papers
     #[arg(value_name = "NAME", required_unless_present = "list")]
     names: Vec<String>,
-    /// Show every experiment, and what of it runs here
+    /// Show every experiment, and the parts of it that run here
     #[arg(long, conflicts_with_all = ["names", "json", "html", "dry_run"])]
     list: bool,
     /// Print the runs as commands instead of running them
     #[arg(short = 'n', long)]
     dry_run: bool,
     /// Multiply the papers' sizes and counts; by default the largest factor up to 1 with which a target has 1 GiB of
-    /// data at most, and all of them together half of the free memory
+    /// data at most, and all of them together half of the free DRAM
     #[arg(long, value_name = "FACTOR", value_parser = factor)]
     scale: Option<f64>,
     /// The file of a trace, as facebook=FILE (repeatable)

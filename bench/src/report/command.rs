@@ -15,7 +15,7 @@ use crate::{Error, say};
 /// their files.
 #[derive(Debug, Args)]
 pub struct ReportArgs {
-    /// What 'nacre bench run --json' wrote
+    /// Files that 'nacre bench run --json' wrote
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
     /// Write one page with charts that needs no network; - for standard output

@@ -11,15 +11,15 @@ use crate::{Error, say};
 /// Makes traces of system calls that the workload trace.file replays
 #[derive(Debug, Subcommand)]
 pub enum TraceCommand {
-    /// Convert what strace wrote, or a trace of MobiBench
+    /// Convert the output of strace, or a trace of MobiBench
     ///
     /// Record with: strace -f -ttt -y -s 0 -e trace=%file,%desc,%process -o FILE PROGRAM...
     ///
-    /// What the format does not have is left out; a summary on standard error says how many calls of what.
+    /// Calls that the format does not have are left out; a summary on standard error counts them by kind.
     Convert(ConvertArgs),
 }
 
-/// What to convert.
+/// The trace to convert.
 #[derive(Debug, Args)]
 pub struct ConvertArgs {
     /// The output of strace, or a trace of MobiBench

@@ -35,7 +35,7 @@ pub(crate) struct DemoArgs {
     /// Size of the emulated persistent memory
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size::parse)]
     size: u64,
-    /// Be as slow as this memory: pcm, optane, or latency=200,bandwidth=1G; as fast as DRAM by default
+    /// Be as slow as this kind of PM: pcm, optane, or latency=200,bandwidth=1G; as fast as DRAM by default
     #[arg(long, value_name = "MEMORY", value_parser = emulation)]
     emulate: Option<String>,
     /// Copy this source tree; by default one that is found, or one made up

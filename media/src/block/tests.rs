@@ -61,7 +61,7 @@ fn what_was_written_is_read() {
     }
 }
 
-/// Blocks that lie together there and here and there in memory, as those of a page cache do.
+/// Blocks that are neighbours on the disk and scattered in DRAM, as those of a page cache are.
 #[test]
 fn blocks_are_read_to_where_they_belong() {
     let dir = tempfile::tempdir().unwrap();
@@ -202,14 +202,14 @@ fn an_emulated_disk_is_never_faster() {
     assert!(time(&mut |pages| disk.write(0, pages).unwrap()) >= all);
 }
 
-/// Memory of a block, and two disks of eight blocks.
+/// PM of one block, and two disks of eight blocks.
 fn machine() -> (Arc<SimPm>, [SimDisk; 2]) {
     let memory = Arc::new(SimPm::with_disks(BLOCK_SIZE, &[8 * BLOCK_SIZE; 2]));
     let disks = [0, 1].map(|number| SimDisk::of(&memory, number));
     (memory, disks)
 }
 
-/// The first byte of the memory, and of the first two blocks of each disk, in all images of the last point.
+/// The first byte of PM, and of the first two blocks of each disk, in all images of the last point.
 fn outcomes(
     memory: &SimPm,
     before: crate::Image,
@@ -318,7 +318,7 @@ fn is_lent(pages: &Pages) -> bool {
     Pool::of_process().is_some_and(|pool| pool.holds(pages.as_ptr(), pages.len()))
 }
 
-/// What this kernel lets this process have, found out without what is tested.
+/// The way of I/O that this kernel allows this process, found out without the code under test.
 fn expected_io() -> Io {
     let Ok(ring) = io_uring::IoUring::new(4) else { return Io::SystemCalls };
     let memory = crate::real::map::Mapping::anonymous(BUFFERS).unwrap();
@@ -330,7 +330,7 @@ fn expected_io() -> Io {
     }
 }
 
-/// Writes and reads 100 pieces, of more memory than the pool has, at once; what the file then has is asked of another.
+/// Writes and reads 100 pieces at once, more than the pool holds. Another reader checks the content of the file.
 fn more_than_the_pool_has(dir: &tempfile::TempDir, name: &str, options: &DiskOptions) -> RealDisk {
     let path = dir.path().join(name);
     let disk = RealDisk::create(&path, 400 * BLOCK_SIZE, options).unwrap();
@@ -383,7 +383,7 @@ fn lent_memory_moves_the_same_bytes_however_a_disk_does_it() {
     assert_eq!(Pages::lent(BUFFERS as usize)[..100], [0; 100], "of the heap");
 }
 
-/// RLIMIT_MEMLOCK holds for who may not lock memory.
+/// RLIMIT_MEMLOCK holds for processes without the right to lock pages.
 #[test]
 fn where_memory_may_not_be_pinned_transfers_go_on() {
     let _alone = POOL.lock().unwrap_or_else(PoisonError::into_inner);

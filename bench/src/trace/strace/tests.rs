@@ -1,4 +1,4 @@
-//! What strace writes, and what becomes of it.
+//! Lines that strace writes, and the calls that they become.
 
 use std::path::Path;
 
