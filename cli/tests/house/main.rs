@@ -12,7 +12,7 @@ pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate lies in the workspace").to_owned()
 }
 
-/// Files below a directory of the workspace with this ending, in order. What builds and tests make is left out.
+/// Files below a directory of the workspace with this ending, in order. Files that builds and tests make are left out.
 pub(crate) fn files(below: &str, ending: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut pending = vec![root().join(below)];
@@ -43,7 +43,7 @@ pub(crate) fn shipped(path: &Path) -> String {
     tests.map_or(text.as_str(), |(at, _)| &text[..at]).to_owned()
 }
 
-/// Holds a figure to its bound. A bound that is a thirtieth too wide is lowered.
+/// Holds a figure to its bound. A bound more than a thirtieth too wide fails, too, until it is lowered.
 pub(crate) fn hold(what: &str, is: usize, bound: usize, target: usize) -> Option<String> {
     println!("{what}: {is} (bound {bound}, target {target})");
     match is {

@@ -7,7 +7,7 @@ use crate::{assert_all, files, hold, root, shipped};
 
 /// Words that stand for a subject that has a name.
 const FREE_RELATIVES: [&str; 7] = ["who", "whoever", "whose", "what", "whatever", "nobody", "somebody"];
-/// What makes "memory" a term of the field.
+/// Words before "memory" that make it a term of the field.
 const KINDS_OF_MEMORY: [&str; 8] =
     ["persistent", "simulated", "emulated", "shared", "cxl", "storage-class", "heap", "mapped"];
 
@@ -141,7 +141,10 @@ fn prose_is_measured() {
     let is = measure(&[prose]);
     assert_eq!((is.subjects, is.memory, is.long), (1, 1, 0));
     assert_eq!((is.relatives, is.sentence), (10_000 / 12, 45));
-    let comments =
-        Prose::of_comments("/// What it does.\nfn a() {}\n    // not this, nobody\n    /// Somebody's.\n");
-    assert_eq!(measure(&[comments]).subjects, 1);
+    for word in FREE_RELATIVES {
+        let source =
+            format!("/// {word} it does.\nfn a() {{}}\n    // not this, {word}\n    /// The size of it.\n");
+        let is = measure(&[Prose::of_comments(&source)]);
+        assert_eq!((is.subjects, is.relatives), (1, 10_000 / 7), "{word}");
+    }
 }

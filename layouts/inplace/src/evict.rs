@@ -19,10 +19,8 @@ use crate::inode::{Inode, Node};
 use crate::layout::inode_bytes;
 use crate::table::{Loaded, SHARDS};
 
-/// A shard with room for fewer inodes keeps it while there are any.
+/// A shard with room for fewer inodes keeps it.
 const SPARSE: usize = 64;
-/// A shard with room for more gives all of it back when the last inode goes.
-const FEW: usize = 14;
 
 impl Inode {
     /// It was used: the next sweep leaves it.
@@ -142,20 +140,14 @@ impl<P: Pm> Shared<P> {
 }
 
 impl Loaded {
-    /// Gives room back that most of the inodes left. An empty table has none: a small one that was made late would lie
-    /// anywhere in the heap and keep a page or two.
+    /// Gives room back that most of the inodes left.
     fn shrink(&mut self) {
         let Loaded { inodes, parked } = self;
-        let room = |len: usize, capacity: usize| match len {
-            0 if capacity > FEW => Some(0),
-            len if capacity > SPARSE && len < capacity / 8 => Some(2 * len),
-            _ => None,
-        };
-        if let Some(room) = room(inodes.len(), inodes.capacity()) {
-            inodes.shrink_to(room);
+        if inodes.capacity() > SPARSE && inodes.len() < inodes.capacity() / 8 {
+            inodes.shrink_to(2 * inodes.len());
         }
-        if let Some(room) = room(parked.len(), parked.capacity()) {
-            parked.shrink_to(room);
+        if parked.capacity() > SPARSE && parked.len() < parked.capacity() / 8 {
+            parked.shrink_to(2 * parked.len());
         }
     }
 }
