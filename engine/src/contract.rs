@@ -57,6 +57,19 @@ pub enum RenameMode {
     NoReplace,
     /// Both names must exist and swap their inodes.
     Exchange,
+    /// As [`RenameMode::Replace`], and the old name refers to a whiteout afterwards: a new character device 0:0
+    /// without permissions. Union file systems read it as "removed".
+    Whiteout {
+        /// The owner of the whiteout.
+        uid: u32,
+        /// Its group.
+        gid: u32,
+    },
+}
+
+impl RenameMode {
+    /// A rename that leaves a whiteout of root.
+    pub const WHITEOUT: RenameMode = RenameMode::Whiteout { uid: 0, gid: 0 };
 }
 
 /// The condition for setting an extended attribute.
@@ -156,7 +169,7 @@ pub trait Names: Send + Sync + 'static {
     /// Removes an empty directory.
     fn rmdir(&self, dir: &Self::Node, name: &[u8], now: Timestamp) -> Result<()>;
 
-    /// Moves a name. Renaming onto another name of the same inode does nothing. A directory is never moved below
+    /// Moves a name. Renaming onto another name of the same inode does nothing, in any mode. A directory is never moved below
     /// itself ([`InvalidInput`](crate::Kind::InvalidInput)).
     fn rename(
         &self,

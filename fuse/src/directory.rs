@@ -248,6 +248,9 @@ fn rename_mode(flags: RenameFlags) -> Result<RenameMode> {
         Ok(RenameMode::NoReplace)
     } else if flags == RenameFlags::RENAME_EXCHANGE {
         Ok(RenameMode::Exchange)
+    } else if flags.difference(RenameFlags::RENAME_NOREPLACE) == RenameFlags::RENAME_WHITEOUT {
+        // The kernel has seen that the new name is free where it must be, and keeps both directories locked.
+        Ok(RenameMode::WHITEOUT)
     } else {
         Err(Kind::InvalidInput.into())
     }
@@ -265,9 +268,11 @@ mod tests {
         assert_eq!(rename_mode(RenameFlags::empty()).unwrap(), RenameMode::Replace);
         assert_eq!(rename_mode(RenameFlags::RENAME_NOREPLACE).unwrap(), RenameMode::NoReplace);
         assert_eq!(rename_mode(RenameFlags::RENAME_EXCHANGE).unwrap(), RenameMode::Exchange);
-        for flags in
-            [RenameFlags::RENAME_WHITEOUT, RenameFlags::RENAME_NOREPLACE | RenameFlags::RENAME_EXCHANGE]
-        {
+        let whiteout = RenameFlags::RENAME_WHITEOUT;
+        assert_eq!(rename_mode(whiteout).unwrap(), RenameMode::WHITEOUT);
+        assert_eq!(rename_mode(whiteout | RenameFlags::RENAME_NOREPLACE).unwrap(), RenameMode::WHITEOUT);
+        for flags in [whiteout, RenameFlags::RENAME_NOREPLACE] {
+            let flags = flags | RenameFlags::RENAME_EXCHANGE;
             assert_eq!(rename_mode(flags).unwrap_err().kind(), Kind::InvalidInput);
         }
     }

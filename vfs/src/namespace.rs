@@ -181,7 +181,7 @@ impl<L: Layout> Vfs<L> {
         self.layout.rmdir(dir, name, self.now())
     }
 
-    /// Moves a name, replaces another with it, or swaps two.
+    /// Moves a name, replaces another with it, or swaps two. The caller owns the whiteout that a rename leaves.
     pub fn rename(
         &self,
         caller: &Caller<'_>,
@@ -198,7 +198,14 @@ impl<L: Layout> Vfs<L> {
         if caller.restricted() {
             self.check_rename(caller, from_dir, from, to_dir, to, mode)?;
         }
+        let mode = self.owned_by(caller, from_dir, mode)?;
         self.layout.rename(from_dir, from, to_dir, to, mode, self.now())
+    }
+
+    /// A whiteout belongs to the caller, and to the group of a set-gid directory, as any new inode.
+    fn owned_by(&self, caller: &Caller<'_>, dir: &L::Node, mode: RenameMode) -> Result<RenameMode> {
+        let RenameMode::Whiteout { .. } = mode else { return Ok(mode) };
+        Ok(RenameMode::Whiteout { uid: caller.uid, gid: group_of_new(caller, &self.layout.getattr(dir)?) })
     }
 
     fn check_rename(
@@ -281,9 +288,8 @@ impl<L: Layout> Vfs<L> {
     ) -> Result<Inherited> {
         let is_directory = create.kind == FileKind::Directory;
         let mut mode = create.mode & if is_directory { 0o1777 } else { 0o7777 };
-        let mut gid = caller.gid;
+        let gid = group_of_new(caller, dir_attr);
         if dir_attr.mode & SET_GID != 0 {
-            gid = dir_attr.gid;
             if is_directory {
                 mode |= SET_GID;
             } else if mode & 0o2010 == 0o2010 && caller.restricted() && !caller.in_group(gid) {
@@ -308,6 +314,11 @@ impl<L: Layout> Vfs<L> {
         }
         Ok(inherited)
     }
+}
+
+/// The group of a new inode in a directory.
+fn group_of_new(caller: &Caller<'_>, dir: &Attr) -> u32 {
+    if dir.mode & SET_GID != 0 { dir.gid } else { caller.gid }
 }
 
 fn new_inode<'a>(

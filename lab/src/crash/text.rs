@@ -25,10 +25,11 @@ const MODES: [(FallocateMode, &str); 5] = [
     (FallocateMode::ZeroRangeKeepSize, "zero-keep-size"),
 ];
 
-const RENAMES: [(RenameMode, &str); 3] = [
+const RENAMES: [(RenameMode, &str); 4] = [
     (RenameMode::Replace, "replace"),
     (RenameMode::NoReplace, "no-replace"),
     (RenameMode::Exchange, "exchange"),
+    (RenameMode::WHITEOUT, "whiteout"),
 ];
 
 fn name_of<T: PartialEq>(table: &[(T, &'static str)], value: &T) -> &'static str {

@@ -176,6 +176,19 @@ fn renames() -> Vec<Workload> {
         workload("rename-across-replacing", &base, &[Op::Rename("d/a", "e/c", Replace)]),
         workload("rename-exchange", &base, &[Op::Rename("d/a", "d/b", Exchange)]),
         workload("rename-exchange-across", &base, &[Op::Rename("d/a", "e/c", Exchange)]),
+        workload(
+            "rename-whiteout",
+            &base,
+            &[Op::Rename("d/a", "d/z", RenameMode::WHITEOUT), Op::Rename("d/z", "d/b", RenameMode::WHITEOUT)],
+        ),
+        workload(
+            "rename-whiteout-across",
+            &base,
+            &[
+                Op::Rename("d/a", "e/c", RenameMode::WHITEOUT),
+                Op::Rename("d/sub", "e/sub", RenameMode::WHITEOUT),
+            ],
+        ),
         workload("rename-exchange-kinds", &base, &[Op::Rename("d/sub", "e/c", Exchange)]),
         workload("rename-directory", &base, &[Op::Rename("d/sub", "e/sub", Replace), file("e/sub/y")]),
         workload(
@@ -558,9 +571,14 @@ fn random_op(rng: &mut SmallRng) -> Op {
             Op::Fallocate(one, MODES[rng.random_range(0..5)], offset, len as u64)
         }
         14..18 => {
-            const MODES: [RenameMode; 4] =
-                [RenameMode::Replace, RenameMode::Replace, RenameMode::NoReplace, RenameMode::Exchange];
-            Op::Rename(one, two, MODES[rng.random_range(0..4)])
+            const MODES: [RenameMode; 5] = [
+                RenameMode::Replace,
+                RenameMode::Replace,
+                RenameMode::NoReplace,
+                RenameMode::Exchange,
+                RenameMode::WHITEOUT,
+            ];
+            Op::Rename(one, two, MODES[rng.random_range(0..MODES.len())])
         }
         18 => Op::Link(one, two),
         19 | 20 => Op::Unlink(one),

@@ -313,6 +313,11 @@ impl State {
                 if let Some(target) = target {
                     self.drop_link(to_dir, target, now);
                 }
+                if let RenameMode::Whiteout { uid, gid } = mode {
+                    let new = NewInode { uid, gid, ..NewInode::of_root(FileKind::CharDevice, 0, now) };
+                    let whiteout = self.insert(&new, 0);
+                    self.set_entry(from_dir, from, whiteout);
+                }
             }
         }
         self.moved(source, from_dir, to_dir);

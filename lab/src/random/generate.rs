@@ -226,6 +226,7 @@ impl Generator {
             RenameMode::NoReplace,
             RenameMode::Exchange,
             RenameMode::Exchange,
+            RenameMode::Whiteout { uid: 7, gid: 8 },
         ]);
         let to = if self.rng.random() { self.new_path() } else { self.path() };
         Op::Rename { from: self.path(), to, mode }

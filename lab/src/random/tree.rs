@@ -89,6 +89,7 @@ impl Guess {
         if mode != RenameMode::Exchange {
             self.remove(to);
         }
+        let had = self.find(from).is_some();
         for (name, _) in &mut self.names {
             for (old, new) in [(from, to), (to, from)] {
                 if name == old || is_below(name, old) {
@@ -96,6 +97,9 @@ impl Guess {
                     break;
                 }
             }
+        }
+        if had && matches!(mode, RenameMode::Whiteout { .. }) {
+            self.insert(from, FileKind::CharDevice);
         }
     }
 }

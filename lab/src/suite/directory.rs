@@ -277,6 +277,7 @@ impl Target for DirectoryTarget {
             RenameMode::Replace => RenameFlags::empty(),
             RenameMode::NoReplace => RenameFlags::NOREPLACE,
             RenameMode::Exchange => RenameFlags::EXCHANGE,
+            RenameMode::Whiteout { .. } => RenameFlags::WHITEOUT,
         };
         fs::renameat_with(CWD, self.at(from), CWD, self.at(to), flags).map_err(kind_of)
     }

@@ -37,6 +37,8 @@ pub enum Need {
     SizeLimit,
     /// rename with RENAME_EXCHANGE.
     Exchange,
+    /// rename with RENAME_WHITEOUT.
+    Whiteout,
     /// Immutable and append-only files.
     InodeFlags,
     /// Files without a name (O_TMPFILE).

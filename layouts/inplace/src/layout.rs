@@ -16,7 +16,7 @@ use crate::format::{MAX_FILE_SIZE, MAX_XATTR_SIZE, tree};
 use crate::fs::Shared;
 use crate::inode::{Inode, Node};
 use crate::mount::InplaceFs;
-use crate::rename::Side;
+use crate::rename::{Asked, Side};
 
 /// Entries of a directory that are read under its lock at a time.
 const READ_DIR_BATCH: usize = 128;
@@ -110,7 +110,7 @@ impl<P: Pm + 'static> Names for InplaceFs<P> {
     ) -> Result<()> {
         let from = Side { dir: &from_dir.inode, name: from };
         let to = Side { dir: &to_dir.inode, name: to };
-        self.writable()?.rename(from, to, mode, now)
+        self.writable()?.rename(&Asked { from, to, mode, now })
     }
 
     fn read_dir(

@@ -192,6 +192,11 @@ impl<P: Pm> Shared<P> {
             return Err(Error::new(Kind::InvalidInput));
         }
         check_new(new, MAX_XATTR_SIZE)?;
+        self.make_unnamed(new)
+    }
+
+    /// Makes an inode that a later transaction gives a name. Without one it is reclaimed with its last node.
+    pub(crate) fn make_unnamed(&self, new: &NewInode<'_>) -> Result<Node> {
         self.check_unbroken()?;
         let Made { node, pending } = self.make_inode(new, 0)?;
         // Durable before a later link can name it.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use nacre_engine::sync::MutexGuard;
 use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{Kind, RenameMode, Result, Timestamp};
-use nacre_layout_parts::rules::{Rename, check_name};
+use nacre_layout_parts::rules::{Rename, check_name, whiteout};
 use nacre_media::Pm;
 use smallvec::{SmallVec, smallvec};
 
@@ -25,24 +25,43 @@ pub(crate) struct Side<'a> {
     pub(crate) name: &'a [u8],
 }
 
-/// The inodes that the two names refer to.
+/// A rename as its caller asked for it.
+#[derive(Clone, Copy)]
+pub(crate) struct Asked<'a> {
+    pub(crate) from: Side<'a>,
+    pub(crate) to: Side<'a>,
+    pub(crate) mode: RenameMode,
+    pub(crate) now: Timestamp,
+}
+
+/// The inodes that the two names refer to, and the one that the old name is given.
 struct Names<'a> {
     source: &'a Node,
     from: Found,
     target: Option<(&'a Node, Found)>,
+    whiteout: Option<&'a Node>,
+}
+
+impl<'a> Names<'a> {
+    /// The other inode of an exchange.
+    fn exchanged(&self, mode: RenameMode) -> Option<&'a Node> {
+        self.target.as_ref().filter(|_| mode == RenameMode::Exchange).map(|(target, _)| *target)
+    }
+
+    /// The inode that the old name refers to afterwards.
+    fn left_behind(&self, mode: RenameMode) -> Option<&'a Node> {
+        self.whiteout.or_else(|| self.exchanged(mode))
+    }
 }
 
 impl<P: Pm> Shared<P> {
-    pub(crate) fn rename(
-        &self,
-        from: Side<'_>,
-        to: Side<'_>,
-        mode: RenameMode,
-        now: Timestamp,
-    ) -> Result<()> {
+    pub(crate) fn rename(&self, asked: &Asked<'_>) -> Result<()> {
+        let Asked { from, to, mode, now } = *asked;
         check_name(from.name)?;
         check_name(to.name)?;
         self.reclaim_buried();
+        // Durable before the locks. The transaction of the rename gives it its name; without that it is an orphan.
+        let whiteout = whiteout(mode, now).map(|new| self.make_unnamed(&new)).transpose()?;
         loop {
             let source = self.lookup(from.dir, from.name)?;
             let target = match self.lookup(to.dir, to.name) {
@@ -54,7 +73,7 @@ impl<P: Pm> Shared<P> {
             let is_directory = |node: &Node| node.inode.is_directory();
             let moves_directory = is_directory(&source) || target.as_ref().is_some_and(is_directory);
             let moving = (across && moves_directory).then(|| self.move_directories.lock());
-            let replaced = self.rename_found(from, to, &source, target.as_ref(), mode, now, moving)?;
+            let replaced = self.rename_found(asked, &source, target.as_ref(), whiteout.as_ref(), moving)?;
             match (replaced, target) {
                 (Outcome::Again, _) => {}
                 (Outcome::Done { left: Some(left) }, Some(target)) => {
@@ -66,18 +85,16 @@ impl<P: Pm> Shared<P> {
         }
     }
 
-    #[expect(clippy::too_many_arguments, reason = "one call site; a struct would only rename the arguments")]
     fn rename_found(
         &self,
-        from: Side<'_>,
-        to: Side<'_>,
+        asked: &Asked<'_>,
         source: &Node,
         target: Option<&Node>,
-        mode: RenameMode,
-        now: Timestamp,
+        whiteout: Option<&Node>,
         moving: Option<MutexGuard<'_, ()>>,
     ) -> Result<Outcome> {
-        let asked = Rename {
+        let Asked { from, to, mode, .. } = *asked;
+        let rules = Rename {
             from_dir: from.dir,
             to_dir: to.dir,
             source: &*source.inode,
@@ -86,7 +103,7 @@ impl<P: Pm> Shared<P> {
         };
         if moving.is_some() {
             let hold = |number| Ok(Arc::clone(&self.hold(number)?.inode));
-            asked.check_no_cycle(self.table.in_use(), hold)?;
+            rules.check_no_cycle(self.table.in_use(), hold)?;
         }
         let mut inodes: SmallVec<[&Arc<Inode>; 4]> = smallvec![from.dir, to.dir, &source.inode];
         inodes.extend(target.map(|target| &target.inode));
@@ -98,11 +115,11 @@ impl<P: Pm> Shared<P> {
         if now_there.map(|found| found.id) != target.map(|target| target.inode.id()) {
             return Ok(Outcome::Again);
         }
-        let names = Names { source, from: found, target: target.zip(now_there) };
-        if !asked.check()? {
+        let names = Names { source, from: found, target: target.zip(now_there), whiteout };
+        if !rules.check()? {
             return Ok(Outcome::Done { left: None }); // two names of one inode: nothing to do
         }
-        let left = self.rename_locked(&mut locked, from, to, &names, mode, now)?;
+        let left = self.rename_locked(&mut locked, asked, &names)?;
         drop(locked);
         drop(moving);
         Ok(Outcome::Done { left })
@@ -112,12 +129,10 @@ impl<P: Pm> Shared<P> {
     fn rename_locked(
         &self,
         locked: &mut Locked<'_>,
-        from: Side<'_>,
-        to: Side<'_>,
+        asked: &Asked<'_>,
         names: &Names<'_>,
-        mode: RenameMode,
-        now: Timestamp,
     ) -> Result<Option<u32>> {
+        let Asked { from, to, mode, now } = *asked;
         let across = from.dir.number != to.dir.number;
         let mut transaction = Transaction::default();
         let mut from_edit = Edit::new(self, from.dir);
@@ -126,11 +141,9 @@ impl<P: Pm> Shared<P> {
         let prepared = (|| {
             {
                 let body = locked.body(from.dir)?;
-                match &names.target {
-                    Some((target, _)) if mode == RenameMode::Exchange => {
-                        from_edit.replace(directory_of(body)?, &names.from, &target.inode)?;
-                    }
-                    _ => from_edit.remove(directory_of(body)?, &names.from, from.name)?,
+                match names.left_behind(mode) {
+                    Some(other) => from_edit.replace(directory_of(body)?, &names.from, &other.inode)?,
+                    None => from_edit.remove(directory_of(body)?, &names.from, from.name)?,
                 }
             }
             let edit = if across { &mut to_edit } else { &mut from_edit };
@@ -152,15 +165,18 @@ impl<P: Pm> Shared<P> {
             if !Mistake::ParentForgotten.is_made(&*self.pm) {
                 put_parent(source, &mut transaction, to.dir.number);
             }
-            match &names.target {
-                Some((target, _)) if mode == RenameMode::Exchange => {
-                    target.inode.put_changed(&mut transaction, now);
-                    put_parent(&target.inode, &mut transaction, from.dir.number);
+            match (names.exchanged(mode), &names.target) {
+                (Some(other), _) => {
+                    other.inode.put_changed(&mut transaction, now);
+                    put_parent(&other.inode, &mut transaction, from.dir.number);
                 }
-                Some((target, _)) => {
-                    left = Some(self.put_one_name_fewer(&target.inode, &mut transaction, now))
+                (None, Some((target, _))) => {
+                    left = Some(self.put_one_name_fewer(&target.inode, &mut transaction, now));
                 }
-                None => {}
+                (None, None) => {}
+            }
+            if let Some(whiteout) = names.whiteout {
+                whiteout.inode.put_links(&mut transaction, 1);
             }
             from.dir.put_modified(&mut transaction, now);
             to.dir.put_modified(&mut transaction, now);
@@ -170,6 +186,10 @@ impl<P: Pm> Shared<P> {
             from_edit.give_up();
             to_edit.give_up();
             return Err(error);
+        }
+        if let Some(whiteout) = names.whiteout {
+            whiteout.inode.links.store(1, Ordering::Release);
+            whiteout.inode.unnamed.store(false, Ordering::Release);
         }
         from_edit.done(locked.body(from.dir)?);
         to_edit.done(locked.body(to.dir)?);

@@ -21,7 +21,7 @@ use crate::fs::Shared;
 use crate::inode::{Body, Inode, Node};
 use crate::mount::LogFs;
 use crate::publish::AsWritten;
-use crate::rename::Side;
+use crate::rename::{Asked, Side};
 
 /// Entries of a directory that are read under its lock at a time.
 const READ_DIR_BATCH: usize = 128;
@@ -115,7 +115,7 @@ impl<P: Pm + 'static> Names for LogFs<P> {
     ) -> Result<()> {
         let from = Side { dir: &from_dir.inode, name: from };
         let to = Side { dir: &to_dir.inode, name: to };
-        self.writable()?.rename(from, to, mode, now)
+        self.writable()?.rename(&Asked { from, to, mode, now })
     }
 
     fn read_dir(

@@ -309,6 +309,11 @@ impl<P: Pm> Shared<P> {
         if new.kind != FileKind::Regular {
             return Err(Error::new(Kind::InvalidInput));
         }
+        self.make_unnamed(new)
+    }
+
+    /// Makes an inode that a later commit gives a name. Without one it is reclaimed with its last node.
+    pub(crate) fn make_unnamed(&self, new: &NewInode<'_>) -> Result<Node> {
         let Made { node, unwritten } = self.make_inode(new, 0)?;
         // Durable before a later link can name it.
         if let Some(raw) = unwritten {
@@ -343,8 +348,7 @@ impl<P: Pm> Shared<P> {
         let naming = inode.naming.lock();
         self.take_link(inode)?;
         if let Err(error) = self.add_name(&mut locked, name, inode, None, now) {
-            let _attr = inode.attr.lock();
-            inode.links.fetch_sub(1, Ordering::AcqRel);
+            self.return_link(inode);
             return Err(error);
         }
         inode.unnamed.store(false, Ordering::Release);
@@ -354,7 +358,7 @@ impl<P: Pm> Shared<P> {
     }
 
     /// Counts one more name, unless the last one is gone already.
-    fn take_link(&self, inode: &Inode) -> Result<()> {
+    pub(crate) fn take_link(&self, inode: &Inode) -> Result<()> {
         let _attr = inode.attr.lock();
         match inode.links() {
             0 if !inode.unnamed.load(Ordering::Acquire) && !Mistake::LinkedWhenGone.is_made(&*self.pm) => {
@@ -366,6 +370,12 @@ impl<P: Pm> Shared<P> {
                 Ok(())
             }
         }
+    }
+
+    /// Takes back a link that got no name.
+    pub(crate) fn return_link(&self, inode: &Inode) {
+        let _attr = inode.attr.lock();
+        inode.links.fetch_sub(1, Ordering::AcqRel);
     }
 
     /// After a change of links: ctime, which is kept lazily, as the commit is in the directory's log.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use nacre_engine::sync::MutexGuard;
 use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{Error, FileKind, Kind, RenameMode, Result, Timestamp};
-use nacre_layout_parts::rules::{Rename, check_name};
+use nacre_layout_parts::rules::{Rename, check_name, whiteout};
 use nacre_media::{Durable, Flushed, Pm};
 use smallvec::{SmallVec, smallvec};
 
@@ -28,10 +28,45 @@ pub(crate) struct Side<'a> {
     pub(crate) name: &'a [u8],
 }
 
+/// A rename as its caller asked for it.
+#[derive(Clone, Copy)]
+pub(crate) struct Asked<'a> {
+    pub(crate) from: Side<'a>,
+    pub(crate) to: Side<'a>,
+    pub(crate) mode: RenameMode,
+    pub(crate) now: Timestamp,
+}
+
+impl<'a> Asked<'a> {
+    fn is_across(&self) -> bool {
+        self.from.dir.number != self.to.dir.number
+    }
+
+    /// The facts that the rules need.
+    fn rules(&self, source: &'a Node, target: Option<&'a Node>) -> Rename<'a, Inode> {
+        let target = target.map(|target| &*target.inode);
+        let Asked { from, to, mode, .. } = *self;
+        Rename { from_dir: from.dir, to_dir: to.dir, source: &source.inode, target, mode }
+    }
+}
+
 /// The names of a rename, found under the locks.
-struct Found {
+struct Found<'w> {
     from: Named,
     to: Option<Named>,
+    whiteout: Option<&'w Node>,
+}
+
+impl Found<'_> {
+    /// The other inode of an exchange.
+    fn exchanged(&self, mode: RenameMode) -> Option<&Node> {
+        self.to.as_ref().filter(|_| mode == RenameMode::Exchange).map(|to| &to.node)
+    }
+
+    /// The inode that the old name refers to afterwards.
+    fn left_behind(&self, mode: RenameMode) -> Option<&Node> {
+        self.whiteout.or_else(|| self.exchanged(mode))
+    }
 }
 
 enum Outcome {
@@ -41,17 +76,15 @@ enum Outcome {
 }
 
 impl<P: Pm> Shared<P> {
-    pub(crate) fn rename(
-        &self,
-        from: Side<'_>,
-        to: Side<'_>,
-        mode: RenameMode,
-        now: Timestamp,
-    ) -> Result<()> {
+    pub(crate) fn rename(&self, asked: &Asked<'_>) -> Result<()> {
+        let Asked { from, to, .. } = *asked;
         check_name(from.name)?;
         check_name(to.name)?;
         self.reclaim_buried();
-        if self.rename_plain(from, to, mode, now)? {
+        // Durable before the locks. The commit of the rename gives it its name; without that it is an orphan.
+        let whiteout = whiteout(asked.mode, asked.now).map(|new| self.make_unnamed(&new)).transpose()?;
+        let whiteout = whiteout.as_ref();
+        if self.rename_plain(asked, whiteout)? {
             return Ok(());
         }
         loop {
@@ -61,11 +94,14 @@ impl<P: Pm> Shared<P> {
                 Err(error) if error.kind() == Kind::NotFound => None,
                 Err(error) => return Err(error),
             };
-            let across = from.dir.number != to.dir.number;
             let moves_directory = source.inode.is_directory()
                 || target.as_ref().is_some_and(|target| target.inode.is_directory());
-            let guard = (across && moves_directory).then(|| self.move_directories.lock());
-            if let Outcome::Done = self.rename_found(from, to, &source, target.as_ref(), mode, now, guard)? {
+            let moving = (asked.is_across() && moves_directory).then(|| self.move_directories.lock());
+            if moving.is_some() {
+                let hold = |number| Ok(Arc::clone(&self.hold(number)?.inode));
+                asked.rules(&source, target.as_ref()).check_no_cycle(self.inodes.in_use(), hold)?;
+            }
+            if let Outcome::Done = self.rename_found(asked, &source, target.as_ref(), whiteout, moving)? {
                 return Ok(());
             }
         }
@@ -73,7 +109,8 @@ impl<P: Pm> Shared<P> {
 
     /// Renames where no directory moves or is replaced, which needs no other lock than those of the two directories.
     /// False when there is one.
-    fn rename_plain(&self, from: Side<'_>, to: Side<'_>, mode: RenameMode, now: Timestamp) -> Result<bool> {
+    fn rename_plain(&self, asked: &Asked<'_>, whiteout: Option<&Node>) -> Result<bool> {
+        let Asked { from, to, now, .. } = *asked;
         if !to.dir.is_directory() {
             return Ok(false); // a source that is not there is the better answer
         }
@@ -84,8 +121,8 @@ impl<P: Pm> Shared<P> {
         if is_directory(&source) || target.as_ref().is_some_and(is_directory) {
             return Ok(false);
         }
-        let replaced =
-            self.rename_locked(&mut logs, from, to, Found { from: source, to: target }, mode, now)?;
+        let found = Found { from: source, to: target, whiteout };
+        let replaced = self.rename_locked(&mut logs, asked, found)?;
         drop(logs);
         if let Some((replaced, left)) = replaced {
             self.name_gone(replaced.node, left, now);
@@ -93,22 +130,15 @@ impl<P: Pm> Shared<P> {
         Ok(true)
     }
 
-    #[expect(clippy::too_many_arguments, reason = "one call site; a struct would only rename the arguments")]
     fn rename_found(
         &self,
-        from: Side<'_>,
-        to: Side<'_>,
+        asked: &Asked<'_>,
         source: &Node,
         target: Option<&Node>,
-        mode: RenameMode,
-        now: Timestamp,
+        whiteout: Option<&Node>,
         moving: Option<MutexGuard<'_, ()>>,
     ) -> Result<Outcome> {
-        if moving.is_some() {
-            let hold = |number| Ok(Arc::clone(&self.hold(number)?.inode));
-            let asked = asked(from, to, source, target, mode);
-            asked.check_no_cycle(self.inodes.in_use(), hold)?;
-        }
+        let Asked { from, to, mode, now } = *asked;
         let mut directories: SmallVec<[&Arc<Inode>; 3]> = smallvec![from.dir, to.dir];
         let replaced = target.filter(|target| target.inode.is_directory() && mode != RenameMode::Exchange);
         if let Some(target) = replaced
@@ -128,8 +158,8 @@ impl<P: Pm> Shared<P> {
         {
             return Ok(Outcome::Again);
         }
-        let found = Found { from: found_from, to: found_to };
-        let replaced = self.rename_locked(&mut logs, from, to, found, mode, now)?;
+        let found = Found { from: found_from, to: found_to, whiteout };
+        let replaced = self.rename_locked(&mut logs, asked, found)?;
         drop(logs);
         drop(moving);
         if let Some((replaced, left)) = replaced {
@@ -143,46 +173,52 @@ impl<P: Pm> Shared<P> {
     fn rename_locked(
         &self,
         logs: &mut LockedDirectories<'_>,
-        from: Side<'_>,
-        to: Side<'_>,
-        found: Found,
-        mode: RenameMode,
-        now: Timestamp,
+        asked: &Asked<'_>,
+        found: Found<'_>,
     ) -> Result<Option<(Named, u32)>> {
         let target = found.to.as_ref().map(|target| &target.node);
-        if !asked(from, to, &found.from.node, target, mode).check()? {
+        if !asked.rules(&found.from.node, target).check()? {
             return Ok(None); // two names of one inode: nothing to do
         }
-        let loses_name = |other: &&Named| mode != RenameMode::Exchange && other.kind != FileKind::Directory;
+        let loses_name =
+            |other: &&Named| asked.mode != RenameMode::Exchange && other.kind != FileKind::Directory;
         let replaced = found.to.as_ref().filter(loses_name).map(|other| Arc::clone(&other.node.inode));
         let _naming = replaced.as_ref().map(|inode| inode.naming.lock());
-        let left = if from.dir.number == to.dir.number {
-            self.rename_within(logs.of(from.dir)?, from.name, to.name, &found, mode, now)?
+        // A thread that finds the whiteout finds its link, too.
+        let whiteout = found.whiteout.map(|node| &node.inode);
+        whiteout.map(|inode| self.take_link(inode)).transpose()?;
+        let renamed = if asked.is_across() {
+            self.rename_across(logs, asked, &found)
         } else {
-            self.rename_across(logs, from, to, &found, mode, now)?
+            self.rename_within(logs.of(asked.from.dir)?, asked, &found)
         };
-        self.after_rename(from.dir, to.dir, &found, mode, now);
+        if let Some(inode) = whiteout {
+            match &renamed {
+                Ok(_) => inode.unnamed.store(false, Ordering::Release),
+                Err(_) => self.return_link(inode),
+            }
+        }
+        let left = renamed?;
+        self.after_rename(asked, &found);
         Ok(found.to.zip(left))
     }
 
     fn rename_within(
         &self,
         locked: &mut Locked<'_>,
-        from_name: &[u8],
-        to_name: &[u8],
-        found: &Found,
-        mode: RenameMode,
-        now: Timestamp,
+        asked: &Asked<'_>,
+        found: &Found<'_>,
     ) -> Result<Option<u32>> {
+        let Asked { from, to, mode, now } = *asked;
         let mut batch = Batch::default();
         push_remove(&mut batch, &found.from, now);
         if let Some(to) = &found.to {
             push_remove(&mut batch, to, now);
         }
-        push_dentry(&mut batch, to_name, &found.from.node.inode, now);
-        let exchanged = found.to.as_ref().filter(|_| mode == RenameMode::Exchange);
-        if let Some(to) = exchanged {
-            push_dentry(&mut batch, from_name, &to.node.inode, now);
+        push_dentry(&mut batch, to.name, &found.from.node.inode, now);
+        let left_behind = found.left_behind(mode);
+        if let Some(node) = left_behind {
+            push_dentry(&mut batch, from.name, &node.inode, now);
         }
         let first = locked.log.next_sequence;
         let mut placed = Placed::new();
@@ -202,10 +238,10 @@ impl<P: Pm> Shared<P> {
             names = locked.directory.change();
         }
         let mut next = if found.to.is_some() { 2 } else { 1 };
-        self.name_added(&mut names, log, to_name, &found.from.node.inode, placed[next], first + next as u64);
-        if let Some(to) = exchanged {
+        self.name_added(&mut names, log, to.name, &found.from.node.inode, placed[next], first + next as u64);
+        if let Some(node) = left_behind {
             next += 1;
-            self.name_added(&mut names, log, from_name, &to.node.inode, placed[next], first + next as u64);
+            self.name_added(&mut names, log, from.name, &node.inode, placed[next], first + next as u64);
         }
         let left = self.replaced(found, mode, now);
         drop(names);
@@ -216,21 +252,19 @@ impl<P: Pm> Shared<P> {
     fn rename_across(
         &self,
         logs: &mut LockedDirectories<'_>,
-        from: Side<'_>,
-        to: Side<'_>,
-        found: &Found,
-        mode: RenameMode,
-        now: Timestamp,
+        asked: &Asked<'_>,
+        found: &Found<'_>,
     ) -> Result<Option<u32>> {
-        let exchanged = found.to.as_ref().filter(|_| mode == RenameMode::Exchange);
+        let Asked { from, to, mode, now } = *asked;
+        let left_behind = found.left_behind(mode);
         let (source, target) = logs.pair(from.dir, to.dir)?;
         let mut source_batch = Batch::default();
         let mut target_batch = Batch::default();
         push_transaction(&mut source_batch, to.dir);
         push_transaction(&mut target_batch, from.dir);
         push_remove(&mut source_batch, &found.from, now);
-        if let Some(other) = exchanged {
-            push_dentry(&mut source_batch, from.name, &other.node.inode, now);
+        if let Some(node) = left_behind {
+            push_dentry(&mut source_batch, from.name, &node.inode, now);
         }
         if let Some(other) = &found.to {
             push_remove(&mut target_batch, other, now);
@@ -269,8 +303,8 @@ impl<P: Pm> Shared<P> {
         let (inode, next) = (&found.from.node.inode, if found.to.is_some() { 2 } else { 1 });
         let (place, sequence) = (target_places[next], target_first + next as u64);
         self.name_added(&mut target_names, &mut target.log, to.name, inode, place, sequence);
-        if let Some(other) = exchanged {
-            let (inode, place, sequence) = (&other.node.inode, source_places[2], source_first + 2);
+        if let Some(node) = left_behind {
+            let (inode, place, sequence) = (&node.inode, source_places[2], source_first + 2);
             self.name_added(&mut source_names, &mut source.log, from.name, inode, place, sequence);
         }
         let left = self.replaced(found, mode, now);
@@ -282,7 +316,7 @@ impl<P: Pm> Shared<P> {
 
     /// The replaced inode, if any, has one name fewer. Gives how many it has left. The indexes are locked: an operation
     /// that waits to make a name in a replaced directory must see that it is gone.
-    fn replaced(&self, found: &Found, mode: RenameMode, now: Timestamp) -> Option<u32> {
+    fn replaced(&self, found: &Found<'_>, mode: RenameMode, now: Timestamp) -> Option<u32> {
         let replaced = found.to.as_ref().filter(|_| mode != RenameMode::Exchange)?;
         Some(self.one_name_fewer(&replaced.node.inode, now))
     }
@@ -313,19 +347,13 @@ impl<P: Pm> Shared<P> {
         Ok(first.and(second))
     }
 
-    fn after_rename(
-        &self,
-        from_dir: &Arc<Inode>,
-        to_dir: &Arc<Inode>,
-        found: &Found,
-        mode: RenameMode,
-        now: Timestamp,
-    ) {
-        set_parent(&found.from.node.inode, to_dir.number);
+    fn after_rename(&self, asked: &Asked<'_>, found: &Found<'_>) {
+        let Asked { from, to, mode, now } = *asked;
+        set_parent(&found.from.node.inode, to.dir.number);
         self.links_changed(&found.from.node.inode, now);
-        if let Some(to) = found.to.as_ref().filter(|_| mode == RenameMode::Exchange) {
-            set_parent(&to.node.inode, from_dir.number);
-            self.links_changed(&to.node.inode, now);
+        if let Some(other) = found.exchanged(mode) {
+            set_parent(&other.inode, from.dir.number);
+            self.links_changed(&other.inode, now);
         }
     }
 }
@@ -339,18 +367,6 @@ fn change_both<'a>(source: &Locked<'a>, target: &Locked<'a>) -> (DirectoryChange
         let first = target.directory.change();
         (source.directory.change(), first)
     }
-}
-
-/// The facts that the rules need.
-fn asked<'a>(
-    from: Side<'a>,
-    to: Side<'a>,
-    source: &'a Node,
-    target: Option<&'a Node>,
-    mode: RenameMode,
-) -> Rename<'a, Inode> {
-    let target = target.map(|target| &*target.inode);
-    Rename { from_dir: from.dir, to_dir: to.dir, source: &source.inode, target, mode }
 }
 
 fn set_parent(inode: &Inode, parent: u64) {

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use nacre_engine::{
-    Attr, Error, FallocateMode, FileKind, Kind, NewInode, RenameMode, Result, WriteAt, XattrMode,
+    Attr, Error, FallocateMode, FileKind, Kind, NewInode, RenameMode, Result, Timestamp, WriteAt, XattrMode,
 };
 
 use crate::ranges::end_of;
@@ -67,6 +67,13 @@ pub fn check_new(new: &NewInode<'_>, max_xattr: usize) -> Result<()> {
         return Err(Error::new(Kind::InvalidInput));
     }
     new.xattrs.iter().try_for_each(|(name, value)| check_xattr(name, value, max_xattr))
+}
+
+/// The inode that a rename leaves under its old name: a character device 0:0 without permissions, which union file
+/// systems read as "removed".
+pub fn whiteout(mode: RenameMode, now: Timestamp) -> Option<NewInode<'static>> {
+    let RenameMode::Whiteout { uid, gid } = mode else { return None };
+    Some(NewInode { uid, gid, ..NewInode::of_root(FileKind::CharDevice, 0, now) })
 }
 
 /// An attribute that an inode can be given.

@@ -2,10 +2,10 @@
 
 use nacre_engine::{FileKind, Kind, RenameMode};
 
-use super::super::fs::{Fs, read_exactly};
+use super::super::fs::{Fs, View, read_exactly};
 use super::super::runner::Case;
 use super::super::target::{Need, Open};
-use super::{assert_times, case};
+use super::{ALICE, assert_times, case};
 
 pub(super) const CASES: &[Case] = &[
     case("rename-file", &[], file),
@@ -23,6 +23,9 @@ pub(super) const CASES: &[Case] = &[
     case("rename-exchange", &[Need::Exchange], exchange),
     case("rename-exchange-directories", &[Need::Exchange], exchange_directories),
     case("rename-exchange-errors", &[Need::Exchange], exchange_errors),
+    case("rename-whiteout", &[Need::Whiteout], whiteout),
+    case("rename-whiteout-owner", &[Need::Whiteout, Need::Users], whiteout_owner),
+    case("rename-whiteout-remount", &[Need::Whiteout, Need::Remount], whiteout_remount),
     case("rename-times", &[], times),
     case("rename-open-file", &[], open_file),
     case("rename-often", &[], often),
@@ -270,6 +273,74 @@ fn exchange_errors(fs: &mut Fs<'_>) {
     assert_eq!(fs.rename_mode("dir", "dir/inner", mode), Err(Kind::InvalidInput));
     assert_eq!(fs.rename_mode("dir/inner", "dir", mode), Err(Kind::InvalidInput));
     assert_eq!(fs.names(""), [&b"dir"[..], b"file"]);
+}
+
+fn is_whiteout(fs: View<'_>, path: &str) -> bool {
+    let stat = fs.stat(path);
+    (stat.kind, stat.rdev, stat.mode, stat.links) == (FileKind::CharDevice, 0, 0, 1)
+}
+
+fn whiteout(fs: &mut Fs<'_>) {
+    let fs = fs.view();
+    let mode = RenameMode::WHITEOUT;
+    fs.directory("dir");
+    fs.write_file("a", b"content");
+    fs.rename_mode("a", "b", mode).unwrap();
+    assert!(is_whiteout(fs, "a"));
+    assert_eq!(fs.read_file("b"), b"content");
+    fs.write_file("dir/old", b"replaced");
+    let number = fs.stat("b").number;
+    fs.rename_mode("b", "dir/old", mode).unwrap();
+    assert!(is_whiteout(fs, "b"));
+    assert_eq!((fs.stat("dir/old").number, fs.stat("dir/old").links), (number, 1));
+    assert_ne!(fs.stat("a").number, fs.stat("b").number, "each rename leaves a new one");
+    assert_eq!(fs.names(""), [&b"a"[..], b"b", b"dir"]);
+    fs.directory("moves");
+    fs.write_file("moves/inner", b"deep");
+    fs.rename_mode("moves", "dir/moved", mode).unwrap();
+    assert!(is_whiteout(fs, "moves"));
+    assert_eq!(fs.read_file("dir/moved/inner"), b"deep");
+    assert_eq!(fs.stat("dir").links, 3);
+    fs.link("dir/old", "link").unwrap();
+    assert_eq!(fs.rename_mode("dir/old", "link", mode), Ok(()), "two names of one inode");
+    assert_eq!((fs.stat("dir/old").number, fs.stat("link").number), (number, number));
+    assert_eq!(fs.rename_mode("no", "new", mode), Err(Kind::NotFound));
+    assert_eq!(fs.rename_mode("link", "dir", mode), Err(Kind::IsDirectory));
+    assert_eq!(fs.rename_mode("dir", "dir/moved/below", mode), Err(Kind::InvalidInput));
+    fs.rename_mode("a", "dir/a", mode).unwrap();
+    assert!(is_whiteout(fs, "a") && is_whiteout(fs, "dir/a"), "a whiteout moves like any other inode");
+    for name in ["a", "b", "moves", "dir/a"] {
+        fs.unlink(name).unwrap();
+    }
+    assert_eq!(fs.names(""), [&b"dir"[..], b"link"]);
+}
+
+fn whiteout_owner(fs: &mut Fs<'_>) {
+    let fs = fs.view();
+    for (name, mode, group) in [("plain", 0o755, ALICE.gid), ("group", 0o2755, 55)] {
+        fs.directory(name);
+        fs.chown(name, Some(ALICE.uid), Some(55)).unwrap();
+        fs.chmod(name, mode).unwrap();
+        fs.as_user(ALICE, |fs| {
+            fs.touch(format!("{name}/file"));
+            fs.rename_mode(format!("{name}/file"), format!("{name}/moved"), RenameMode::WHITEOUT).unwrap();
+        });
+        let left = fs.stat(format!("{name}/file"));
+        assert_eq!((left.uid, left.gid), (ALICE.uid, group), "{name}");
+    }
+}
+
+fn whiteout_remount(fs: &mut Fs<'_>) {
+    let view = fs.view();
+    view.directory("dir");
+    view.write_file("a", b"a");
+    view.write_file("b", b"b");
+    view.rename_mode("a", "dir/a", RenameMode::WHITEOUT).unwrap();
+    view.rename_mode("b", "c", RenameMode::WHITEOUT).unwrap();
+    fs.remount();
+    let view = fs.view();
+    assert!(is_whiteout(view, "a") && is_whiteout(view, "b"));
+    assert_eq!((view.read_file("dir/a"), view.read_file("c")), (b"a".to_vec(), b"b".to_vec()));
 }
 
 fn times(fs: &mut Fs<'_>) {
