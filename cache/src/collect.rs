@@ -3,7 +3,7 @@
 use std::io::IoSlice;
 use std::ops::Range;
 
-use nacre_engine::{BLOCK_SIZE, Data, Durability, Extents, Result, Timestamp, WriteAt};
+use nacre_engine::{BLOCK_SIZE, BelowBuffer, Durability, Extents, Result, Timestamp, WriteAt};
 use nacre_media::Frame;
 use smallvec::SmallVec;
 
@@ -22,7 +22,7 @@ pub(crate) struct Dirty {
     pub(crate) parts: SmallVec<[(usize, usize); 2]>,
 }
 
-impl<L: Data + Extents> Shared<L> {
+impl<L: BelowBuffer + Extents> Shared<L> {
     /// The dirty parts of a block, up to `limit` bytes of the file. If the layout writes in units of more than a line,
     /// the dirty lines of a unit and the lines between them form one part.
     pub(crate) fn dirty_parts(

@@ -3,13 +3,13 @@
 use std::io::IoSlice;
 
 use nacre_engine::{
-    Capabilities, Data, Durability, Extents, FallocateMode, FileBlock, FsStat, PlacedExtent, PromiseCost,
-    Result, SeekTo, Timestamp, WriteAt,
+    BelowBuffer, Capabilities, Data, Durability, Extents, FallocateMode, FileBlock, FsStat, PlacedExtent,
+    PromiseCost, Result, SeekTo, Timestamp, WriteAt,
 };
 
 use crate::fs::CacheFs;
 
-impl<L: Data + Extents> Data for CacheFs<L> {
+impl<L: BelowBuffer + Extents> Data for CacheFs<L> {
     #[inline]
     fn read(&self, node: &Self::Node, offset: u64, buf: &mut [u8], now: Option<Timestamp>) -> Result<usize> {
         self.shared.read(node, offset, buf, now)
@@ -58,7 +58,7 @@ impl<L: Data + Extents> Data for CacheFs<L> {
     }
 }
 
-impl<L: Data + Extents> Extents for CacheFs<L> {
+impl<L: BelowBuffer + Extents> Extents for CacheFs<L> {
     fn resolve(&self, node: &Self::Node, start: FileBlock, len: u64) -> Result<Vec<PlacedExtent>> {
         self.shared.flush_node(node)?;
         self.shared.layout.resolve(&node.inner, start, len)

@@ -1,7 +1,7 @@
 //! Blocks that leave DRAM: written, cut off, or without an owner.
 
 use nacre_engine::sync::atomic::Ordering;
-use nacre_engine::{Data, Extents, FileBlock, Place, Result, SetAttr};
+use nacre_engine::{BelowBuffer, Extents, FileBlock, Place, Result, SetAttr};
 use nacre_media::Frame;
 use nacre_policy::Block as ModelBlock;
 
@@ -28,7 +28,7 @@ impl Leaving {
     }
 }
 
-impl<L: Data + Extents> Shared<L> {
+impl<L: BelowBuffer + Extents> Shared<L> {
     /// Takes a block that is not in flight out of the index. Under `blocks`, exclusively, until [`Shared::let_go`].
     pub(crate) fn leave(&self, file: &File, blocks: &mut Blocks, block: u64, leaving: &mut Leaving) {
         let Some(entry) = blocks.index.remove(block) else { return };

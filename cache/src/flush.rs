@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use nacre_engine::sync::RwLockWriteGuard;
 use nacre_engine::sync::atomic::Ordering;
-use nacre_engine::{Attr, BLOCK_SIZE, Data, Extents, FallocateMode, Kind, Result, SetAttr, Timestamp};
+use nacre_engine::{Attr, BLOCK_SIZE, BelowBuffer, Extents, FallocateMode, Kind, Result, SetAttr, Timestamp};
 use nacre_policy::Judged;
 
 use crate::collect::Dirty;
 use crate::file::{Birth, Blocks, CacheNode, File, Times};
 use crate::fs::Shared;
 
-impl<L: Data + Extents> Shared<L> {
+impl<L: BelowBuffer + Extents> Shared<L> {
     /// The blocks of a file, exclusively and with no writeback in flight.
     pub(crate) fn still<'f>(&self, file: &'f File) -> RwLockWriteGuard<'f, Blocks> {
         loop {
@@ -316,7 +316,7 @@ impl<L: Data + Extents> Shared<L> {
         if let Some(Times { atime: Some(atime), .. }) = times {
             self.layout.setattr(&node.inner, &SetAttr { atime: Some(atime), ..SetAttr::default() }, now)?;
         }
-        file.set_size(self.layout.getattr(&node.inner)?.size);
+        file.set_size(self.layout.size(&node.inner)?);
         Ok(())
     }
 }

@@ -6,7 +6,7 @@ use nacre_engine::sync::atomic::{AtomicU64, Ordering};
 use nacre_engine::sync::thread::{self, JoinHandle};
 use nacre_engine::sync::{Mutex, RwLock};
 use nacre_engine::{
-    BLOCK_SIZE, Data, Error, Extents, FileKind, FsStat, Kind, LINE_SIZE, PromiseCost, Result, size,
+    BLOCK_SIZE, BelowBuffer, Error, Extents, FileKind, FsStat, Kind, LINE_SIZE, PromiseCost, Result, size,
 };
 use nacre_policy::ghost::ghosts_for;
 use nacre_policy::{Checker, Model, Newcomers};
@@ -24,13 +24,13 @@ const MIN_BLOCKS: u64 = 4;
 const MAX_BLOCKS: u64 = 1 << 31;
 
 /// A layout under a write buffer; see the [crate](crate). Dropping it writes everything back and ignores errors.
-pub struct CacheFs<L: Data + Extents> {
+pub struct CacheFs<L: BelowBuffer + Extents> {
     pub(crate) shared: Arc<Shared<L>>,
     keeper: Keeper<L>,
 }
 
 /// The threads, and the work at the end of the cache.
-struct Keeper<L: Data + Extents> {
+struct Keeper<L: BelowBuffer + Extents> {
     shared: Arc<Shared<L>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// Held while settings change.
@@ -68,7 +68,7 @@ pub(crate) struct Shared<L> {
     pub(crate) error: Mutex<Option<Kind>>,
 }
 
-impl<L: Data + Extents> CacheFs<L> {
+impl<L: BelowBuffer + Extents> CacheFs<L> {
     /// A cache over a mounted layout.
     ///
     /// [`InvalidInput`](Kind::InvalidInput) for a size below 4 blocks or settings that contradict each other.
@@ -228,7 +228,7 @@ impl<L: Data + Extents> CacheFs<L> {
     }
 }
 
-impl<L: Data + Extents> Shared<L> {
+impl<L: BelowBuffer + Extents> Shared<L> {
     pub(crate) fn settings(&self) -> Settings {
         *self.settings.read()
     }
@@ -337,7 +337,7 @@ impl<L: Data + Extents> Shared<L> {
     }
 }
 
-impl<L: Data + Extents> Keeper<L> {
+impl<L: BelowBuffer + Extents> Keeper<L> {
     fn start_threads(&self) -> Result<()> {
         if self.shared.read_only {
             return Ok(());
@@ -363,7 +363,7 @@ impl<L: Data + Extents> Keeper<L> {
     }
 }
 
-impl<L: Data + Extents> Drop for Keeper<L> {
+impl<L: BelowBuffer + Extents> Drop for Keeper<L> {
     fn drop(&mut self) {
         if !self.is_done {
             self.stop_threads();

@@ -1,18 +1,17 @@
 //! Names of the contract, over those of the layout.
 
-use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{
-    Attr, BLOCK_SIZE, Data, DirEntry, Extents, FileBlock, FileKind, InodeCache, InodeId, Kind, Names,
-    NewInode, Place, RenameMode, Result, SetAttr, Timestamp, XattrMode,
+    Attr, BLOCK_SIZE, BelowBuffer, Extents, FileBlock, FileKind, Kind, Names, NewInode, Place, RenameMode,
+    Result, SetAttr, Timestamp, XattrMode, forward_names,
 };
 
 use crate::file::{Blocks, CacheNode, File};
 use crate::fs::{CacheFs, Shared};
 
-impl<L: Data + Extents> Shared<L> {
+impl<L: BelowBuffer + Extents> Shared<L> {
     fn getattr(&self, node: &CacheNode<L::Node>) -> Result<Attr> {
         match self.known_file(node) {
             Some(file) if file.is_cached() => {
@@ -112,30 +111,32 @@ impl<L: Data + Extents> Shared<L> {
     }
 }
 
-impl<L: Data + Extents> Names for CacheFs<L> {
+/// The layout below and its nodes, in place of the cache and its nodes.
+macro_rules! below {
+    ($this:ident, |$layout:ident $(, $node:ident)*| $body:expr) => {{
+        let $layout = &$this.shared.layout;
+        $(let $node = &$node.inner;)*
+        $body
+    }};
+}
+
+/// The same for an expression that gives a node.
+macro_rules! node_below {
+    ($($asked:tt)*) => {
+        below!($($asked)*).map(CacheNode::new)
+    };
+}
+
+impl<L: BelowBuffer + Extents> Names for CacheFs<L> {
     type Node = CacheNode<L::Node>;
 
     fn root(&self) -> Self::Node {
         CacheNode::new(self.shared.layout.root())
     }
 
-    fn node(&self, id: InodeId) -> Result<Self::Node> {
-        self.shared.layout.node(id).map(CacheNode::new)
-    }
-
-    fn node_by_number(&self, number: u64) -> Result<Self::Node> {
-        self.shared.layout.node_by_number(number).map(CacheNode::new)
-    }
-
-    #[inline]
-    fn id(&self, node: &Self::Node) -> InodeId {
-        self.shared.layout.id(&node.inner)
-    }
-
-    #[inline]
-    fn kind(&self, node: &Self::Node) -> FileKind {
-        self.shared.layout.kind(&node.inner)
-    }
+    forward_names!(below, node_below:
+        node node_by_number id kind unpark inode_cache lookup parent read_dir read_link note_read has_guarded get_xattr
+        list_xattrs);
 
     fn let_go(&self, node: Self::Node) {
         let inner = node.into_below();
@@ -153,23 +154,6 @@ impl<L: Data + Extents> Names for CacheFs<L> {
             return Some(node);
         }
         self.shared.layout.park(node.into_below()).map(CacheNode::new)
-    }
-
-    fn unpark(&self, number: u64) {
-        self.shared.layout.unpark(number);
-    }
-
-    fn inode_cache(&self) -> InodeCache {
-        self.shared.layout.inode_cache()
-    }
-
-    #[inline]
-    fn lookup(&self, dir: &Self::Node, name: &[u8]) -> Result<Self::Node> {
-        self.shared.layout.lookup(&dir.inner, name).map(CacheNode::new)
-    }
-
-    fn parent(&self, dir: &Self::Node) -> Result<Self::Node> {
-        self.shared.layout.parent(&dir.inner).map(CacheNode::new)
     }
 
     fn create(&self, dir: &Self::Node, name: &[u8], new: &NewInode<'_>) -> Result<Self::Node> {
@@ -221,30 +205,16 @@ impl<L: Data + Extents> Names for CacheFs<L> {
         Ok(())
     }
 
-    fn read_dir(
-        &self,
-        dir: &Self::Node,
-        cookie: u64,
-        visit: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
-    ) -> Result<()> {
-        self.shared.layout.read_dir(&dir.inner, cookie, visit)
-    }
-
-    fn read_link(&self, node: &Self::Node) -> Result<Vec<u8>> {
-        self.shared.layout.read_link(&node.inner)
-    }
-
-    fn note_read(&self, node: &Self::Node, now: Timestamp) {
-        self.shared.layout.note_read(&node.inner, now);
-    }
-
-    fn has_guarded(&self) -> bool {
-        self.shared.layout.has_guarded()
-    }
-
     #[inline]
     fn getattr(&self, node: &Self::Node) -> Result<Attr> {
         self.shared.getattr(node)
+    }
+
+    fn size(&self, node: &Self::Node) -> Result<u64> {
+        match self.shared.known_file(node) {
+            Some(file) if file.is_cached() => self.getattr(node).map(|attr| attr.size),
+            _ => self.shared.layout.size(&node.inner),
+        }
     }
 
     #[inline]
@@ -258,14 +228,6 @@ impl<L: Data + Extents> Names for CacheFs<L> {
 
     fn setattr(&self, node: &Self::Node, change: &SetAttr, now: Timestamp) -> Result<Attr> {
         self.shared.with_space(|| self.shared.setattr(node, change, now))
-    }
-
-    fn get_xattr(&self, node: &Self::Node, name: &[u8]) -> Result<Vec<u8>> {
-        self.shared.layout.get_xattr(&node.inner, name)
-    }
-
-    fn list_xattrs(&self, node: &Self::Node) -> Result<Vec<Vec<u8>>> {
-        self.shared.layout.list_xattrs(&node.inner)
     }
 
     fn set_xattr(

@@ -6,7 +6,7 @@
 use std::io::IoSlice;
 use std::ops::Range;
 
-use nacre_engine::{BLOCK_SIZE, Data, Extents, Result, WriteAt};
+use nacre_engine::{BLOCK_SIZE, BelowBuffer, Extents, Result, WriteAt};
 use nacre_media::Frame;
 use smallvec::SmallVec;
 
@@ -55,7 +55,7 @@ impl<'a, F: FnMut(u64, &[IoSlice<'_>]) -> Result<()>> Gathered<'a, F> {
     }
 }
 
-impl<L: Data + Extents> Shared<L> {
+impl<L: BelowBuffer + Extents> Shared<L> {
     /// Writes past DRAM. Dirty data of the blocks that it touches goes with it, and data that its size would cover
     /// goes before it. No writeback is in flight. Under `blocks`, exclusively.
     pub(crate) fn write_over(

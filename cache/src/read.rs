@@ -1,6 +1,6 @@
 //! Reads: lines from DRAM that are there, and the rest from the layout.
 
-use nacre_engine::{BLOCK_SIZE, Data, Extents, Result, Timestamp};
+use nacre_engine::{BLOCK_SIZE, BelowBuffer, Extents, Result, Timestamp};
 
 use crate::buffer::{LINE, lines, runs};
 use crate::file::{Blocks, CacheNode, File};
@@ -9,7 +9,7 @@ use crate::fs::Shared;
 /// Seconds after which relatime updates atime in any case.
 const RELATIME_SECS: i64 = 24 * 60 * 60;
 
-impl<L: Data + Extents> Shared<L> {
+impl<L: BelowBuffer + Extents> Shared<L> {
     pub(crate) fn read(
         &self,
         node: &CacheNode<L::Node>,

@@ -1,11 +1,11 @@
 //! Data and holes of a file that is partly in DRAM.
 
-use nacre_engine::{BLOCK_SIZE, Data, Extents, Kind, Result, SeekTo};
+use nacre_engine::{BLOCK_SIZE, BelowBuffer, Extents, Kind, Result, SeekTo};
 
 use crate::file::{Blocks, CacheNode, File};
 use crate::fs::Shared;
 
-impl<L: Data + Extents> Shared<L> {
+impl<L: BelowBuffer + Extents> Shared<L> {
     pub(crate) fn seek(&self, node: &CacheNode<L::Node>, offset: u64, to: SeekTo) -> Result<u64> {
         let file = match self.file_ref(node) {
             Ok(file) if file.is_cached() => file,

@@ -164,7 +164,7 @@ pub struct CacheOptions {
     /// The clock that measures the age of blocks.
     pub clock: Clock,
     /// DRAM shared with a layout below. The layout may use the idle part of it, and gives it up when a write needs it
-    /// ([`Data::give_up_dram`](nacre_engine::Data::give_up_dram)). Without it, only the cache uses its DRAM.
+    /// (`BelowBuffer::give_up_dram`). Without it, only the cache uses its DRAM.
     pub frames: Option<Arc<Frames>>,
 }
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{
-    BLOCK_SIZE, Data, Durability, Error, Extents, FileBlock, Kind, Place, PromiseCost, Result, Timestamp,
-    WriteAt,
+    BLOCK_SIZE, BelowBuffer, Durability, Error, Extents, FileBlock, Kind, Place, PromiseCost, Result,
+    Timestamp, WriteAt,
 };
 use nacre_media::Frame;
 use nacre_policy::{Block as ModelBlock, Checker, Model, Path};
@@ -18,13 +18,13 @@ use crate::settings::Granularity;
 use crate::writeback::BATCH;
 
 /// Blocks of the pool, and of the layout's space, that a write may use.
-pub(crate) struct Permit<'a, L: Data + Extents> {
+pub(crate) struct Permit<'a, L: BelowBuffer + Extents> {
     shared: &'a Shared<L>,
     blocks: u64,
     space: u64,
 }
 
-impl<L: Data + Extents> Permit<'_, L> {
+impl<L: BelowBuffer + Extents> Permit<'_, L> {
     /// Moves one block and `space` from the permit to a placed block. The release of the block gives them back.
     fn use_one(&mut self, space: u64) {
         assert!(self.blocks > 0, "a write uses no more blocks than it was permitted");
@@ -38,7 +38,7 @@ impl<L: Data + Extents> Permit<'_, L> {
     }
 }
 
-impl<L: Data + Extents> Drop for Permit<'_, L> {
+impl<L: BelowBuffer + Extents> Drop for Permit<'_, L> {
     fn drop(&mut self) {
         self.shared.pool.give_back(self.blocks);
         if self.space > 0 {
@@ -94,7 +94,7 @@ impl Request<'_> {
     }
 }
 
-impl<L: Data + Extents> Shared<L> {
+impl<L: BelowBuffer + Extents> Shared<L> {
     pub(crate) fn write(
         &self,
         node: &CacheNode<L::Node>,
@@ -486,7 +486,7 @@ impl<L: Data + Extents> Shared<L> {
 }
 
 /// Puts a write's bytes into blocks of one file. Under its `blocks`, exclusively.
-struct Placing<'a, L: Data + Extents> {
+struct Placing<'a, L: BelowBuffer + Extents> {
     shared: &'a Shared<L>,
     node: &'a L::Node,
     file: &'a Arc<File>,
@@ -495,7 +495,7 @@ struct Placing<'a, L: Data + Extents> {
     now_ms: u64,
 }
 
-impl<L: Data + Extents> Placing<'_, L> {
+impl<L: BelowBuffer + Extents> Placing<'_, L> {
     /// Brings a block into DRAM, in a buffer of its own, with the lines that the bytes `from..to` cover in part.
     fn prepare(
         &mut self,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nacre_engine::sync::atomic::Ordering;
-use nacre_engine::{BLOCK_SIZE, Data, Extents, Kind, Result, Timestamp, background};
+use nacre_engine::{BLOCK_SIZE, BelowBuffer, Extents, Kind, Result, Timestamp, background};
 
 use crate::collect::{Dirty, bytes_of};
 use crate::evict::Leaving;
@@ -40,7 +40,7 @@ enum Taken<N> {
     Nothing,
 }
 
-impl<L: Data + Extents> Shared<L> {
+impl<L: BelowBuffer + Extents> Shared<L> {
     /// The loop of each thread until its end. It helps while everything is to be written.
     pub(crate) fn run_writeback(&self, number: usize) {
         background::begin();

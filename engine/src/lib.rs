@@ -4,8 +4,12 @@
 //! - [`units`]: media blocks, file blocks, times and inode names as distinct types.
 //! - [`attr`]: the attributes of an inode and their changes.
 //! - [`size`]: sizes as people write them.
-//! - [`contract`]: the three traits that a layout implements: [`Names`], [`Data`], [`Extents`].
-//! - [`tiered`]: a fourth, of a layout whose files may have blocks on disks: [`Tiered`].
+//! - [`namespace`], [`content`], [`space`]: the three traits that a layout implements: [`Names`], [`Data`],
+//!   [`Extents`]. What a layout can do is in its [`capabilities`].
+//! - [`reservation`]: space for writes that a buffering layer accepts; [`below_buffer`]: its questions to the layer
+//!   below.
+//! - [`tiering`]: the traits of a layout whose files may have blocks on disks.
+//! - `forward`: macros that forward methods of the contract to another layout.
 //! - `shared`: a shared layout is a layout, too.
 //! - [`background`]: threads that no operation waits for.
 //! - [`sync`]: locks, atomics and threads. Tests replace them by primitives that explore interleavings.
@@ -14,22 +18,31 @@
 
 pub mod attr;
 pub mod background;
-pub mod contract;
+pub mod below_buffer;
+pub mod capabilities;
+pub mod content;
 pub mod error;
+mod forward;
+pub mod namespace;
+pub mod reservation;
 mod shared;
 pub mod size;
+pub mod space;
 pub mod sync;
-pub mod tiered;
+pub mod tiering;
 pub mod units;
 
 pub use attr::{Attr, FileKind, NewInode, SetAttr};
-pub use contract::{
-    Capabilities, Data, DirEntry, Durability, Extents, FallocateMode, FsStat, InodeCache, Names, Place,
-    PlacedExtent, PromiseCost, RenameMode, SeekTo, WriteAt, XattrMode,
-};
+pub use below_buffer::BelowBuffer;
+pub use capabilities::Capabilities;
+pub use content::{Data, Durability, FallocateMode, SeekTo, WriteAt};
 pub use error::{Error, Kind, Result, without_number};
-pub use tiered::{
-    CompactedLog, Copied, CopiedFile, DamagedCopy, FreeRun, LogImage, MAX_TIERS, Movable, Tier, TierChange,
-    TierReader, TierRun, TierSpace, TierState, Tiered, Written,
+pub use namespace::{DirEntry, InodeCache, Names, RenameMode, XattrMode};
+pub use reservation::PromiseCost;
+pub use space::{Extents, FsStat, Place, PlacedExtent};
+pub use tiering::{
+    CompactedLog, Copied, CopiedFile, DamagedCopy, FreeRun, LogImage, LogOffload, MAX_TIERS, Movable,
+    Relocate, Tier, TierBlocks, TierChange, TierReader, TierRun, TierSpace, TierState, TierTable, Tiered,
+    WriteToTier, Written,
 };
 pub use units::{BLOCK_SIZE, Block, FileBlock, InodeHasher, InodeId, LINE_SIZE, TimeRange, Timestamp};

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use nacre_engine::{
-    BLOCK_SIZE, Durability, Extents, FileBlock, FileKind, Names, NewInode, Place, Result, Tier, TierChange,
-    TierState, Tiered, Timestamp, Written,
+    BLOCK_SIZE, Durability, Extents, FileBlock, FileKind, Names, NewInode, Place, Result, Tier, TierBlocks,
+    TierChange, TierState, TierTable, Timestamp, WriteToTier, Written,
 };
 use nacre_layout_log::{LogFs, MkfsOptions, MountOptions, mkfs};
 use nacre_media::{Durable, PmOptions, RealPm};

@@ -7,8 +7,8 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use nacre_engine::{
-    BLOCK_SIZE, Data, Durability, Extents, FallocateMode, FileKind, Names, NewInode, RenameMode, Tier,
-    TierChange, TierState, Tiered, Timestamp, WriteAt, XattrMode,
+    BLOCK_SIZE, Data, Durability, Extents, FallocateMode, FileKind, LogOffload, Names, NewInode, RenameMode,
+    Tier, TierChange, TierState, TierTable, Timestamp, WriteAt, XattrMode,
 };
 use nacre_layout_log::check::{CheckReport, Repair, check, check_with};
 use nacre_layout_log::{LogFs, MkfsOptions, MountOptions, Node, mkfs};

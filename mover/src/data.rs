@@ -4,7 +4,7 @@ use std::io::IoSlice;
 
 use nacre_engine::sync::Mutex;
 use nacre_engine::{
-    Attr, BLOCK_SIZE, Data, Durability, Extents, FallocateMode, FileBlock, InodeId, Kind, Place,
+    Attr, BLOCK_SIZE, BelowBuffer, Data, Durability, Extents, FallocateMode, FileBlock, InodeId, Kind, Place,
     PlacedExtent, Result, SeekTo, TierRun, Tiered, Timestamp, WriteAt, Written,
 };
 use nacre_media::Durable;
@@ -385,24 +385,6 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Data for MoverFs<L, D
         }
     }
 
-    fn goes_to_disk(&self, node: &L::Node, offset: u64, len: u64) -> bool {
-        self.is_for_disk(node, offset, len)
-    }
-
-    fn accepted(&self, node: &L::Node, offset: u64, len: u64) {
-        if self.sink.is_on() {
-            self.predictors.wrote(self.layout.id(node), Span::of(offset, len), false);
-        }
-    }
-
-    fn expect_write(&self, node: &L::Node) -> Result<()> {
-        self.with_room(|| self.layout.expect_write(node))
-    }
-
-    fn give_up_dram(&self) {
-        self.tiers.pages().give_up();
-    }
-
     fn fallocate(
         &self,
         node: &L::Node,
@@ -457,5 +439,25 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Data for MoverFs<L, D
 
     fn sync_all(&self) -> Result<()> {
         self.layout.sync_all()
+    }
+}
+
+impl<L: Tiered<Proof = Durable> + BelowBuffer, D: BlockDevice + 'static> BelowBuffer for MoverFs<L, D> {
+    fn goes_to_disk(&self, node: &L::Node, offset: u64, len: u64) -> bool {
+        self.is_for_disk(node, offset, len)
+    }
+
+    fn accepted(&self, node: &L::Node, offset: u64, len: u64) {
+        if self.sink.is_on() {
+            self.predictors.wrote(self.layout.id(node), Span::of(offset, len), false);
+        }
+    }
+
+    fn expect_write(&self, node: &L::Node) -> Result<()> {
+        self.with_room(|| self.layout.expect_write(node))
+    }
+
+    fn give_up_dram(&self) {
+        self.tiers.pages().give_up();
     }
 }

@@ -1,11 +1,9 @@
 //! The contract's names: the layout's, except for a change of size, which may need a block that is on a tier.
 
-use std::ops::ControlFlow;
-
 use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{
-    Attr, BLOCK_SIZE, DirEntry, Durability, FileKind, InodeCache, InodeId, Names, NewInode, RenameMode,
-    Result, SetAttr, Tiered, Timestamp, XattrMode,
+    Attr, BLOCK_SIZE, Durability, FileKind, Names, NewInode, RenameMode, Result, SetAttr, Tiered, Timestamp,
+    XattrMode, forward_names,
 };
 use nacre_media::Durable;
 use nacre_media::block::BlockDevice;
@@ -14,6 +12,14 @@ use crate::fs::MoverFs;
 use crate::pin::PIN;
 use crate::wishes::TIER;
 
+/// The layout below in place of the mover. Its nodes are the mover's.
+macro_rules! below {
+    ($this:ident, |$layout:ident $(, $node:ident)*| $body:expr) => {{
+        let $layout = &$this.layout;
+        $body
+    }};
+}
+
 impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Names for MoverFs<L, D> {
     type Node = L::Node;
 
@@ -21,48 +27,9 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Names for MoverFs<L, 
         self.layout.root()
     }
 
-    fn node(&self, id: InodeId) -> Result<L::Node> {
-        self.layout.node(id)
-    }
-
-    fn node_by_number(&self, number: u64) -> Result<L::Node> {
-        self.layout.node_by_number(number)
-    }
-
-    #[inline]
-    fn id(&self, node: &L::Node) -> InodeId {
-        self.layout.id(node)
-    }
-
-    #[inline]
-    fn kind(&self, node: &L::Node) -> FileKind {
-        self.layout.kind(node)
-    }
-
-    fn let_go(&self, node: L::Node) {
-        self.layout.let_go(node);
-    }
-
-    fn park(&self, node: L::Node) -> Option<L::Node> {
-        self.layout.park(node)
-    }
-
-    fn unpark(&self, number: u64) {
-        self.layout.unpark(number);
-    }
-
-    fn inode_cache(&self) -> InodeCache {
-        self.layout.inode_cache()
-    }
-
-    #[inline]
-    fn lookup(&self, dir: &L::Node, name: &[u8]) -> Result<L::Node> {
-        self.layout.lookup(dir, name)
-    }
-
-    fn parent(&self, dir: &L::Node) -> Result<L::Node> {
-        self.layout.parent(dir)
-    }
+    forward_names!(below, below:
+        node node_by_number id kind let_go park unpark inode_cache lookup parent unlink rmdir read_dir read_link note_read
+        has_guarded getattr size getattr_at list_xattrs);
 
     fn create(&self, dir: &L::Node, name: &[u8], new: &NewInode<'_>) -> Result<L::Node> {
         let pin = self.inherited_pin(dir);
@@ -85,14 +52,6 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Names for MoverFs<L, 
         self.with_room(|| self.layout.link(node, dir, name, now))
     }
 
-    fn unlink(&self, dir: &L::Node, name: &[u8], now: Timestamp) -> Result<()> {
-        self.layout.unlink(dir, name, now)
-    }
-
-    fn rmdir(&self, dir: &L::Node, name: &[u8], now: Timestamp) -> Result<()> {
-        self.layout.rmdir(dir, name, now)
-    }
-
     fn rename(
         &self,
         from_dir: &L::Node,
@@ -103,37 +62,6 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Names for MoverFs<L, 
         now: Timestamp,
     ) -> Result<()> {
         self.with_room(|| self.layout.rename(from_dir, from, to_dir, to, mode, now))
-    }
-
-    fn read_dir(
-        &self,
-        dir: &L::Node,
-        cookie: u64,
-        visit: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
-    ) -> Result<()> {
-        self.layout.read_dir(dir, cookie, visit)
-    }
-
-    fn read_link(&self, node: &L::Node) -> Result<Vec<u8>> {
-        self.layout.read_link(node)
-    }
-
-    fn note_read(&self, node: &L::Node, now: Timestamp) {
-        self.layout.note_read(node, now);
-    }
-
-    fn has_guarded(&self) -> bool {
-        self.layout.has_guarded()
-    }
-
-    #[inline]
-    fn getattr(&self, node: &L::Node) -> Result<Attr> {
-        self.layout.getattr(node)
-    }
-
-    #[inline]
-    fn getattr_at(&self, dir: &L::Node, name: &[u8]) -> Result<Attr> {
-        self.layout.getattr_at(dir, name)
     }
 
     fn setattr(&self, node: &L::Node, change: &SetAttr, now: Timestamp) -> Result<Attr> {
@@ -147,10 +75,6 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Names for MoverFs<L, 
             return self.whereabouts(node);
         }
         self.layout.get_xattr(node, name)
-    }
-
-    fn list_xattrs(&self, node: &L::Node) -> Result<Vec<Vec<u8>>> {
-        self.layout.list_xattrs(node)
     }
 
     fn set_xattr(

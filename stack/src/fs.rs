@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 
 use nacre_cache::{CacheFs, CacheOptions, Settings};
 use nacre_engine::sync::Mutex;
-use nacre_engine::{BLOCK_SIZE, Error, FsStat, InodeCache, Kind, Result, Tiered};
+use nacre_engine::{BLOCK_SIZE, Error, FsStat, InodeCache, Kind, Result, TierTable};
 use nacre_layout_inplace::InplaceFs;
 use nacre_layout_log::{LogFs, MountOptions, RecoveryReport, Summary};
 use nacre_layout_parts::scrub::DEFAULT_RATE;

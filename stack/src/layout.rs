@@ -1,15 +1,9 @@
 //! The closed set of layouts.
 
-use std::io::IoSlice;
-use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use nacre_cache::{CacheFs, CacheStatus, Settings};
-use nacre_engine::{
-    Attr, Capabilities, Data, DirEntry, Durability, Extents, FallocateMode, FileBlock, FileKind, FsStat,
-    InodeCache, InodeId, Names, NewInode, PlacedExtent, PromiseCost, RenameMode, Result, SeekTo, SetAttr,
-    Timestamp, WriteAt, XattrMode,
-};
+use nacre_engine::{Data, Extents, Names, Result, forward_data, forward_extents, forward_names};
 use nacre_layout_inplace::InplaceFs;
 use nacre_layout_log::{LogFs, RecoveryReport};
 use nacre_layout_parts::scrub::ScrubStatus;
@@ -221,225 +215,17 @@ impl Names for AnyLayout {
         }
     }
 
-    fn node(&self, id: InodeId) -> Result<AnyNode> {
-        delegate_node!(self, |layout| layout.node(id))
-    }
-
-    fn node_by_number(&self, number: u64) -> Result<AnyNode> {
-        delegate_node!(self, |layout| layout.node_by_number(number))
-    }
-
-    #[inline]
-    fn id(&self, node: &AnyNode) -> InodeId {
-        delegate!(self, |layout, node| layout.id(node))
-    }
-
-    #[inline]
-    fn kind(&self, node: &AnyNode) -> FileKind {
-        delegate!(self, |layout, node| layout.kind(node))
-    }
-
-    fn let_go(&self, node: AnyNode) {
-        delegate!(self, |layout, node| layout.let_go(node));
-    }
-
-    fn park(&self, node: AnyNode) -> Option<AnyNode> {
-        delegate_node!(self, |layout, node| layout.park(node))
-    }
-
-    fn unpark(&self, number: u64) {
-        delegate!(self, |layout| layout.unpark(number));
-    }
-
-    fn inode_cache(&self) -> InodeCache {
-        delegate!(self, |layout| layout.inode_cache())
-    }
-
-    #[inline]
-    fn lookup(&self, dir: &AnyNode, name: &[u8]) -> Result<AnyNode> {
-        delegate_node!(self, |layout, dir| layout.lookup(dir, name))
-    }
-
-    fn parent(&self, dir: &AnyNode) -> Result<AnyNode> {
-        delegate_node!(self, |layout, dir| layout.parent(dir))
-    }
-
-    fn create(&self, dir: &AnyNode, name: &[u8], new: &NewInode<'_>) -> Result<AnyNode> {
-        delegate_node!(self, |layout, dir| layout.create(dir, name, new))
-    }
-
-    fn create_unnamed(&self, new: &NewInode<'_>) -> Result<AnyNode> {
-        delegate_node!(self, |layout| layout.create_unnamed(new))
-    }
-
-    fn link(&self, node: &AnyNode, dir: &AnyNode, name: &[u8], now: Timestamp) -> Result<()> {
-        delegate!(self, |layout, node, dir| layout.link(node, dir, name, now))
-    }
-
-    fn unlink(&self, dir: &AnyNode, name: &[u8], now: Timestamp) -> Result<()> {
-        delegate!(self, |layout, dir| layout.unlink(dir, name, now))
-    }
-
-    fn rmdir(&self, dir: &AnyNode, name: &[u8], now: Timestamp) -> Result<()> {
-        delegate!(self, |layout, dir| layout.rmdir(dir, name, now))
-    }
-
-    fn rename(
-        &self,
-        from_dir: &AnyNode,
-        from: &[u8],
-        to_dir: &AnyNode,
-        to: &[u8],
-        mode: RenameMode,
-        now: Timestamp,
-    ) -> Result<()> {
-        delegate!(self, |layout, from_dir, to_dir| layout.rename(from_dir, from, to_dir, to, mode, now))
-    }
-
-    fn read_dir(
-        &self,
-        dir: &AnyNode,
-        cookie: u64,
-        visit: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
-    ) -> Result<()> {
-        delegate!(self, |layout, dir| layout.read_dir(dir, cookie, visit))
-    }
-
-    fn read_link(&self, node: &AnyNode) -> Result<Vec<u8>> {
-        delegate!(self, |layout, node| layout.read_link(node))
-    }
-
-    fn note_read(&self, node: &AnyNode, now: Timestamp) {
-        delegate!(self, |layout, node| layout.note_read(node, now))
-    }
-
-    fn has_guarded(&self) -> bool {
-        delegate!(self, |layout| layout.has_guarded())
-    }
-
-    #[inline]
-    fn getattr(&self, node: &AnyNode) -> Result<Attr> {
-        delegate!(self, |layout, node| layout.getattr(node))
-    }
-
-    #[inline]
-    fn getattr_at(&self, dir: &AnyNode, name: &[u8]) -> Result<Attr> {
-        delegate!(self, |layout, dir| layout.getattr_at(dir, name))
-    }
-
-    fn setattr(&self, node: &AnyNode, change: &SetAttr, now: Timestamp) -> Result<Attr> {
-        delegate!(self, |layout, node| layout.setattr(node, change, now))
-    }
-
-    fn get_xattr(&self, node: &AnyNode, name: &[u8]) -> Result<Vec<u8>> {
-        delegate!(self, |layout, node| layout.get_xattr(node, name))
-    }
-
-    fn list_xattrs(&self, node: &AnyNode) -> Result<Vec<Vec<u8>>> {
-        delegate!(self, |layout, node| layout.list_xattrs(node))
-    }
-
-    fn set_xattr(
-        &self,
-        node: &AnyNode,
-        name: &[u8],
-        value: &[u8],
-        how: XattrMode,
-        mode: Option<u32>,
-        now: Timestamp,
-    ) -> Result<()> {
-        delegate!(self, |layout, node| layout.set_xattr(node, name, value, how, mode, now))
-    }
-
-    fn remove_xattr(&self, node: &AnyNode, name: &[u8], now: Timestamp) -> Result<()> {
-        delegate!(self, |layout, node| layout.remove_xattr(node, name, now))
-    }
+    forward_names!(delegate, delegate_node:
+        node node_by_number id kind let_go park unpark inode_cache lookup parent create create_unnamed link unlink rmdir
+        rename read_dir read_link note_read has_guarded getattr size getattr_at setattr get_xattr list_xattrs set_xattr
+        remove_xattr);
 }
 
 impl Data for AnyLayout {
-    #[inline]
-    fn read(&self, node: &AnyNode, offset: u64, buf: &mut [u8], now: Option<Timestamp>) -> Result<usize> {
-        delegate!(self, |layout, node| layout.read(node, offset, buf, now))
-    }
-
-    #[inline]
-    fn write(
-        &self,
-        node: &AnyNode,
-        at: WriteAt,
-        data: &[IoSlice<'_>],
-        durability: Durability,
-        now: Timestamp,
-    ) -> Result<u64> {
-        delegate!(self, |layout, node| layout.write(node, at, data, durability, now))
-    }
-
-    fn fallocate(
-        &self,
-        node: &AnyNode,
-        mode: FallocateMode,
-        offset: u64,
-        len: u64,
-        now: Timestamp,
-    ) -> Result<()> {
-        delegate!(self, |layout, node| layout.fallocate(node, mode, offset, len, now))
-    }
-
-    fn seek(&self, node: &AnyNode, offset: u64, to: SeekTo) -> Result<u64> {
-        delegate!(self, |layout, node| layout.seek(node, offset, to))
-    }
-
-    fn write_unit(&self) -> u64 {
-        delegate!(self, |layout| layout.write_unit())
-    }
-
-    fn sync(&self, node: &AnyNode) -> Result<()> {
-        delegate!(self, |layout, node| layout.sync(node))
-    }
-
-    fn closed(&self, node: &AnyNode) -> Result<()> {
-        delegate!(self, |layout, node| layout.closed(node))
-    }
-
-    fn sync_all(&self) -> Result<()> {
-        delegate!(self, |layout| layout.sync_all())
-    }
+    forward_data!(delegate, delegate_node: read write fallocate seek write_unit sync closed sync_all);
 }
 
 impl Extents for AnyLayout {
-    fn resolve(&self, node: &AnyNode, start: FileBlock, len: u64) -> Result<Vec<PlacedExtent>> {
-        delegate!(self, |layout, node| layout.resolve(node, start, len))
-    }
-
-    fn pin(&self, node: &AnyNode, start: FileBlock, len: u64) -> Result<Vec<PlacedExtent>> {
-        delegate!(self, |layout, node| layout.pin(node, start, len))
-    }
-
-    fn unpin(&self, node: &AnyNode) {
-        delegate!(self, |layout, node| layout.unpin(node));
-    }
-
-    fn promise_cost(&self) -> PromiseCost {
-        delegate!(self, |layout| layout.promise_cost())
-    }
-
-    fn reserve(&self, blocks: u64) -> Result<()> {
-        delegate!(self, |layout| layout.reserve(blocks))
-    }
-
-    fn release(&self, blocks: u64) {
-        delegate!(self, |layout| layout.release(blocks))
-    }
-
-    fn stat(&self) -> FsStat {
-        delegate!(self, |layout| layout.stat())
-    }
-
-    fn index_bytes(&self) -> u64 {
-        delegate!(self, |layout| layout.index_bytes())
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        delegate!(self, |layout| layout.capabilities())
-    }
+    forward_extents!(delegate, delegate_node:
+        resolve pin unpin promise_cost reserve release stat index_bytes capabilities);
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use nacre_engine::{BLOCK_SIZE, Error, FileBlock, FileKind, Kind, Names, Result, Tier, TierState, Tiered};
+use nacre_engine::{BLOCK_SIZE, Error, FileBlock, FileKind, Kind, Names, Result, Tier, TierState, TierTable};
 use nacre_layout_log::{LogFs, Summary};
 use nacre_media::block::{BlockDevice, DiskOptions, Io, Pages, RealDisk};
 use nacre_media::disk::Disk;

@@ -191,7 +191,7 @@ impl<L: Layout> Vfs<L> {
         if data.iter().all(|slice| slice.is_empty()) {
             return match at {
                 WriteAt::Offset(offset) => Ok(offset),
-                WriteAt::End => Ok(self.layout.getattr(node)?.size),
+                WriteAt::End => self.layout.size(node),
             };
         }
         self.layout.write(node, at, data, durability, self.now())

@@ -7,8 +7,8 @@ use std::sync::atomic::AtomicU64;
 
 use nacre_cache::{CacheFs, CacheNode, CacheOptions, Clock, Settings};
 use nacre_engine::{
-    BLOCK_SIZE, Data, Durability, Extents, FileKind, Kind, Names, NewInode, Result, SetAttr, Timestamp,
-    WriteAt, XattrMode,
+    BLOCK_SIZE, BelowBuffer, Data, Durability, Extents, FileKind, Kind, Names, NewInode, Result, SetAttr,
+    Timestamp, WriteAt, XattrMode,
 };
 use nacre_media::SimPm;
 use nacre_media::block::SimDisk;
@@ -53,13 +53,13 @@ fn inplace() -> nacre_layout_inplace::InplaceFs<SimPm> {
 type Known<L> = (CacheNode<<L as Names>::Node>, BTreeMap<u64, u8>);
 
 /// A cache, and what its files must contain.
-struct World<L: Data + Extents> {
+struct World<L: BelowBuffer + Extents> {
     fs: CacheFs<L>,
     files: Vec<Known<L>>,
     now: i64,
 }
 
-impl<L: Data + Extents + 'static> World<L> {
+impl<L: BelowBuffer + Extents + 'static> World<L> {
     fn over(layout: L, threads: usize) -> World<L> {
         let settings = Settings { threads, period_ms: 1, max_age_ms: 1, ..Settings::default() };
         let clock = if threads == 0 { Clock::Set(Arc::new(AtomicU64::new(1))) } else { Clock::Real };
@@ -170,12 +170,17 @@ impl<L: Data + Extents + 'static> World<L> {
 }
 
 /// Writes of all shapes and whatever may go on beside them, until nothing is accepted any more, and on from there.
-fn fill<L: Data + Extents + 'static>(make: impl Fn() -> L, threads: usize, seed: u64) {
+fn fill<L: BelowBuffer + Extents + 'static>(make: impl Fn() -> L, threads: usize, seed: u64) {
     fill_times(1, make, threads, seed);
 }
 
 /// The same of devices that have so many times as much space.
-fn fill_times<L: Data + Extents + 'static>(times: u64, make: impl Fn() -> L, threads: usize, seed: u64) {
+fn fill_times<L: BelowBuffer + Extents + 'static>(
+    times: u64,
+    make: impl Fn() -> L,
+    threads: usize,
+    seed: u64,
+) {
     let mut random = SmallRng::seed_from_u64(seed);
     let mut world = World::over(make(), threads);
     // Single blocks far from each other, such that lie together, or a few in each of many files.

@@ -281,7 +281,7 @@ impl<F: Data> Hands<'_, F> {
             Op::Append(path, len) => self.append(step, path, *len),
             Op::Read(path) => {
                 let node = self.walk(path)?;
-                let mut bytes = vec![0; self.fs.getattr(&node)?.size as usize];
+                let mut bytes = vec![0; self.fs.size(&node)? as usize];
                 self.fs.read(&node, 0, &mut bytes, Some(now)).map(drop)
             }
             Op::Truncate(path, size) => {

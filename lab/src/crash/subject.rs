@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use nacre_engine::{Data, Error, Extents, Kind, Result};
+use nacre_engine::{BelowBuffer, Error, Extents, Kind, Result};
 use nacre_media::SimPm;
 use nacre_media::sim::Site;
 
@@ -68,7 +68,7 @@ pub(super) const LINKED_BY_ITS_MAKER: &str = "the thread that links the file fen
 /// A layout, as far as the explorer has to know it.
 pub trait Subject: Sync {
     /// The mounted file system.
-    type Fs: Data + Extents;
+    type Fs: BelowBuffer + Extents;
 
     /// Its name.
     fn name(&self) -> &'static str;

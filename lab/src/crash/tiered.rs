@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use nacre_engine::{
-    BLOCK_SIZE, Data, Error, Extents, FallocateMode, FileBlock, FileKind, Kind, Names, NewInode, Result,
-    Tier, Tiered, Timestamp,
+    BLOCK_SIZE, Data, Error, Extents, FallocateMode, FileBlock, FileKind, Kind, LogOffload, Names, NewInode,
+    Result, Tier, TierTable, Timestamp,
 };
 use nacre_layout_log::check::{Repair, check_with_tiers};
 use nacre_layout_log::{LogFs, MountOptions, known_tier_paths, known_tiers};
@@ -538,7 +538,7 @@ pub fn between_tiers() -> Vec<Workload> {
 mod tests {
     use std::sync::Arc;
 
-    use nacre_engine::{BLOCK_SIZE, Extents, Tiered};
+    use nacre_engine::{BLOCK_SIZE, Extents, LogOffload, TierTable};
     use nacre_media::SimPm;
     use nacre_media::block::{BlockDevice, SimDisk};
 

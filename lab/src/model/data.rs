@@ -4,7 +4,7 @@ use std::io::IoSlice;
 
 use nacre_engine::{
     Attr, BLOCK_SIZE, Block, Capabilities, Data, Durability, Extents, FallocateMode, FileBlock, FsStat, Kind,
-    LINE_SIZE, Place, PlacedExtent, PromiseCost, Result, SeekTo, Timestamp, WriteAt,
+    LINE_SIZE, Place, PlacedExtent, PromiseCost, Result, SeekTo, Timestamp, WriteAt, no_tiers_below_buffer,
 };
 
 use super::state::{FileBlockState, Inode, State};
@@ -132,6 +132,10 @@ impl Data for MemLayout {
         Ok(())
     }
 
+    fn closed(&self, _: &MemNode) -> Result<()> {
+        Ok(())
+    }
+
     fn sync_all(&self) -> Result<()> {
         Ok(())
     }
@@ -159,6 +163,12 @@ impl Extents for MemLayout {
         }
         Ok(extents)
     }
+
+    fn pin(&self, _: &MemNode, _: FileBlock, _: u64) -> Result<Vec<PlacedExtent>> {
+        Err(Kind::Unsupported.into())
+    }
+
+    fn unpin(&self, _: &MemNode) {}
 
     fn promise_cost(&self) -> PromiseCost {
         PromiseCost { block: 1, group: 0, group_blocks: 1, file: 0 }
@@ -353,3 +363,5 @@ impl State {
         }
     }
 }
+
+no_tiers_below_buffer!(MemLayout);

@@ -4,9 +4,8 @@ use std::io::IoSlice;
 use std::ops::ControlFlow;
 
 use nacre_engine::{
-    Attr, Capabilities, Data, DirEntry, Durability, Extents, FallocateMode, FileBlock, FileKind, FsStat,
-    InodeId, Names, NewInode, PlacedExtent, PromiseCost, RenameMode, Result, SeekTo, SetAttr, Timestamp,
-    WriteAt, XattrMode,
+    Attr, Data, DirEntry, Durability, Extents, FallocateMode, Names, RenameMode, Result, SetAttr, Timestamp,
+    WriteAt, forward_data, forward_extents, forward_names,
 };
 
 use super::{MemLayout, MemNode};
@@ -68,6 +67,13 @@ impl Mutant {
     }
 }
 
+macro_rules! inner {
+    ($this:ident, |$layout:ident $(, $node:ident)*| $body:expr) => {{
+        let $layout = &$this.inner;
+        $body
+    }};
+}
+
 impl Names for Mutant {
     type Node = MemNode;
 
@@ -75,51 +81,15 @@ impl Names for Mutant {
         self.inner.root()
     }
 
-    fn node(&self, id: InodeId) -> Result<MemNode> {
-        self.inner.node(id)
-    }
-
-    fn node_by_number(&self, number: u64) -> Result<MemNode> {
-        self.inner.node_by_number(number)
-    }
-
-    fn id(&self, node: &MemNode) -> InodeId {
-        self.inner.id(node)
-    }
-
-    fn kind(&self, node: &MemNode) -> FileKind {
-        self.inner.kind(node)
-    }
-
-    fn lookup(&self, dir: &MemNode, name: &[u8]) -> Result<MemNode> {
-        self.inner.lookup(dir, name)
-    }
-
-    fn parent(&self, dir: &MemNode) -> Result<MemNode> {
-        self.inner.parent(dir)
-    }
-
-    fn create(&self, dir: &MemNode, name: &[u8], new: &NewInode<'_>) -> Result<MemNode> {
-        self.inner.create(dir, name, new)
-    }
-
-    fn create_unnamed(&self, new: &NewInode<'_>) -> Result<MemNode> {
-        self.inner.create_unnamed(new)
-    }
+    forward_names!(inner, inner:
+        node node_by_number id kind let_go park unpark inode_cache lookup parent create create_unnamed unlink rmdir
+        read_link note_read has_guarded getattr size getattr_at get_xattr list_xattrs set_xattr);
 
     fn link(&self, node: &MemNode, dir: &MemNode, name: &[u8], now: Timestamp) -> Result<()> {
         if self.flaw == Flaw::LinkForgotten && self.getattr(node)?.links > 1 {
             return Ok(());
         }
         self.inner.link(node, dir, name, now)
-    }
-
-    fn unlink(&self, dir: &MemNode, name: &[u8], now: Timestamp) -> Result<()> {
-        self.inner.unlink(dir, name, now)
-    }
-
-    fn rmdir(&self, dir: &MemNode, name: &[u8], now: Timestamp) -> Result<()> {
-        self.inner.rmdir(dir, name, now)
     }
 
     fn rename(
@@ -156,48 +126,12 @@ impl Names for Mutant {
         })
     }
 
-    fn read_link(&self, node: &MemNode) -> Result<Vec<u8>> {
-        self.inner.read_link(node)
-    }
-
-    fn note_read(&self, node: &MemNode, now: Timestamp) {
-        self.inner.note_read(node, now);
-    }
-
-    fn has_guarded(&self) -> bool {
-        self.inner.has_guarded()
-    }
-
-    fn getattr(&self, node: &MemNode) -> Result<Attr> {
-        self.inner.getattr(node)
-    }
-
     fn setattr(&self, node: &MemNode, change: &SetAttr, now: Timestamp) -> Result<Attr> {
         let mut change = *change;
         if self.flaw == Flaw::ChownLosesGroup && change.uid.is_some() {
             change.gid = Some(0);
         }
         self.inner.setattr(node, &change, now)
-    }
-
-    fn get_xattr(&self, node: &MemNode, name: &[u8]) -> Result<Vec<u8>> {
-        self.inner.get_xattr(node, name)
-    }
-
-    fn list_xattrs(&self, node: &MemNode) -> Result<Vec<Vec<u8>>> {
-        self.inner.list_xattrs(node)
-    }
-
-    fn set_xattr(
-        &self,
-        node: &MemNode,
-        name: &[u8],
-        value: &[u8],
-        how: XattrMode,
-        mode: Option<u32>,
-        now: Timestamp,
-    ) -> Result<()> {
-        self.inner.set_xattr(node, name, value, how, mode, now)
     }
 
     fn remove_xattr(&self, node: &MemNode, name: &[u8], now: Timestamp) -> Result<()> {
@@ -209,9 +143,7 @@ impl Names for Mutant {
 }
 
 impl Data for Mutant {
-    fn read(&self, node: &MemNode, offset: u64, buf: &mut [u8], now: Option<Timestamp>) -> Result<usize> {
-        self.inner.read(node, offset, buf, now)
-    }
+    forward_data!(inner, inner: read seek write_unit sync closed sync_all);
 
     fn write(
         &self,
@@ -223,7 +155,7 @@ impl Data for Mutant {
     ) -> Result<u64> {
         let at = match (self.flaw, at) {
             (Flaw::AppendRoundsUp, WriteAt::End) => {
-                WriteAt::Offset(self.getattr(node)?.size.next_multiple_of(nacre_engine::BLOCK_SIZE))
+                WriteAt::Offset(self.size(node)?.next_multiple_of(nacre_engine::BLOCK_SIZE))
             }
             _ => at,
         };
@@ -249,50 +181,9 @@ impl Data for Mutant {
         }
         self.inner.fallocate(node, mode, start, end - start, now)
     }
-
-    fn seek(&self, node: &MemNode, offset: u64, to: SeekTo) -> Result<u64> {
-        self.inner.seek(node, offset, to)
-    }
-
-    fn write_unit(&self) -> u64 {
-        self.inner.write_unit()
-    }
-
-    fn sync(&self, node: &MemNode) -> Result<()> {
-        self.inner.sync(node)
-    }
-
-    fn sync_all(&self) -> Result<()> {
-        self.inner.sync_all()
-    }
 }
 
 impl Extents for Mutant {
-    fn resolve(&self, node: &MemNode, start: FileBlock, len: u64) -> Result<Vec<PlacedExtent>> {
-        self.inner.resolve(node, start, len)
-    }
-
-    fn promise_cost(&self) -> PromiseCost {
-        self.inner.promise_cost()
-    }
-
-    fn reserve(&self, blocks: u64) -> Result<()> {
-        self.inner.reserve(blocks)
-    }
-
-    fn release(&self, blocks: u64) {
-        self.inner.release(blocks);
-    }
-
-    fn stat(&self) -> FsStat {
-        self.inner.stat()
-    }
-
-    fn index_bytes(&self) -> u64 {
-        self.inner.index_bytes()
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
-    }
+    forward_extents!(inner, inner:
+        resolve pin unpin promise_cost reserve release stat index_bytes capabilities);
 }

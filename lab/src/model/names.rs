@@ -3,8 +3,8 @@
 use std::ops::ControlFlow;
 
 use nacre_engine::{
-    Attr, DirEntry, FileKind, InodeId, Kind, Names, NewInode, RenameMode, Result, SetAttr, TimeRange,
-    Timestamp, XattrMode,
+    Attr, DirEntry, FileKind, InodeCache, InodeId, Kind, Names, NewInode, RenameMode, Result, SetAttr,
+    TimeRange, Timestamp, XattrMode,
 };
 
 use super::state::{Body, MAX_NAME, State};
@@ -41,6 +41,10 @@ impl Names for MemLayout {
         node.hold.kind
     }
 
+    fn let_go(&self, node: MemNode) {
+        drop(node);
+    }
+
     fn park(&self, node: MemNode) -> Option<MemNode> {
         let before = self.parked.lock().insert(node.number(), node);
         assert!(before.is_none(), "one caller parks an inode, once");
@@ -50,6 +54,10 @@ impl Names for MemLayout {
     fn unpark(&self, number: u64) {
         let node = self.parked.lock().remove(&number);
         drop(node);
+    }
+
+    fn inode_cache(&self) -> InodeCache {
+        InodeCache::default()
     }
 
     fn lookup(&self, dir: &MemNode, name: &[u8]) -> Result<MemNode> {
@@ -161,6 +169,14 @@ impl Names for MemLayout {
 
     fn has_guarded(&self) -> bool {
         self.state.lock().has_guarded
+    }
+
+    fn size(&self, node: &MemNode) -> Result<u64> {
+        self.getattr(node).map(|attr| attr.size)
+    }
+
+    fn getattr_at(&self, dir: &MemNode, name: &[u8]) -> Result<Attr> {
+        self.getattr(&self.lookup(dir, name)?)
     }
 
     fn getattr(&self, node: &MemNode) -> Result<Attr> {
@@ -316,6 +332,7 @@ impl State {
                 if let RenameMode::Whiteout { uid, gid } = mode {
                     let new = NewInode { uid, gid, ..NewInode::of_root(FileKind::CharDevice, 0, now) };
                     let whiteout = self.insert(&new, 0);
+                    self.get_mut(whiteout).attr.links = 1;
                     self.set_entry(from_dir, from, whiteout);
                 }
             }

@@ -382,7 +382,7 @@ impl<'a, L: Data + Extents> World<'a, L> {
             return Ok(Answer::Done);
         }
         let extents = self.fs.resolve(node, FileBlock(start), len)?;
-        let blocks = self.fs.getattr(node)?.size.div_ceil(BLOCK_SIZE);
+        let blocks = self.fs.size(node)?.div_ceil(BLOCK_SIZE);
         let mut next = start;
         let mut placed: Vec<(u64, u64)> = Vec::new();
         for extent in extents {

@@ -8,7 +8,9 @@ use std::sync::Arc;
 use nacre_cache::{CacheFs, CacheNode, CacheOptions, Clock, Settings};
 use nacre_engine::RenameMode::Replace;
 use nacre_engine::sync::shuttle::thread;
-use nacre_engine::{Attr, Data, Durability, Extents, FallocateMode, Names, Result, Timestamp, WriteAt};
+use nacre_engine::{
+    Attr, BelowBuffer, Durability, Extents, FallocateMode, Names, Result, Timestamp, WriteAt,
+};
 use nacre_lab::crash::{Inplace, Log, Mounting};
 use nacre_media::SimPm;
 use rand::SeedableRng;
@@ -78,7 +80,7 @@ impl<S: Layout<Fs: Extents>> Layout for Buffered<S> {
 }
 
 /// Nothing waits for media, and nothing is set aside for it.
-fn assert_idle<L: Data + Extents>(fs: &CacheFs<L>) {
+fn assert_idle<L: BelowBuffer + Extents>(fs: &CacheFs<L>) {
     assert_eq!(fs.status().used, 0, "blocks of the pool are in use");
     assert_eq!(fs.status().lost, 0);
     loop {
@@ -218,7 +220,7 @@ fn flags_that_are_taken_away_beside_buffered_writes() {
 /// What a thread wrote before it synchronised is on media then, whatever others do.
 #[test]
 fn what_was_written_before_a_sync_is_on_media() {
-    fn body<L: Data + Extents>(fs: CacheFs<L>) -> CacheFs<L> {
+    fn body<L: BelowBuffer + Extents>(fs: CacheFs<L>) -> CacheFs<L> {
         let fs = Arc::new(fs);
         let writers = (1..3_u8).map(|number| {
             let fs = Arc::clone(&fs);
@@ -250,7 +252,7 @@ fn what_was_written_before_a_sync_is_on_media() {
 }
 
 /// Two writers, while the threads become so many, and write back until so much of the pool is free, in percent.
-fn change_beside_writers<L: Data + Extents>(fs: CacheFs<L>, changes: &[(usize, u8)]) -> CacheFs<L> {
+fn change_beside_writers<L: BelowBuffer + Extents>(fs: CacheFs<L>, changes: &[(usize, u8)]) -> CacheFs<L> {
     let fs = Arc::new(fs);
     let writers = (1..3_u8).map(|number| {
         let fs = Arc::clone(&fs);
@@ -294,7 +296,7 @@ fn threads_that_write_back_more_or_less_beside_buffered_writers() {
 /// What is written while the file is mapped, or was before, is on media without a sync.
 #[test]
 fn a_file_that_is_mapped_beside_buffered_writes() {
-    fn body<L: Data + Extents>(fs: CacheFs<L>) -> CacheFs<L> {
+    fn body<L: BelowBuffer + Extents>(fs: CacheFs<L>) -> CacheFs<L> {
         let fs = Arc::new(fs);
         let writer = thread::spawn({
             let fs = Arc::clone(&fs);
@@ -316,7 +318,7 @@ fn a_file_that_is_mapped_beside_buffered_writes() {
 /// Blocks that the layout has behind the end of a file are not counted again for what waits to be written there.
 #[test]
 fn blocks_allocated_beside_a_buffered_write() {
-    fn body<L: Data + Extents>(fs: CacheFs<L>) -> CacheFs<L> {
+    fn body<L: BelowBuffer + Extents>(fs: CacheFs<L>) -> CacheFs<L> {
         let fs = Arc::new(fs);
         let writer = thread::spawn({
             let fs = Arc::clone(&fs);
@@ -340,7 +342,7 @@ fn blocks_allocated_beside_a_buffered_write() {
 /// A block that was left out is none, whatever of the others is on its way.
 #[test]
 fn holes_are_not_counted_beside_writeback() {
-    fn body<L: Data + Extents>(fs: CacheFs<L>) -> CacheFs<L> {
+    fn body<L: BelowBuffer + Extents>(fs: CacheFs<L>) -> CacheFs<L> {
         let fs = Arc::new(fs);
         let writer = thread::spawn({
             let fs = Arc::clone(&fs);
@@ -379,7 +381,7 @@ fn random_buffered_workloads() {
 }
 
 /// The file `d/f`, by a node of its own.
-fn file<L: Data + Extents>(fs: &CacheFs<L>) -> CacheNode<L::Node> {
+fn file<L: BelowBuffer + Extents>(fs: &CacheFs<L>) -> CacheNode<L::Node> {
     fs.lookup(&fs.lookup(&fs.root(), b"d").unwrap(), b"f").unwrap()
 }
 
@@ -389,7 +391,7 @@ fn write<L: Data>(fs: &L, node: &L::Node, offset: u64, bytes: &[u8]) {
 }
 
 /// The layout has these bytes in `d/f`.
-fn assert_below<L: Data + Extents>(fs: &CacheFs<L>, offset: u64, bytes: &[u8]) {
+fn assert_below<L: BelowBuffer + Extents>(fs: &CacheFs<L>, offset: u64, bytes: &[u8]) {
     let below = fs.layout();
     let node = below.lookup(&below.lookup(&below.root(), b"d").unwrap(), b"f").unwrap();
     let mut found = vec![0; bytes.len()];

@@ -175,7 +175,7 @@ impl<S: Data> Ground<S> {
                 bytes.truncate(count);
                 Ok(Answer::Bytes(runs(&bytes)))
             }
-            Call::Size(file) => Ok(Answer::Number(fs.getattr(&files[file])?.size)),
+            Call::Size(file) => Ok(Answer::Number(fs.size(&files[file])?)),
             Call::Atime(file) => Ok(Answer::Number(fs.getattr(&files[file])?.atime.secs as u64)),
             Call::SetMode(file, mode) => set(file, SetAttr { mode: Some(mode), ..SetAttr::default() }),
             Call::SetFlags(file, flags) => set(file, SetAttr { flags: Some(flags), ..SetAttr::default() }),

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-use nacre_engine::{Extents, FileBlock, FileKind, Names, NewInode, Place, Tiered, Timestamp};
+use nacre_engine::{Extents, FileBlock, FileKind, LogOffload, Names, NewInode, Place, Timestamp};
 use nacre_layout_log::check::check;
 use nacre_layout_log::{LogFs, MkfsOptions, MountOptions, mkfs};
 use nacre_media::block::SimDisk;

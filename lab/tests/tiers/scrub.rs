@@ -4,7 +4,7 @@
 use std::io::IoSlice;
 
 use nacre_engine::{
-    BLOCK_SIZE, Data, Durability, Extents, FileBlock, FileKind, Names, Place, Tiered, Timestamp, WriteAt,
+    BLOCK_SIZE, Data, Durability, Extents, FileBlock, FileKind, LogOffload, Names, Place, Timestamp, WriteAt,
 };
 use nacre_layout_log::ScrubStatus;
 use nacre_media::block::SimDisk;

@@ -3,7 +3,8 @@
 use std::io::IoSlice;
 
 use nacre_engine::{
-    Block, Data, Durability, Extents, FileBlock, FileKind, Kind, Names, TierState, Tiered, Timestamp, WriteAt,
+    Block, Data, Durability, Extents, FileBlock, FileKind, Kind, Names, TierState, TierTable, Timestamp,
+    WriteAt,
 };
 
 use crate::{Fs, MEMORY, Machine, TIER, new_inode};

@@ -7,7 +7,7 @@ use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{
     Attr, Capabilities, Data, DirEntry, Durability, Extents, FallocateMode, FileBlock, FileKind, FsStat,
     InodeCache, InodeId, LINE_SIZE, Names, NewInode, PlacedExtent, PromiseCost, RenameMode, Result, SeekTo,
-    SetAttr, Timestamp, WriteAt, XattrMode,
+    SetAttr, Timestamp, WriteAt, XattrMode, no_tiers_below_buffer,
 };
 use nacre_media::Pm;
 
@@ -150,6 +150,14 @@ impl<P: Pm + 'static> Names for InplaceFs<P> {
         self.shared.read_link(&node.inode)
     }
 
+    fn size(&self, node: &Node) -> Result<u64> {
+        Ok(node.inode.size())
+    }
+
+    fn getattr_at(&self, dir: &Node, name: &[u8]) -> Result<Attr> {
+        self.getattr(&self.lookup(dir, name)?)
+    }
+
     fn getattr(&self, node: &Node) -> Result<Attr> {
         Ok(node.inode.attr())
     }
@@ -220,6 +228,10 @@ impl<P: Pm + 'static> Data for InplaceFs<P> {
 
     fn sync(&self, node: &Node) -> Result<()> {
         self.shared.persist_lazy(&node.inode)
+    }
+
+    fn closed(&self, _: &Node) -> Result<()> {
+        Ok(())
     }
 
     fn sync_all(&self) -> Result<()> {
@@ -309,3 +321,5 @@ pub(crate) fn inode_bytes(inode: &Inode) -> u64 {
     let directory = body.directory.as_ref().map_or(0, |directory| directory.heap_bytes());
     size_of::<Inode>() as u64 + 32 + directory
 }
+
+no_tiers_below_buffer!(InplaceFs<P> where P: Pm);

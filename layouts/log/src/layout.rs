@@ -2,32 +2,28 @@
 
 use std::io::IoSlice;
 use std::ops::ControlFlow;
-use std::sync::Arc;
 
 use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{
-    Attr, BLOCK_SIZE, Block, Capabilities, CompactedLog, Copied, CopiedFile, Data, DirEntry, Durability,
-    Error, Extents, FallocateMode, FileBlock, FileKind, FreeRun, FsStat, InodeCache, InodeId, Kind, LogImage,
-    Movable, Names, NewInode, PlacedExtent, PromiseCost, RenameMode, Result, SeekTo, SetAttr, Tier,
-    TierChange, TierReader, TierRun, TierSpace, Tiered, Timestamp, WriteAt, Written, XattrMode,
+    Attr, BLOCK_SIZE, Capabilities, Data, DirEntry, Durability, Error, Extents, FallocateMode, FileBlock,
+    FileKind, FsStat, InodeCache, InodeId, Kind, Names, NewInode, PlacedExtent, PromiseCost, RenameMode,
+    Result, SeekTo, SetAttr, Timestamp, WriteAt, XattrMode,
 };
-use nacre_media::{Durable, Pm};
+use nacre_media::Pm;
 
-use crate::alloc::Purpose;
 use crate::directory::Dentry;
 use crate::file::is_written;
 use crate::format::{CHUNK_BLOCKS, CHUNK_INODES, MAX_FILE_SIZE, MAX_XATTR_SIZE, place};
 use crate::fs::Shared;
 use crate::inode::{Body, Inode, Node};
 use crate::mount::LogFs;
-use crate::publish::AsWritten;
 use crate::rename::{Asked, Side};
 
 /// Entries of a directory that are read under its lock at a time.
 const READ_DIR_BATCH: usize = 128;
 
 impl<P: Pm> LogFs<P> {
-    fn writable(&self) -> Result<&Shared<P>> {
+    pub(crate) fn writable(&self) -> Result<&Shared<P>> {
         self.shared.check_writable()?;
         Ok(&self.shared)
     }
@@ -163,6 +159,10 @@ impl<P: Pm + 'static> Names for LogFs<P> {
         }
     }
 
+    fn size(&self, node: &Node) -> Result<u64> {
+        Ok(node.inode.size())
+    }
+
     fn getattr(&self, node: &Node) -> Result<Attr> {
         Ok(node.inode.attr())
     }
@@ -206,10 +206,6 @@ impl<P: Pm + 'static> Data for LogFs<P> {
         self.shared.read(&node.inode, offset, buf, now)
     }
 
-    fn expect_write(&self, node: &Node) -> Result<()> {
-        if node.inode.image.is_there() { self.writable()?.expect_write(&node.inode) } else { Ok(()) }
-    }
-
     fn write(
         &self,
         node: &Node,
@@ -242,6 +238,10 @@ impl<P: Pm + 'static> Data for LogFs<P> {
 
     fn sync(&self, node: &Node) -> Result<()> {
         self.shared.persist_lazy(&node.inode)
+    }
+
+    fn closed(&self, _: &Node) -> Result<()> {
+        Ok(())
     }
 
     fn sync_all(&self) -> Result<()> {
@@ -320,175 +320,6 @@ impl<P: Pm + 'static> Extents for LogFs<P> {
             max_file_size: MAX_FILE_SIZE,
             max_xattr_size: MAX_XATTR_SIZE,
         }
-    }
-}
-
-impl<P: Pm + 'static> Tiered for LogFs<P> {
-    type Proof = Durable;
-
-    fn tiers(&self) -> Vec<Tier> {
-        self.shared.tier_list()
-    }
-
-    fn change_tier(&self, change: TierChange) -> Result<()> {
-        self.writable()?.change_tier(change)
-    }
-
-    fn memory_left(&self) -> u64 {
-        self.shared.free_all_now();
-        self.shared.alloc.unreserved_blocks()
-    }
-
-    fn tier_space(&self, tier: u8) -> Result<TierSpace> {
-        self.shared.tiers.space(tier)
-    }
-
-    fn set_unusable(&self, tiers: &[u8]) {
-        self.shared.tiers.set_unusable(tiers);
-    }
-
-    fn allocate_on(&self, tier: u8, goal: Option<Block>, blocks: u64) -> Result<Vec<TierRun>> {
-        self.writable()?.tiers.allocate(tier, goal, blocks)
-    }
-
-    fn take_free_on(&self, tier: u8, from: Block, least: u64, most: u64) -> Result<FreeRun> {
-        self.writable()?.tiers.take_free(tier, from, least, most)
-    }
-
-    fn put_back_on(&self, run: TierRun) {
-        self.shared.tiers.found_free(run);
-    }
-
-    fn free_on(&self, run: TierRun) {
-        self.shared.tiers.free(run);
-    }
-
-    fn begin_reads(&self) -> u64 {
-        self.shared.tiers.begin_reads()
-    }
-
-    fn end_reads(&self, ticket: u64) {
-        self.shared.tiers.end_reads(ticket);
-    }
-
-    fn resolve_allocated(&self, node: &Node, start: FileBlock, len: u64) -> Result<Vec<PlacedExtent>> {
-        self.shared.resolve(&node.inode, start, len, MAX_FILE_SIZE / BLOCK_SIZE)
-    }
-
-    fn resolve_movable(&self, node: &Node, start: FileBlock, len: u64) -> Result<Vec<Movable>> {
-        self.shared.resolve_movable(&node.inode, start, len)
-    }
-
-    fn resolve_unwritten(&self, node: &Node, most: u64) -> Result<Vec<Movable>> {
-        self.shared.resolve_unwritten(&node.inode, most)
-    }
-
-    fn overwrite(
-        &self,
-        node: &Node,
-        at: WriteAt,
-        data: &[IoSlice<'_>],
-        durability: Durability,
-        now: Timestamp,
-    ) -> Result<u64> {
-        self.writable()?.write(&node.inode, at, data, durability, now, true)
-    }
-
-    fn publish(&self, files: &[CopiedFile<'_, Node>], proof: Durable) -> Vec<Result<Vec<Copied>>> {
-        let publish = |file: &CopiedFile<'_, Node>| {
-            self.writable()?.publish(&file.node.inode, file.copied, file.modified, proof.again())
-        };
-        files.iter().map(publish).collect()
-    }
-
-    fn publish_write(
-        &self,
-        node: &Node,
-        written: &[Written],
-        size: u64,
-        durability: Durability,
-        now: Timestamp,
-        proof: Durable,
-    ) -> Result<()> {
-        let write = AsWritten { durability, now, has: None };
-        self.writable()?.publish_write(&node.inode, written, size, write, proof).map(drop)
-    }
-
-    fn publish_first_write(
-        &self,
-        node: &Node,
-        written: &[Written],
-        size: u64,
-        now: Timestamp,
-        proof: Durable,
-        joins: bool,
-    ) -> Result<bool> {
-        let has = Some(if joins { Purpose::Overwrite } else { Purpose::Pieces });
-        let write = AsWritten { durability: Durability::Now, now, has };
-        self.writable()?.publish_write(&node.inode, written, size, write, proof)
-    }
-
-    fn bring_up(
-        &self,
-        node: &Node,
-        from: &Movable,
-        content: &[u8],
-        durability: Durability,
-        modified: Timestamp,
-    ) -> Result<bool> {
-        self.writable()?.bring_up(&node.inode, from, content, durability, modified)
-    }
-
-    fn change_below(
-        &self,
-        node: &Node,
-        from: &Movable,
-        now: Timestamp,
-        change: &mut dyn FnMut() -> Result<()>,
-    ) -> Result<bool> {
-        self.writable()?.change_below(&node.inode, from, now, change)
-    }
-
-    fn replace_unwritten(&self, node: &Node, tier: u8, start: FileBlock, len: u64) -> Result<u64> {
-        self.writable()?.replace_unwritten(&node.inode, tier, start, len)
-    }
-
-    fn has_logs(&self) -> bool {
-        true
-    }
-
-    fn compact_log(&self, node: &Node, begin: bool) -> Result<CompactedLog> {
-        self.writable()?.compact_log(&node.inode, begin)
-    }
-
-    fn read_images_with(&self, reader: Arc<dyn TierReader>) {
-        *self.shared.image_reader.write() = Some(reader);
-    }
-
-    fn count_tier(&self, tier: u8) -> Result<Option<Error>> {
-        self.shared.count_tier(tier)
-    }
-
-    fn log_image(&self, node: &Node, may_be_on: &dyn Fn(u8) -> bool) -> Result<Option<LogImage>> {
-        self.writable()?.log_image(&node.inode, may_be_on)
-    }
-
-    fn publish_log_image(
-        &self,
-        node: &Node,
-        image: &LogImage,
-        run: TierRun,
-        proof: Durable,
-    ) -> Result<Option<u64>> {
-        self.writable()?.publish_log_image(&node.inode, image, run, proof)
-    }
-
-    fn log_image_at(&self, node: &Node) -> Option<TierRun> {
-        node.inode.image.get().map(|image| image.run)
-    }
-
-    fn take_log_back(&self, node: &Node) -> Result<bool> {
-        self.writable()?.take_log_back(&node.inode)
     }
 }
 

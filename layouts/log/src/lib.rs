@@ -54,6 +54,7 @@ mod space;
 mod superblock;
 mod table;
 mod tier_paths;
+mod tiered;
 mod tiers;
 mod xattr;
 

@@ -6,7 +6,7 @@ use std::io::IoSlice;
 use std::sync::Arc;
 
 use nacre_engine::{
-    BLOCK_SIZE, Data, Durability, Extents, FallocateMode, FileKind, Kind, Names, NewInode, Result, Tiered,
+    BLOCK_SIZE, Data, Durability, Extents, FallocateMode, FileKind, Kind, Names, NewInode, Result, TierTable,
     Timestamp, WriteAt, XattrMode,
 };
 use nacre_layout_log::check::check;

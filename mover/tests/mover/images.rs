@@ -5,8 +5,8 @@ use std::io::IoSlice;
 use std::sync::{Arc, Mutex};
 
 use nacre_engine::{
-    BLOCK_SIZE, Data, Durability, Extents, FallocateMode, FileBlock, FileKind, Kind, Names, NewInode,
-    SetAttr, Tiered, Timestamp, WriteAt, XattrMode,
+    BLOCK_SIZE, BelowBuffer, Data, Durability, Extents, FallocateMode, FileBlock, FileKind, Kind, LogOffload,
+    Names, NewInode, Relocate, SetAttr, TierTable, Timestamp, WriteAt, XattrMode,
 };
 use nacre_layout_log::anatomy::{self, structures};
 use nacre_layout_log::check::{Problem, Repair, check, check_with_tiers};

@@ -3,7 +3,9 @@
 use std::io::IoSlice;
 use std::sync::Arc;
 
-use nacre_engine::{BLOCK_SIZE, Data, Durability, FileKind, Names, NewInode, Timestamp, WriteAt};
+use nacre_engine::{
+    BLOCK_SIZE, BelowBuffer, Data, Durability, FileKind, Names, NewInode, Timestamp, WriteAt,
+};
 use nacre_layout_log::{LogFs, MkfsOptions, MountOptions, mkfs};
 use nacre_media::SimPm;
 use nacre_media::block::SimDisk;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use nacre_engine::{
     BLOCK_SIZE, Data, Durability, Extents, FallocateMode, FileBlock, FileKind, Kind, Names, NewInode, Place,
-    PlacedExtent, Result, SetAttr, TierState, Tiered, Timestamp, WriteAt, XattrMode,
+    PlacedExtent, Result, SetAttr, TierState, TierTable, Timestamp, WriteAt, XattrMode,
 };
 use nacre_layout_log::{LogFs, MkfsOptions, MountOptions, mkfs};
 use nacre_media::SimPm;

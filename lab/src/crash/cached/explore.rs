@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use nacre_cache::{CacheFs, CacheOptions, Clock, Settings};
-use nacre_engine::{Data, Error, Extents, Kind, Names, Result};
+use nacre_engine::{BelowBuffer, Data, Error, Extents, Kind, Names, Result};
 use nacre_media::crash::{CrashImage, Replay, Sampling};
 use nacre_media::sim::Site;
 use nacre_media::{Image, Trace};
@@ -158,7 +158,7 @@ fn may_lack_room(sequence: &Cached, op: &Op, error: &Error) -> bool {
 }
 
 /// The layout without its buffer, when both are unmounted.
-fn taken_off<L: Data + Extents>(cache: CacheFs<L>, mistake: Option<BufferMistake>) -> Result<L> {
+fn taken_off<L: BelowBuffer + Extents>(cache: CacheFs<L>, mistake: Option<BufferMistake>) -> Result<L> {
     if mistake == Some(BufferMistake::UnmountForgets) {
         return Ok(cache.abandon());
     }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::io::IoSlice;
 
 use nacre_cache::{CacheFs, CacheNode};
-use nacre_engine::{Data, Durability, Extents, FileBlock, Names, RenameMode, Result, WriteAt};
+use nacre_engine::{BelowBuffer, Data, Durability, Extents, FileBlock, Names, RenameMode, Result, WriteAt};
 
 use super::super::op::{Hands, Op, Runner, time};
 use super::BLOCK;
@@ -91,7 +91,7 @@ impl BufferMistake {
     }
 
     /// Does one operation as [`Runner::run`] does, with this mistake. Of an unmount only the caller can make one.
-    pub(super) fn run<L: Data + Extents>(
+    pub(super) fn run<L: BelowBuffer + Extents>(
         self,
         runner: &mut Runner<CacheFs<L>>,
         step: u64,
@@ -129,11 +129,11 @@ impl BufferMistake {
 }
 
 /// Does an operation on the layout, of which the buffer knows nothing.
-fn past<L: Data + Extents>(fs: &CacheFs<L>, step: u64, op: &Op) -> Result<()> {
+fn past<L: BelowBuffer + Extents>(fs: &CacheFs<L>, step: u64, op: &Op) -> Result<()> {
     Hands { fs: fs.layout(), durability: Durability::Now }.run(step, op, &mut Vec::new())
 }
 
-fn sync_all_but_one<L: Data + Extents>(fs: &CacheFs<L>) -> Result<()> {
+fn sync_all_but_one<L: BelowBuffer + Extents>(fs: &CacheFs<L>) -> Result<()> {
     // By number, as a file may have several names, and nothing of it may be written by another one.
     let files = files_in_root(fs)?.into_iter();
     let nodes: BTreeMap<_, _> = files.map(|(_, node)| (fs.id(&node).number, node)).collect();
@@ -150,9 +150,9 @@ fn sync_all_but_one<L: Data + Extents>(fs: &CacheFs<L>) -> Result<()> {
 }
 
 /// Passes a size that the buffer has accepted to the layout.
-fn show_size<L: Data + Extents>(fs: &CacheFs<L>, step: u64, path: &'static str) -> Result<()> {
+fn show_size<L: BelowBuffer + Extents>(fs: &CacheFs<L>, step: u64, path: &'static str) -> Result<()> {
     let node = fs.lookup(&fs.root(), path.as_bytes())?;
-    let size = fs.getattr(&node)?.size;
+    let size = fs.size(&node)?;
     if fs.layout().getattr(node.below())?.size < size {
         past(fs, step, &Op::Truncate(path, size))
     } else {
@@ -161,7 +161,7 @@ fn show_size<L: Data + Extents>(fs: &CacheFs<L>, step: u64, path: &'static str) 
 }
 
 /// Writes a partly buffered block, first with zeros for the rest of it, and then with the true rest.
-fn write_beside_as_zeros<L: Data + Extents>(fs: &CacheFs<L>, step: u64, path: &str) -> Result<()> {
+fn write_beside_as_zeros<L: BelowBuffer + Extents>(fs: &CacheFs<L>, step: u64, path: &str) -> Result<()> {
     let node = fs.lookup(&fs.root(), path.as_bytes())?;
     let differs = |below: &[u8], above: &[u8]| below != above;
     let Some(Waiting { offset, below, above }) = waiting_block(fs, &node, differs)? else { return Ok(()) };
@@ -172,7 +172,7 @@ fn write_beside_as_zeros<L: Data + Extents>(fs: &CacheFs<L>, step: u64, path: &s
 }
 
 /// Writes the first half of a block both halves of which wait.
-fn write_half<L: Data + Extents>(fs: &CacheFs<L>, step: u64, path: &str) -> Result<()> {
+fn write_half<L: BelowBuffer + Extents>(fs: &CacheFs<L>, step: u64, path: &str) -> Result<()> {
     let node = fs.lookup(&fs.root(), path.as_bytes())?;
     let half = BLOCK / 2;
     let differs = |below: &[u8], above: &[u8]| {
@@ -182,7 +182,7 @@ fn write_half<L: Data + Extents>(fs: &CacheFs<L>, step: u64, path: &str) -> Resu
     write_below(fs, &node, step, offset, &above[..half])
 }
 
-fn write_below<L: Data + Extents>(
+fn write_below<L: BelowBuffer + Extents>(
     fs: &CacheFs<L>,
     node: &CacheNode<L::Node>,
     step: u64,
@@ -203,7 +203,7 @@ struct Waiting {
 }
 
 /// A file's first block that is, below the buffer and in it, as `is_wanted` wants it.
-fn waiting_block<L: Data + Extents>(
+fn waiting_block<L: BelowBuffer + Extents>(
     fs: &CacheFs<L>,
     node: &CacheNode<L::Node>,
     is_wanted: impl Fn(&[u8], &[u8]) -> bool,
@@ -220,7 +220,7 @@ fn waiting_block<L: Data + Extents>(
 }
 
 fn content<F: Data>(fs: &F, node: &F::Node) -> Result<Vec<u8>> {
-    let mut content = vec![0; fs.getattr(node)?.size as usize];
+    let mut content = vec![0; fs.size(node)? as usize];
     let count = fs.read(node, 0, &mut content, None)?;
     content.truncate(count);
     Ok(content)

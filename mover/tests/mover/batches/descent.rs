@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
-use nacre_engine::{BLOCK_SIZE, Data, Extents, FileBlock, InodeId, Names, Place, Tiered, XattrMode};
+use nacre_engine::{BLOCK_SIZE, Data, Extents, FileBlock, InodeId, Names, Place, TierTable, XattrMode};
 use nacre_mover::{Cause, MoverOptions, PIN, Phase, Queued, Way};
 
 use super::machine::{Machine, Node, OTHER, TIER, content, time};

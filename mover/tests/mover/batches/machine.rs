@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use nacre_engine::{
     BLOCK_SIZE, Data, Durability, Error, Extents, FileBlock, FileKind, Kind, Names, NewInode, Place, Result,
-    Tiered, Timestamp, WriteAt,
+    TierTable, Timestamp, WriteAt,
 };
 use nacre_layout_log::check::check;
 use nacre_layout_log::{LogFs, MkfsOptions, MountOptions, mkfs};

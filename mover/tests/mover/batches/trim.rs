@@ -1,6 +1,6 @@
 //! What nobody uses on a tier its device may forget; a test disk forgets it at once.
 
-use nacre_engine::{BLOCK_SIZE, Extents, Kind, Names, RenameMode, TierState, Tiered};
+use nacre_engine::{BLOCK_SIZE, Extents, Kind, Names, RenameMode, TierBlocks, TierState, TierTable};
 use nacre_media::block::BlockDevice;
 use nacre_mover::{MoverOptions, TrimFrom, Trimmed};
 

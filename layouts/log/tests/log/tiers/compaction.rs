@@ -1,7 +1,7 @@
 //! Logs that are compacted: nothing of the files changes, over mounts and crashes, and what is free is free.
 
 use nacre_engine::{
-    Attr, BLOCK_SIZE, CompactedLog, Data, Extents, FallocateMode, Kind, Names, SetAttr, Tiered, XattrMode,
+    Attr, BLOCK_SIZE, CompactedLog, Data, Extents, FallocateMode, Kind, LogOffload, Names, SetAttr, XattrMode,
 };
 use nacre_layout_log::anatomy::{self, structures};
 use nacre_layout_log::check::check;

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use nacre_engine::{
     BLOCK_SIZE, Copied, CopiedFile, Data, Durability, Extents, FallocateMode, FileBlock, FileKind, Kind,
-    Movable, Names, NewInode, Place, RenameMode, Result, SeekTo, SetAttr, Tier, TierChange, TierSpace,
-    TierState, Tiered, Timestamp, WriteAt, Written,
+    Movable, Names, NewInode, Place, Relocate, RenameMode, Result, SeekTo, SetAttr, Tier, TierBlocks,
+    TierChange, TierSpace, TierState, TierTable, Timestamp, WriteAt, WriteToTier, Written,
 };
 use nacre_layout_log::check::check;
 use nacre_layout_log::{LogFs, MkfsOptions, MountOptions, Node, mkfs};

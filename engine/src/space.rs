@@ -1,0 +1,93 @@
+//! The contract of a layout, places of blocks and space: [`Extents`].
+
+use crate::capabilities::Capabilities;
+use crate::error::Result;
+use crate::namespace::Names;
+use crate::reservation::PromiseCost;
+use crate::units::{Block, FileBlock};
+
+/// The place of an extent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// No place: it reads as zeros and takes no space.
+    Hole,
+    /// On persistent memory, from this block on.
+    Pm(Block),
+    /// On persistent memory, allocated but not written: it reads as zeros.
+    Unwritten(Block),
+    /// On a tier, allocated but not written: it reads as zeros.
+    UnwrittenOnTier {
+        /// The tier; 1 is the fastest.
+        tier: u8,
+        /// The first block on it.
+        block: Block,
+    },
+    /// On tier `tier`, from this block on.
+    Tier {
+        /// The tier; 1 is the fastest.
+        tier: u8,
+        /// The first block on it.
+        block: Block,
+    },
+}
+
+/// Contiguous blocks of a file in one place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PlacedExtent {
+    /// First block in the file.
+    pub start: FileBlock,
+    /// Number of blocks.
+    pub len: u64,
+    /// Their place.
+    pub place: Place,
+}
+
+/// Space statistics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct FsStat {
+    /// Blocks that files could use on an empty file system.
+    pub blocks: u64,
+    /// Unused blocks, with the layout's reserve.
+    pub free: u64,
+    /// Blocks that a user can still allocate.
+    pub available: u64,
+    /// Inodes that can exist.
+    pub inodes: u64,
+    /// Inodes that can still be made.
+    pub inodes_free: u64,
+}
+
+/// Space: the places of blocks, and the space left.
+pub trait Extents: Names {
+    /// The places of the blocks from `start` on, at most `len` blocks, with holes, up to the end of the file's last
+    /// block.
+    fn resolve(&self, node: &Self::Node, start: FileBlock, len: u64) -> Result<Vec<PlacedExtent>>;
+
+    /// The same, and holds the blocks for direct reads and writes. Until as many calls of [`Extents::unpin`],
+    /// operations that would move or free a written block of the file fail with [`Busy`](crate::Kind::Busy). The hold
+    /// is in DRAM only.
+    fn pin(&self, node: &Self::Node, start: FileBlock, len: u64) -> Result<Vec<PlacedExtent>>;
+
+    /// Ends one [`Extents::pin`] of the file.
+    fn unpin(&self, node: &Self::Node);
+
+    /// The space to reserve for writes that are accepted now and made later.
+    fn promise_cost(&self) -> PromiseCost;
+
+    /// Reserves `blocks` blocks of space, which only writes with `Durability::Promised` may take from then on;
+    /// [`NoSpace`](crate::Kind::NoSpace) if fewer are free. The reservation is in DRAM only: a mount starts without.
+    /// Such a write leaves the sum as it is. The caller that reserved releases after it.
+    fn reserve(&self, blocks: u64) -> Result<()>;
+
+    /// Releases reserved space, at most as much as was reserved.
+    fn release(&self, blocks: u64);
+
+    /// Space statistics. Reserved space is not available.
+    fn stat(&self) -> FsStat;
+
+    /// Bytes of DRAM that indexes take now, estimated from their sizes. It visits every index.
+    fn index_bytes(&self) -> u64;
+
+    /// The capabilities of this layout.
+    fn capabilities(&self) -> Capabilities;
+}

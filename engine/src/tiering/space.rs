@@ -1,0 +1,70 @@
+//! Blocks of tiers: allocation, and readers that keep freed blocks from being written.
+
+use crate::error::Result;
+use crate::units::Block;
+
+use super::table::TierTable;
+
+/// The space of a tier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TierSpace {
+    /// Blocks that files could use if none was in use.
+    pub blocks: u64,
+    /// Blocks that are not in use.
+    pub free: u64,
+    /// Whether the free blocks are known. After a crash a part of the tier may have to be read first, and until then
+    /// nothing is free.
+    pub is_counted: bool,
+}
+
+/// Blocks of a tier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TierRun {
+    /// The tier.
+    pub tier: u8,
+    /// The first block.
+    pub start: Block,
+    /// The number of blocks.
+    pub len: u64,
+}
+
+/// The result of a search for free blocks on a tier.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct FreeRun {
+    /// The blocks, now taken.
+    pub run: Option<TierRun>,
+    /// The block with which the next search continues; `None` after the last.
+    pub next: Option<Block>,
+    /// Whether the blocks from there on belong to the same run.
+    pub is_within: bool,
+}
+
+/// Allocation of blocks on tiers.
+pub trait TierBlocks: TierTable {
+    /// Unused blocks of persistent memory, reserved or not, without the blocks that the layout keeps for itself.
+    /// Without those it could make no change any more.
+    fn memory_left(&self) -> u64;
+
+    /// Takes blocks of a tier, from `goal` on as far as these are free, in as few runs as possible.
+    /// [`NoSpace`](crate::Kind::NoSpace) if too few are free. This is in DRAM only: blocks that are not committed are
+    /// free again after a crash.
+    fn allocate_on(&self, tier: u8, goal: Option<Block>, blocks: u64) -> Result<Vec<TierRun>>;
+
+    /// Takes blocks of the first run of at least `least` free blocks on a tier from block `from` on. It takes at most
+    /// `most` blocks, up to the next multiple of that. The caller [puts them back](TierBlocks::put_back_on) soon; other
+    /// allocations do not find them meanwhile.
+    fn take_free_on(&self, tier: u8, from: Block, least: u64, most: u64) -> Result<FreeRun>;
+
+    /// Frees them as before. They were never given to a file, so they have no readers.
+    fn put_back_on(&self, run: TierRun);
+
+    /// Frees blocks that were taken and not committed.
+    fn free_on(&self, run: TierRun);
+
+    /// Begins reads of tiers. No block of a tier that was in use is reused until [`TierBlocks::end_reads`] with the
+    /// same number.
+    fn begin_reads(&self) -> u64;
+
+    /// Ends reads of tiers.
+    fn end_reads(&self, ticket: u64);
+}

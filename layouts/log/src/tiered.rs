@@ -1,0 +1,209 @@
+//! The contract of a layout with tiers, and the questions of a write buffer.
+
+use std::io::IoSlice;
+use std::sync::Arc;
+
+use nacre_engine::{
+    BLOCK_SIZE, BelowBuffer, Block, CompactedLog, Copied, CopiedFile, Durability, Error, FileBlock, FreeRun,
+    LogImage, LogOffload, Movable, PlacedExtent, Relocate, Result, Tier, TierBlocks, TierChange, TierReader,
+    TierRun, TierSpace, TierTable, Timestamp, WriteAt, WriteToTier, Written,
+};
+use nacre_media::{Durable, Pm};
+
+use crate::alloc::Purpose;
+use crate::format::MAX_FILE_SIZE;
+use crate::inode::Node;
+use crate::mount::LogFs;
+use crate::publish::AsWritten;
+
+impl<P: Pm + 'static> TierTable for LogFs<P> {
+    fn tiers(&self) -> Vec<Tier> {
+        self.shared.tier_list()
+    }
+
+    fn change_tier(&self, change: TierChange) -> Result<()> {
+        self.writable()?.change_tier(change)
+    }
+
+    fn tier_space(&self, tier: u8) -> Result<TierSpace> {
+        self.shared.tiers.space(tier)
+    }
+
+    fn set_unusable(&self, tiers: &[u8]) {
+        self.shared.tiers.set_unusable(tiers);
+    }
+
+    fn count_tier(&self, tier: u8) -> Result<Option<Error>> {
+        self.shared.count_tier(tier)
+    }
+}
+
+impl<P: Pm + 'static> TierBlocks for LogFs<P> {
+    fn memory_left(&self) -> u64 {
+        self.shared.free_all_now();
+        self.shared.alloc.unreserved_blocks()
+    }
+
+    fn allocate_on(&self, tier: u8, goal: Option<Block>, blocks: u64) -> Result<Vec<TierRun>> {
+        self.writable()?.tiers.allocate(tier, goal, blocks)
+    }
+
+    fn take_free_on(&self, tier: u8, from: Block, least: u64, most: u64) -> Result<FreeRun> {
+        self.writable()?.tiers.take_free(tier, from, least, most)
+    }
+
+    fn put_back_on(&self, run: TierRun) {
+        self.shared.tiers.found_free(run);
+    }
+
+    fn free_on(&self, run: TierRun) {
+        self.shared.tiers.free(run);
+    }
+
+    fn begin_reads(&self) -> u64 {
+        self.shared.tiers.begin_reads()
+    }
+
+    fn end_reads(&self, ticket: u64) {
+        self.shared.tiers.end_reads(ticket);
+    }
+}
+
+impl<P: Pm + 'static> Relocate for LogFs<P> {
+    type Proof = Durable;
+
+    fn resolve_allocated(&self, node: &Node, start: FileBlock, len: u64) -> Result<Vec<PlacedExtent>> {
+        self.shared.resolve(&node.inode, start, len, MAX_FILE_SIZE / BLOCK_SIZE)
+    }
+
+    fn resolve_movable(&self, node: &Node, start: FileBlock, len: u64) -> Result<Vec<Movable>> {
+        self.shared.resolve_movable(&node.inode, start, len)
+    }
+
+    fn resolve_unwritten(&self, node: &Node, most: u64) -> Result<Vec<Movable>> {
+        self.shared.resolve_unwritten(&node.inode, most)
+    }
+
+    fn publish(&self, files: &[CopiedFile<'_, Node>], proof: Durable) -> Vec<Result<Vec<Copied>>> {
+        let publish = |file: &CopiedFile<'_, Node>| {
+            self.writable()?.publish(&file.node.inode, file.copied, file.modified, proof.again())
+        };
+        files.iter().map(publish).collect()
+    }
+
+    fn bring_up(
+        &self,
+        node: &Node,
+        from: &Movable,
+        content: &[u8],
+        durability: Durability,
+        modified: Timestamp,
+    ) -> Result<bool> {
+        self.writable()?.bring_up(&node.inode, from, content, durability, modified)
+    }
+
+    fn replace_unwritten(&self, node: &Node, tier: u8, start: FileBlock, len: u64) -> Result<u64> {
+        self.writable()?.replace_unwritten(&node.inode, tier, start, len)
+    }
+}
+
+impl<P: Pm + 'static> WriteToTier for LogFs<P> {
+    fn publish_write(
+        &self,
+        node: &Node,
+        written: &[Written],
+        size: u64,
+        durability: Durability,
+        now: Timestamp,
+        proof: Durable,
+    ) -> Result<()> {
+        let write = AsWritten { durability, now, has: None };
+        self.writable()?.publish_write(&node.inode, written, size, write, proof).map(drop)
+    }
+
+    fn publish_first_write(
+        &self,
+        node: &Node,
+        written: &[Written],
+        size: u64,
+        now: Timestamp,
+        proof: Durable,
+        joins: bool,
+    ) -> Result<bool> {
+        let has = Some(if joins { Purpose::Overwrite } else { Purpose::Pieces });
+        let write = AsWritten { durability: Durability::Now, now, has };
+        self.writable()?.publish_write(&node.inode, written, size, write, proof)
+    }
+
+    fn overwrite(
+        &self,
+        node: &Node,
+        at: WriteAt,
+        data: &[IoSlice<'_>],
+        durability: Durability,
+        now: Timestamp,
+    ) -> Result<u64> {
+        self.writable()?.write(&node.inode, at, data, durability, now, true)
+    }
+
+    fn change_below(
+        &self,
+        node: &Node,
+        from: &Movable,
+        now: Timestamp,
+        change: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<bool> {
+        self.writable()?.change_below(&node.inode, from, now, change)
+    }
+}
+
+impl<P: Pm + 'static> LogOffload for LogFs<P> {
+    fn has_logs(&self) -> bool {
+        true
+    }
+
+    fn compact_log(&self, node: &Node, begin: bool) -> Result<CompactedLog> {
+        self.writable()?.compact_log(&node.inode, begin)
+    }
+
+    fn read_images_with(&self, reader: Arc<dyn TierReader>) {
+        *self.shared.image_reader.write() = Some(reader);
+    }
+
+    fn log_image(&self, node: &Node, may_be_on: &dyn Fn(u8) -> bool) -> Result<Option<LogImage>> {
+        self.writable()?.log_image(&node.inode, may_be_on)
+    }
+
+    fn publish_log_image(
+        &self,
+        node: &Node,
+        image: &LogImage,
+        run: TierRun,
+        proof: Durable,
+    ) -> Result<Option<u64>> {
+        self.writable()?.publish_log_image(&node.inode, image, run, proof)
+    }
+
+    fn log_image_at(&self, node: &Node) -> Option<TierRun> {
+        node.inode.image.get().map(|image| image.run)
+    }
+
+    fn take_log_back(&self, node: &Node) -> Result<bool> {
+        self.writable()?.take_log_back(&node.inode)
+    }
+}
+
+/// A layer above decides the tiers of writes, and borrows DRAM.
+impl<P: Pm + 'static> BelowBuffer for LogFs<P> {
+    fn goes_to_disk(&self, _: &Node, _: u64, _: u64) -> bool {
+        false
+    }
+
+    fn accepted(&self, _: &Node, _: u64, _: u64) {}
+
+    fn expect_write(&self, node: &Node) -> Result<()> {
+        if node.inode.image.is_there() { self.writable()?.expect_write(&node.inode) } else { Ok(()) }
+    }
+
+    fn give_up_dram(&self) {}
+}
