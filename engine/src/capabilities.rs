@@ -1,6 +1,6 @@
 //! The capabilities of a layout.
 
-/// The capabilities of a layout, which select the tests of the behaviour suite.
+/// The capabilities of a layout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Capabilities {
     /// Every operation is durable when it returns.
@@ -8,10 +8,12 @@ pub struct Capabilities {
     /// A write of any size is all or nothing after a crash. On a full device an overwrite is atomic in pieces only. If
     /// even its metadata finds no space, it is not atomic.
     pub atomic_write: bool,
-    /// A rename is all or nothing after a crash, across directories and with exchange.
-    pub atomic_rename: bool,
     /// Largest size of a file in bytes.
     pub max_file_size: u64,
     /// Largest value of an extended attribute in bytes.
     pub max_xattr_size: usize,
+    /// Tiers that a file system can have.
+    pub max_tiers: u8,
+    /// Every mount has an index of names in DRAM. Otherwise mkfs or the mount chooses.
+    pub always_indexes_names: bool,
 }

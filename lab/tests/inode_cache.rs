@@ -301,7 +301,7 @@ fn beyond_the_limit_inodes_leave_the_in_place_layout() {
     Inplace.mkfs(&pm).unwrap();
     let options = |read_only| nacre_layout_inplace::MountOptions {
         read_only,
-        inode_cache: Some(InodeCache::MIN_LIMIT),
+        inode_cache: InodeCache::MIN_LIMIT,
         ..nacre_layout_inplace::MountOptions::default()
     };
     let fs = InplaceFs::mount(Arc::clone(&pm), &options(false)).unwrap();

@@ -4,13 +4,15 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nacre_engine::{BLOCK_SIZE, Error, Kind, Result, size};
-pub use nacre_layout_log::check::Repair;
+use nacre_layout_parts::lifecycle::Lifecycle;
+pub use nacre_layout_parts::report::Repair;
 use nacre_layout_parts::report::{self, MediaReport};
 use nacre_media::block::RealDisk;
 use nacre_media::{Emulation, PmOptions, RealPm};
 use serde::Serialize;
 
 use crate::info::VolumeInfo;
+use crate::layout::of_kind;
 use crate::preset::LayoutKind;
 use crate::probe::probe;
 use crate::tier_check;
@@ -165,41 +167,39 @@ pub fn check(path: impl AsRef<Path>, repair: Repair, checked: &CheckOptions) -> 
     let tiers = tier_check::open(&checked.tiers, repair)?;
     let run = || {
         let pm = RealPm::open(path.as_ref(), &options)?;
-        match probe(&pm)?.0 {
-            LayoutKind::Log => check_log(&pm, repair, checked, &tiers),
-            LayoutKind::Inplace if !tiers.is_empty() => Err(Error::new(Kind::InvalidInput)
-                .object(format!("tiers of {name}"))
-                .advice("leave them out: the layout inplace has none")),
-            LayoutKind::Inplace => check_inplace(&pm, repair, checked),
+        let layout = probe(&pm)?.0;
+        if !tiers.is_empty() && layout.capabilities().max_tiers == 0 {
+            return Err(Error::new(Kind::InvalidInput)
+                .object(format!("tiers of {name}, on the layout {layout}"))
+                .advice("leave them out: this layout has none"));
         }
+        of_kind!(layout, Layout => check_layout::<Layout>(&pm, layout, repair, checked, &tiers))
     };
     run().map_err(|error: Error| error.operation("check").object(&*name))
 }
 
-fn check_log(pm: &RealPm, repair: Repair, checked: &CheckOptions, tiers: &[RealDisk]) -> Result<CheckReport> {
-    let tiers_not_checked = tier_check::require_own(pm, tiers)?;
-    let found = {
-        let readable = tier_check::Readable::of(pm, tiers)?;
-        nacre_layout_log::check::check_with_tiers(pm, repair, Some(&readable))?
+fn check_layout<L: Lifecycle<Pm = RealPm>>(
+    pm: &RealPm,
+    layout: LayoutKind,
+    repair: Repair,
+    checked: &CheckOptions,
+    tiers: &[RealDisk],
+) -> Result<CheckReport> {
+    let mut tiers_not_checked = Vec::new();
+    let found = if layout.capabilities().max_tiers > 0 {
+        tiers_not_checked = tier_check::require_own::<L>(pm, tiers)?;
+        let readable = tier_check::Readable::of::<L>(pm, tiers)?;
+        L::check(pm, repair, Some(&readable))?
+    } else {
+        L::check(pm, repair, None)?
     };
-    let mut report = CheckReport { tiers_not_checked, ..CheckReport::of(LayoutKind::Log, &found) };
+    let mut report = CheckReport { tiers_not_checked, ..CheckReport::of(layout, &found) };
     for device in tiers {
         report.problems.extend(tier_check::check(device, found.summary.uuid, &found.tiers, repair));
     }
     if checked.media {
         let record = may_record(repair, &report.problems);
-        report.add_media(nacre_layout_log::check::check_media(pm, record)?, record);
-    }
-    Ok(report)
-}
-
-/// The same for the layout `inplace`.
-fn check_inplace(pm: &RealPm, repair: Repair, checked: &CheckOptions) -> Result<CheckReport> {
-    let found = nacre_layout_inplace::check::check_with(pm, repair)?;
-    let mut report = CheckReport::of(LayoutKind::Inplace, &found);
-    if checked.media {
-        let record = may_record(repair, &report.problems);
-        report.add_media(nacre_layout_inplace::check::check_media(pm, record)?, record);
+        report.add_media(L::check_media(pm, record)?, record);
     }
     Ok(report)
 }

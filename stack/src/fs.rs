@@ -4,20 +4,24 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use nacre_cache::{CacheFs, CacheOptions, Settings};
+use nacre_cache::{CacheOptions, Settings};
 use nacre_engine::sync::Mutex;
 use nacre_engine::{BLOCK_SIZE, Error, FsStat, InodeCache, Kind, Result, TierTable};
 use nacre_layout_inplace::InplaceFs;
-use nacre_layout_log::{LogFs, MountOptions, RecoveryReport, Summary};
+use nacre_layout_log::LogFs;
+use nacre_layout_parts::lifecycle::{Lifecycle, MountOptions};
+use nacre_layout_parts::report::RecoveryReport;
 use nacre_layout_parts::scrub::DEFAULT_RATE;
+use nacre_layout_parts::superblock::Summary;
 use nacre_media::{Emulation, Frames, PmOptions, Promise, RealPm};
 use nacre_vfs::{Vfs, VfsOptions};
 
+use crate::buffered::Buffered;
 use crate::cost;
 use crate::identity::Identity;
 use crate::info::{CacheInfo, DeviceInfo, Info, ScrubInfo, SpaceInfo, VolumeInfo};
 use crate::keeper::Keeper;
-use crate::layout::AnyLayout;
+use crate::layout::{AnyLayout, of_kind};
 use crate::mkfs::{self, MkfsOptions};
 use crate::preset::{LayoutKind, Preset};
 use crate::probe::probe;
@@ -146,10 +150,7 @@ impl FileSystem {
             let (layout, _) = probe(&pm)?;
             check_options(layout, options)?;
             if !options.read_only {
-                match layout {
-                    LayoutKind::Log => nacre_layout_log::check_writable(&pm)?,
-                    LayoutKind::Inplace => nacre_layout_inplace::check_writable(&pm)?,
-                }
+                of_kind!(layout, Layout => Layout::check_writable(&pm))?;
             }
             Ok(DeviceInfo::of(&pm))
         };
@@ -341,42 +342,32 @@ fn mount(pm: Arc<RealPm>, options: &OpenOptions, tiers_come: bool) -> Result<Any
             .object(format!("{inode_cache} inodes in DRAM (inode_cache)"))
             .advice("give 1024 or more"));
     }
+    let name_index = options.name_index;
+    let mount = MountOptions {
+        read_only,
+        media_read_only,
+        lanes,
+        name_index,
+        inode_cache,
+        ..MountOptions::default()
+    };
     Ok(match layout {
         LayoutKind::Log => {
-            let mount =
-                MountOptions { read_only, lanes, media_read_only, inode_cache, ..MountOptions::default() };
             // Data that waits to be written and data read from tiers share their DRAM.
             let frames = Arc::new(Frames::default());
             let layout = tiers::mount(LogFs::mount(pm, &mount)?, &summary, options, Arc::clone(&frames))?;
-            match cache {
-                None => AnyLayout::Log(layout),
-                Some(mut cache) => {
-                    // Without tiers, the DRAM for data read from them was not asked for.
-                    let has_tiers = tiers_come || !layout.layout().tiers().is_empty();
-                    if has_tiers && !read_only && !media_read_only {
-                        cache.size += layout.lend_dram();
-                    }
-                    cache.frames = Some(frames);
-                    AnyLayout::LogCached(CacheFs::new(layout, &cache)?)
+            let buffer = cache.map(|mut cache| {
+                // Without tiers, the DRAM for data read from them was not asked for.
+                let has_tiers = tiers_come || !layout.layout().tiers().is_empty();
+                if has_tiers && !read_only && !media_read_only {
+                    cache.size += layout.lend_dram();
                 }
-            }
+                cache.frames = Some(frames);
+                cache
+            });
+            AnyLayout::Log(Buffered::new(layout, buffer)?)
         }
-        LayoutKind::Inplace => {
-            let name_index = options.name_index;
-            let inode_cache = Some(inode_cache);
-            let mount = nacre_layout_inplace::MountOptions {
-                read_only,
-                lanes,
-                media_read_only,
-                name_index,
-                inode_cache,
-            };
-            let layout = InplaceFs::mount(pm, &mount)?;
-            match cache {
-                None => AnyLayout::Inplace(layout),
-                Some(cache) => AnyLayout::InplaceCached(CacheFs::new(layout, &cache)?),
-            }
-        }
+        LayoutKind::Inplace => AnyLayout::Inplace(Buffered::new(InplaceFs::mount(pm, &mount)?, cache)?),
     })
 }
 
@@ -388,19 +379,20 @@ fn check_options(layout: LayoutKind, options: &OpenOptions) -> Result<()> {
     {
         return refuse(format!("preset {asked} on the layout {layout}"), "choose a preset of that layout");
     }
-    if options.name_index.is_some() && layout != LayoutKind::Inplace {
+    let has = layout.capabilities();
+    if options.name_index.is_some() && has.always_indexes_names {
         return refuse(
             format!("name_index on the layout {layout}"),
             "leave it out: this layout always has an index of names",
         );
     }
-    if let Some(tier) = options.tiers.first().filter(|_| layout != LayoutKind::Log) {
+    if let Some(tier) = options.tiers.first().filter(|_| has.max_tiers == 0) {
         return refuse(
             format!("tier {} on the layout {layout}", tier.path.display()),
             "leave it out: this layout has no tiers",
         );
     }
-    if options.tier_settings != TierSettings::default() && layout != LayoutKind::Log {
+    if options.tier_settings != TierSettings::default() && has.max_tiers == 0 {
         return refuse(
             format!("settings of tiers on the layout {layout}"),
             "leave it out: this layout has no tiers",

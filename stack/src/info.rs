@@ -4,8 +4,8 @@ use std::path::Path;
 
 use nacre_cache::{CacheStatus, Settings};
 use nacre_engine::{BLOCK_SIZE, Extents, FsStat, InodeCache, Names, Result, Timestamp};
-use nacre_layout_log::Summary;
 use nacre_layout_parts::scrub::{ScrubStatus, TierScrub};
+use nacre_layout_parts::superblock::Summary;
 use nacre_media::{PmOptions, RealPm};
 use serde::Serialize;
 

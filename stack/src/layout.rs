@@ -3,61 +3,70 @@
 use std::sync::Arc;
 
 use nacre_cache::{CacheFs, CacheStatus, Settings};
-use nacre_engine::{Data, Extents, Names, Result, forward_data, forward_extents, forward_names};
+use nacre_engine::{BelowBuffer, Data, Extents, Names, Result, forward_data, forward_extents, forward_names};
 use nacre_layout_inplace::InplaceFs;
-use nacre_layout_log::{LogFs, RecoveryReport};
+use nacre_layout_log::LogFs;
+use nacre_layout_parts::lifecycle::Lifecycle;
+use nacre_layout_parts::report::RecoveryReport;
 use nacre_layout_parts::scrub::ScrubStatus;
 use nacre_media::RealPm;
 use nacre_media::block::RealDisk;
 use nacre_mover::MoverFs;
 
+use crate::buffered::{Buffered, BufferedNode};
+
 /// The `log` layout, with its tiers, if any.
 pub(crate) type TieredLog = MoverFs<LogFs<RealPm>, RealDisk>;
 
 /// Any layout that exists, on real media, with and without a write buffer. A branch on a closed enum stands where a
-/// virtual call would.
+/// virtual call would. A new layout adds its line here, in [`AnyNode`], and in the macros of this file.
 #[expect(clippy::large_enum_variant, reason = "there is one for each mount")]
 pub enum AnyLayout {
-    /// The `inplace` layout.
-    Inplace(InplaceFs<RealPm>),
     /// The `log` layout.
-    Log(TieredLog),
-    /// The `log` layout under a write buffer.
-    LogCached(CacheFs<TieredLog>),
-    /// The `inplace` layout under a write buffer.
-    InplaceCached(CacheFs<InplaceFs<RealPm>>),
+    Log(Buffered<TieredLog>),
+    /// The `inplace` layout.
+    Inplace(Buffered<InplaceFs<RealPm>>),
 }
 
 /// A held inode of [`AnyLayout`].
 #[derive(Clone)]
 pub enum AnyNode {
-    /// Of the `inplace` layout.
-    Inplace(<InplaceFs<RealPm> as Names>::Node),
     /// Of the `log` layout.
-    Log(<TieredLog as Names>::Node),
-    /// Of the `log` layout under a write buffer.
-    LogCached(<CacheFs<TieredLog> as Names>::Node),
-    /// Of the `inplace` layout under a write buffer.
-    InplaceCached(<CacheFs<InplaceFs<RealPm>> as Names>::Node),
+    Log(BufferedNode<<TieredLog as Names>::Node>),
+    /// Of the `inplace` layout.
+    Inplace(BufferedNode<<InplaceFs<RealPm> as Names>::Node>),
 }
 
-/// Evaluates an expression with the layout and its nodes in place of the enums around them. A new layout adds its line
-/// here and in [`delegate_node`]; nodes of two layouts never meet, for each file system has one.
+/// Evaluates an expression with the type of a layout in place of its kind.
+macro_rules! of_kind {
+    ($kind:expr, $layout:ident => $body:expr) => {
+        match $kind {
+            $crate::LayoutKind::Log => {
+                type $layout = nacre_layout_log::LogFs<nacre_media::RealPm>;
+                $body
+            }
+            $crate::LayoutKind::Inplace => {
+                type $layout = nacre_layout_inplace::InplaceFs<nacre_media::RealPm>;
+                $body
+            }
+        }
+    };
+}
+pub(crate) use of_kind;
+
+/// Evaluates an expression with the layout and its nodes in place of the enums around them. Nodes of two layouts never
+/// meet, for each file system has one.
 macro_rules! delegate {
     ($this:ident, |$layout:ident| $body:expr) => {
         match $this {
             AnyLayout::Log($layout) => $body,
-            AnyLayout::LogCached($layout) => $body,
             AnyLayout::Inplace($layout) => $body,
-            AnyLayout::InplaceCached($layout) => $body,
         }
     };
     ($this:ident, |$layout:ident, $($node:ident),+| $body:expr) => {
         match ($this, $($node),+) {
             (AnyLayout::Log($layout), $(AnyNode::Log($node)),+) => $body,
-            (AnyLayout::LogCached($layout), $(AnyNode::LogCached($node)),+) => $body,
             (AnyLayout::Inplace($layout), $(AnyNode::Inplace($node)),+) => $body,
-            (AnyLayout::InplaceCached($layout), $(AnyNode::InplaceCached($node)),+) => $body,
             _ => unreachable!("a node of another layout"),
         }
     };
@@ -68,138 +77,118 @@ macro_rules! delegate_node {
     ($this:ident, |$layout:ident| $body:expr) => {
         match $this {
             AnyLayout::Log($layout) => $body.map(AnyNode::Log),
-            AnyLayout::LogCached($layout) => $body.map(AnyNode::LogCached),
             AnyLayout::Inplace($layout) => $body.map(AnyNode::Inplace),
-            AnyLayout::InplaceCached($layout) => $body.map(AnyNode::InplaceCached),
         }
     };
     ($this:ident, |$layout:ident, $($node:ident),+| $body:expr) => {
         match ($this, $($node),+) {
             (AnyLayout::Log($layout), $(AnyNode::Log($node)),+) => $body.map(AnyNode::Log),
-            (AnyLayout::LogCached($layout), $(AnyNode::LogCached($node)),+) => $body.map(AnyNode::LogCached),
             (AnyLayout::Inplace($layout), $(AnyNode::Inplace($node)),+) => $body.map(AnyNode::Inplace),
-            (AnyLayout::InplaceCached($layout), $(AnyNode::InplaceCached($node)),+) => {
-                $body.map(AnyNode::InplaceCached)
-            }
             _ => unreachable!("a node of another layout"),
         }
     };
 }
 
+/// A layer below the write buffer: a layout, or the mover over one.
+trait Below: BelowBuffer + Extents {
+    /// The layout.
+    type Base: Lifecycle<Pm = RealPm>;
+
+    fn base(&self) -> &Self::Base;
+
+    fn into_base(self) -> Self::Base;
+}
+
+impl Below for TieredLog {
+    type Base = LogFs<RealPm>;
+
+    fn base(&self) -> &LogFs<RealPm> {
+        self.layout()
+    }
+
+    fn into_base(self) -> LogFs<RealPm> {
+        self.into_layout()
+    }
+}
+
+impl Below for InplaceFs<RealPm> {
+    type Base = InplaceFs<RealPm>;
+
+    fn base(&self) -> &InplaceFs<RealPm> {
+        self
+    }
+
+    fn into_base(self) -> InplaceFs<RealPm> {
+        self
+    }
+}
+
 impl AnyLayout {
     /// The PM that it is on.
     pub(crate) fn pm(&self) -> &Arc<RealPm> {
-        match self {
-            AnyLayout::Log(layout) => layout.layout().pm(),
-            AnyLayout::LogCached(cache) => cache.layout().layout().pm(),
-            AnyLayout::Inplace(layout) => layout.pm(),
-            AnyLayout::InplaceCached(cache) => cache.layout().pm(),
-        }
+        delegate!(self, |layout| Lifecycle::pm(layout.below().base()))
     }
 
     /// The layer that knows tiers, where the layout may have some.
     pub(crate) fn mover(&self) -> Option<&TieredLog> {
         match self {
-            AnyLayout::Log(mover) => Some(mover),
-            AnyLayout::LogCached(cache) => Some(cache.layout()),
-            AnyLayout::Inplace(_) | AnyLayout::InplaceCached(_) => None,
+            AnyLayout::Log(layout) => Some(layout.below()),
+            AnyLayout::Inplace(_) => None,
         }
     }
 
     /// A node as that layer knows it.
     pub(crate) fn node_below<'n>(&self, node: &'n AnyNode) -> Option<&'n <TieredLog as Names>::Node> {
         match node {
-            AnyNode::Log(node) => Some(node),
-            AnyNode::LogCached(node) => Some(node.below()),
-            AnyNode::Inplace(_) | AnyNode::InplaceCached(_) => None,
+            AnyNode::Log(node) => Some(node.below()),
+            AnyNode::Inplace(_) => None,
         }
     }
 
     /// The report of the recovery.
     pub(crate) fn recovery(&self) -> &RecoveryReport {
-        match self {
-            AnyLayout::Log(layout) => layout.layout().recovery(),
-            AnyLayout::LogCached(cache) => cache.layout().layout().recovery(),
-            AnyLayout::Inplace(layout) => layout.recovery(),
-            AnyLayout::InplaceCached(cache) => cache.layout().recovery(),
-        }
+        delegate!(self, |layout| Lifecycle::recovery(layout.below().base()))
     }
 
     /// Starts to read everything in the background.
     pub(crate) fn start_scrub(&self, rate: u64) -> Result<()> {
-        match self {
-            AnyLayout::Log(layout) => layout.layout().start_scrub(rate),
-            AnyLayout::LogCached(cache) => cache.layout().layout().start_scrub(rate),
-            AnyLayout::Inplace(layout) => layout.start_scrub(rate),
-            AnyLayout::InplaceCached(cache) => cache.layout().start_scrub(rate),
-        }
+        delegate!(self, |layout| Lifecycle::start_scrub(layout.below().base(), rate))
     }
 
     /// How far that is.
     pub(crate) fn scrub_status(&self) -> ScrubStatus {
-        match self {
-            AnyLayout::Log(layout) => layout.layout().scrub_status(),
-            AnyLayout::LogCached(cache) => cache.layout().layout().scrub_status(),
-            AnyLayout::Inplace(layout) => layout.scrub_status(),
-            AnyLayout::InplaceCached(cache) => cache.layout().scrub_status(),
-        }
+        delegate!(self, |layout| Lifecycle::scrub_status(layout.below().base()))
     }
 
     /// State and counters of the write buffer, where there is one.
     pub(crate) fn cache_status(&self) -> Option<CacheStatus> {
-        match self {
-            AnyLayout::Log(_) | AnyLayout::Inplace(_) => None,
-            AnyLayout::LogCached(cache) => Some(cache.status()),
-            AnyLayout::InplaceCached(cache) => Some(cache.status()),
-        }
+        delegate!(self, |layout| layout.buffer().map(CacheFs::status))
     }
 
     /// The settings of the write buffer.
     pub(crate) fn cache_settings(&self) -> Option<Settings> {
-        match self {
-            AnyLayout::Log(_) | AnyLayout::Inplace(_) => None,
-            AnyLayout::LogCached(cache) => Some(cache.settings()),
-            AnyLayout::InplaceCached(cache) => Some(cache.settings()),
-        }
+        delegate!(self, |layout| layout.buffer().map(CacheFs::settings))
     }
 
     /// Changes that.
     pub(crate) fn set_cache(&self, settings: Settings) -> Option<Result<()>> {
-        match self {
-            AnyLayout::Log(_) | AnyLayout::Inplace(_) => None,
-            AnyLayout::LogCached(cache) => Some(cache.set(settings)),
-            AnyLayout::InplaceCached(cache) => Some(cache.set(settings)),
-        }
+        delegate!(self, |layout| layout.buffer().map(|buffer| buffer.set(settings)))
     }
 
     /// Writes back waiting data, and unmounts.
     pub(crate) fn unmount(self) -> Result<()> {
-        match self {
-            AnyLayout::Log(layout) => layout.into_layout().unmount(),
-            AnyLayout::Inplace(layout) => layout.unmount(),
-            AnyLayout::LogCached(cache) => {
-                let (layout, flushed) = cache.unmount();
-                let layout = layout.into_layout();
-                match flushed {
-                    Ok(()) => layout.unmount(),
-                    // Accepted data is lost: the unmount is not clean, and its caller gets the error.
-                    Err(error) => {
-                        layout.abandon();
-                        Err(error)
-                    }
+        delegate!(self, |layout| {
+            let (below, flushed) = layout.into_below();
+            let base = below.into_base();
+            match flushed {
+                Ok(()) => Lifecycle::unmount(base),
+                // Accepted data is lost: the unmount is not clean, and its caller gets the error.
+                Err(error) => {
+                    Lifecycle::abandon(base);
+                    Err(error)
                 }
             }
-            AnyLayout::InplaceCached(cache) => {
-                let (layout, flushed) = cache.unmount();
-                match flushed {
-                    Ok(()) => layout.unmount(),
-                    Err(error) => {
-                        layout.abandon();
-                        Err(error)
-                    }
-                }
-            }
-        }
+        })
     }
 }
 
@@ -210,8 +199,6 @@ impl Names for AnyLayout {
         match self {
             AnyLayout::Log(layout) => AnyNode::Log(layout.root()),
             AnyLayout::Inplace(layout) => AnyNode::Inplace(layout.root()),
-            AnyLayout::LogCached(layout) => AnyNode::LogCached(layout.root()),
-            AnyLayout::InplaceCached(layout) => AnyNode::InplaceCached(layout.root()),
         }
     }
 

@@ -55,6 +55,7 @@
 //! | [`info`](fn@info), [`check`](fn@check) | the content of a device, and whether it is sound |
 //! | [`signature`] | marks of other formats on a device |
 
+mod buffered;
 mod check;
 mod cost;
 mod dir;
@@ -82,12 +83,13 @@ pub use nacre_engine::{
     Attr, Block, Capabilities, Durability, Error, FallocateMode, FileBlock, FileKind, FsStat, InodeId, Kind,
     Place, PlacedExtent, RenameMode, Result, SeekTo, SetAttr, Timestamp, WriteAt, XattrMode,
 };
-pub use nacre_layout_log::RecoveryReport;
+pub use nacre_layout_parts::report::RecoveryReport;
 pub use nacre_media::disk::Disk;
 pub use nacre_media::usage::made_of;
 pub use nacre_media::{Emulation, Promise};
 pub use nacre_vfs::{Caller, SetTime, Vfs};
 
+pub use buffered::{Buffered, BufferedNode};
 pub use check::{CheckOptions, CheckReport, Problem, Repair, UncheckedTier, check};
 pub use dir::{DirEntry, ReadDir};
 pub use file::{File, FileOptions};

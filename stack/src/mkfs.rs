@@ -8,6 +8,7 @@ use std::time::SystemTime;
 
 use nacre_engine::{BLOCK_SIZE, Error, Kind, Result, size};
 use nacre_layout_parts::format::{MAX_DEVICE_SIZE, MIN_DEVICE_SIZE};
+use nacre_layout_parts::lifecycle::{self, Lifecycle};
 use nacre_media::{Emulation, PmOptions, Promise, RealPm, resize_unowned};
 use nacre_tiers::MIN_TIER_SIZE;
 use uuid::Uuid;
@@ -15,6 +16,7 @@ use uuid::Uuid;
 use crate::fs::{FileSystem, OpenOptions, WriteBuffer};
 use crate::in_use::require_free;
 use crate::info::VolumeInfo;
+use crate::layout::of_kind;
 use crate::preset::{LayoutKind, Preset};
 use crate::signature::{self, Signature};
 use crate::tiers::NewTier;
@@ -134,35 +136,18 @@ pub(crate) fn make(path: &Path, options: &MkfsOptions) -> Result<(RealPm, Volume
     if let Prepared::Present { signatures, .. } = &prepared {
         signature::wipe(&pm, signatures)?;
     }
-    let made = match layout {
-        LayoutKind::Log => nacre_layout_log::mkfs(
-            &pm,
-            &nacre_layout_log::MkfsOptions {
-                uuid: options.uuid,
-                label: options.label.clone(),
-                preset: options.preset.as_str().into(),
-                root_owner: options.root_owner,
-                now: SystemTime::now().into(),
-            },
-        ),
-        LayoutKind::Inplace => nacre_layout_inplace::mkfs(
-            &pm,
-            &nacre_layout_inplace::MkfsOptions {
-                uuid: options.uuid,
-                label: options.label.clone(),
-                preset: options.preset.as_str().into(),
-                root_owner: options.root_owner,
-                now: SystemTime::now().into(),
-                linear_names: options.preset.searches_names(),
-            },
-        ),
+    let properties = lifecycle::MkfsOptions {
+        uuid: options.uuid,
+        label: options.label.clone(),
+        preset: options.preset.as_str().into(),
+        root_owner: options.root_owner,
+        now: SystemTime::now().into(),
+        linear_names: options.preset.searches_names(),
     };
+    let made = of_kind!(layout, Layout => Layout::mkfs(&pm, &properties));
     match made {
         Ok(summary) => {
-            let retired = match layout {
-                LayoutKind::Log => nacre_layout_log::check::retire_listed(&pm),
-                LayoutKind::Inplace => nacre_layout_inplace::check::retire_listed(&pm),
-            };
+            let retired = of_kind!(layout, Layout => Layout::retire_listed(&pm));
             retired.map_err(|error| error.object(path.display().to_string()))?;
             Ok((pm, VolumeInfo::of(layout, &summary)))
         }
@@ -179,7 +164,7 @@ pub(crate) fn make(path: &Path, options: &MkfsOptions) -> Result<(RealPm, Volume
 /// Checks everything, before anything is overwritten.
 fn prepare_all(path: &Path, options: &MkfsOptions) -> Result<Prepared> {
     let layout = options.layout()?;
-    if !options.tiers.is_empty() && layout != LayoutKind::Log {
+    if !options.tiers.is_empty() && layout.capabilities().max_tiers == 0 {
         return Err(Error::new(Kind::Unsupported)
             .object(format!("tiers on the layout {layout}"))
             .advice("the layout log, as of the presets nacre, nova and tpfs, can have them"));

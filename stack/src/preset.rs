@@ -4,8 +4,11 @@ use std::fmt;
 use std::str::FromStr;
 
 use nacre_cache::{CacheOptions, Checker, Granularity, Settings};
-use nacre_engine::{Error, Kind, Result};
+use nacre_engine::{Capabilities, Error, Kind, Result};
+use nacre_layout_parts::lifecycle::Lifecycle;
 use serde::Serialize;
+
+use crate::layout::of_kind;
 
 /// Bytes of a write buffer of the default size: at least and at most.
 const MIN_CACHE: u64 = 1 << 20;
@@ -23,12 +26,17 @@ pub enum LayoutKind {
 }
 
 impl LayoutKind {
+    /// All of them.
+    pub const ALL: [LayoutKind; 2] = [LayoutKind::Log, LayoutKind::Inplace];
+
     /// Its name.
     pub fn as_str(self) -> &'static str {
-        match self {
-            LayoutKind::Log => "log",
-            LayoutKind::Inplace => "inplace",
-        }
+        of_kind!(self, Layout => Layout::NAME)
+    }
+
+    /// The capabilities of every file system with this layout.
+    pub fn capabilities(self) -> Capabilities {
+        of_kind!(self, Layout => Layout::CAPABILITIES)
     }
 }
 
@@ -42,12 +50,11 @@ impl FromStr for LayoutKind {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<LayoutKind> {
-        match text {
-            "log" => Ok(LayoutKind::Log),
-            "inplace" => Ok(LayoutKind::Inplace),
-            "shadow" | "pool" => Err(not_built("layout", text)),
-            _ => Err(unknown("layout", text, "the layouts are: log, inplace")),
-        }
+        let known = LayoutKind::ALL.into_iter().find(|layout| layout.as_str() == text);
+        known.ok_or_else(|| match text {
+            "shadow" | "pool" => not_built("layout", text),
+            _ => unknown("layout", text, "the layouts are: log, inplace"),
+        })
     }
 }
 
@@ -131,9 +138,9 @@ impl Preset {
         }
     }
 
-    /// Directories are searched without an index in DRAM, where the layout has that choice.
+    /// Directories are searched without an index in DRAM.
     pub(crate) fn searches_names(self) -> bool {
-        self.layout() == LayoutKind::Inplace
+        !self.layout().capabilities().always_indexes_names
     }
 }
 

@@ -1,10 +1,11 @@
 //! Which layout a device holds, and what is there if none can be found.
 
 use nacre_engine::{BLOCK_SIZE, Error, Kind, Result, size};
-use nacre_layout_log::Summary;
-use nacre_layout_parts::superblock::more_telling;
+use nacre_layout_parts::lifecycle::Lifecycle;
+use nacre_layout_parts::superblock::{Summary, more_telling};
 use nacre_media::{Pm, RealPm};
 
+use crate::layout::of_kind;
 use crate::preset::LayoutKind;
 use crate::signature::{self, CONTENT, NACRE, TIER};
 
@@ -15,15 +16,19 @@ use crate::signature::{self, CONTENT, NACRE, TIER};
 /// cannot be read tells nothing of its layout. [`InvalidInput`](Kind::InvalidInput) when there is nothing of nacre's,
 /// [`Corrupt`](Kind::Corrupt) when there is, but no whole superblock.
 pub(crate) fn probe(pm: &RealPm) -> Result<(LayoutKind, Summary)> {
-    let log = match nacre_layout_log::probe(pm) {
-        Ok(summary) => return Ok((LayoutKind::Log, summary)),
-        Err(error) => error,
-    };
-    let inplace = match nacre_layout_inplace::probe(pm) {
-        Ok(summary) => return Ok((LayoutKind::Inplace, summary)),
-        Err(error) => error,
-    };
-    let error = more_telling(log, inplace);
+    let mut told: Option<Error> = None;
+    for layout in LayoutKind::ALL {
+        match of_kind!(layout, Layout => Layout::probe(pm)) {
+            Ok(summary) => return Ok((layout, summary)),
+            Err(error) => {
+                told = Some(match told {
+                    None => error,
+                    Some(told) => more_telling(told, error),
+                });
+            }
+        }
+    }
+    let error = told.unwrap_or_else(|| Kind::InvalidInput.into());
     Err(match error.kind() {
         Kind::InvalidInput => without_superblock(pm, error),
         // One was begun, or cannot be read: whatever is wrong with it, it is nothing to be overwritten.
@@ -69,7 +74,9 @@ fn first_trace(pm: &RealPm) -> Option<u64> {
     let end = pm.len().min(CONTENT) / BLOCK_SIZE;
     let is_ours = |at: &u64| {
         pm.read(*at, &mut block).is_ok()
-            && (nacre_layout_log::leaves_trace(&block) || nacre_layout_inplace::leaves_trace(&block))
+            && LayoutKind::ALL
+                .into_iter()
+                .any(|layout| of_kind!(layout, Layout => Layout::leaves_trace(&block)))
     };
     (0..end).map(|index| index * BLOCK_SIZE).find(is_ours)
 }

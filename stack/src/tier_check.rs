@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use nacre_engine::{BLOCK_SIZE, Error, Kind, Result, Tier, TierReader, TierRun, size};
-use nacre_layout_log::check::Repair;
-use nacre_media::Pm;
+use nacre_layout_parts::lifecycle::Lifecycle;
+use nacre_layout_parts::report::Repair;
 use nacre_media::block::{BlockDevice, DiskOptions, RealDisk};
 use nacre_tiers::{COPIES, Label};
 use uuid::Uuid;
@@ -25,9 +25,9 @@ pub(crate) struct Readable<'d>(Vec<(u8, &'d RealDisk)>);
 
 impl<'d> Readable<'d> {
     /// Those of the devices that are; of the others [`check`] says why.
-    pub(crate) fn of(pm: &impl Pm, devices: &'d [RealDisk]) -> Result<Readable<'d>> {
-        let volume = nacre_layout_log::probe(pm)?.uuid;
-        let known = nacre_layout_log::known_tiers(pm)?;
+    pub(crate) fn of<L: Lifecycle>(pm: &L::Pm, devices: &'d [RealDisk]) -> Result<Readable<'d>> {
+        let volume = L::probe(pm)?.uuid;
+        let known = L::known_tiers(pm)?;
         let number = |device: &RealDisk| {
             let label = read(device).ok()?;
             let uuid = label.uuid().into_bytes();
@@ -103,9 +103,9 @@ fn read(device: &impl BlockDevice) -> std::result::Result<Label, Problem> {
 /// Refuses devices that are no tiers of the file system: the caller was mistaken, and nothing is damaged. A device
 /// whose own superblock is damaged, or that is older, is left to [`check`]. Gives the tiers of which no device was
 /// given.
-pub(crate) fn require_own(pm: &impl Pm, devices: &[RealDisk]) -> Result<Vec<UncheckedTier>> {
-    let volume = nacre_layout_log::probe(pm)?.uuid;
-    let known = nacre_layout_log::known_tiers(pm)?;
+pub(crate) fn require_own<L: Lifecycle>(pm: &L::Pm, devices: &[RealDisk]) -> Result<Vec<UncheckedTier>> {
+    let volume = L::probe(pm)?.uuid;
+    let known = L::known_tiers(pm)?;
     let mut left = known.clone();
     let wrong = |what: String, advice| Err(Error::new(Kind::InvalidInput).object(what).advice(advice));
     let mut are_all_known = true;
@@ -139,7 +139,7 @@ pub(crate) fn require_own(pm: &impl Pm, devices: &[RealDisk]) -> Result<Vec<Unch
     if !are_all_known {
         return Ok(Vec::new());
     }
-    let paths = nacre_layout_log::known_tier_paths(pm)?;
+    let paths = L::known_tier_paths(pm)?;
     let last = |number| paths.iter().find(|(of, _)| *of == number).map(|(_, path)| path.clone());
     Ok(left.iter().map(|tier| UncheckedTier { number: tier.number, last: last(tier.number) }).collect())
 }

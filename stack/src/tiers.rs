@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use nacre_engine::{BLOCK_SIZE, Error, FileBlock, FileKind, Kind, Names, Result, Tier, TierState, TierTable};
-use nacre_layout_log::{LogFs, Summary};
+use nacre_layout_log::LogFs;
+use nacre_layout_parts::superblock::Summary;
 use nacre_media::block::{BlockDevice, DiskOptions, Io, Pages, RealDisk};
 use nacre_media::disk::Disk;
 use nacre_media::{Frames, PmOptions, RealPm, resize_unowned};

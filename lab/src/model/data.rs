@@ -205,9 +205,10 @@ impl Extents for MemLayout {
         Capabilities {
             durable_on_return: true,
             atomic_write: true,
-            atomic_rename: true,
             max_file_size: MAX_FILE_SIZE,
             max_xattr_size: MAX_XATTR_SIZE,
+            max_tiers: 0,
+            always_indexes_names: true,
         }
     }
 }

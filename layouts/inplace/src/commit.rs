@@ -286,8 +286,8 @@ mod tests {
     use super::Transaction;
     use crate::alloc::use_lane;
     use crate::format::LINE;
-    use crate::mkfs::{MkfsOptions, mkfs};
-    use crate::mount::{InplaceFs, MountOptions};
+    use crate::{InplaceFs, MountOptions};
+    use crate::{MkfsOptions, mkfs};
 
     #[test]
     fn the_last_value_of_a_word_counts() {

@@ -18,6 +18,17 @@ use crate::inode::{Inode, Node};
 use crate::mount::InplaceFs;
 use crate::rename::{Asked, Side};
 
+/// The capabilities of the layout.
+pub(crate) const CAPABILITIES: Capabilities = Capabilities {
+    durable_on_return: true,
+    // Data that is overwritten in place may be there in part.
+    atomic_write: false,
+    max_file_size: MAX_FILE_SIZE,
+    max_xattr_size: MAX_XATTR_SIZE,
+    max_tiers: 0,
+    always_indexes_names: false,
+};
+
 /// Entries of a directory that are read under its lock at a time.
 const READ_DIR_BATCH: usize = 128;
 
@@ -300,14 +311,7 @@ impl<P: Pm + 'static> Extents for InplaceFs<P> {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            durable_on_return: true,
-            // Data that is overwritten in place may be there in part.
-            atomic_write: false,
-            atomic_rename: true,
-            max_file_size: MAX_FILE_SIZE,
-            max_xattr_size: MAX_XATTR_SIZE,
-        }
+        CAPABILITIES
     }
 }
 

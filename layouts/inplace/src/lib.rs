@@ -14,7 +14,7 @@
 //! | `scrub` | the reads of a scrub, and the files that media errors are in |
 //! | `mend` | repairing an inode table with media errors |
 //! | `seeded` | mistakes on purpose, for the crash explorer; none over real PM |
-//! | `layout` | the contract of `nacre-engine`, implemented |
+//! | `layout`, `lifecycle` | the contract of `nacre-engine`, and the life of the layout, implemented |
 //!
 //! Neighbours: the contract is in `nacre-engine`, the media in `nacre-media`; the parts shared with other layouts (free
 //! blocks, attributes in DRAM, the superblock's copies, bad blocks) in `nacre-layout-parts`. The format is described
@@ -34,6 +34,7 @@ mod format;
 mod fs;
 mod inode;
 mod layout;
+mod lifecycle;
 mod memo;
 mod mend;
 mod mkfs;
@@ -54,8 +55,9 @@ use nacre_layout_parts::{alloc, attributes, badblocks};
 
 pub use alloc::use_lane;
 pub use inode::Node;
-pub use mkfs::{MkfsOptions, mkfs};
-pub use mount::{InplaceFs, MountOptions};
+pub use mkfs::mkfs;
+pub use mount::InplaceFs;
+pub use nacre_layout_parts::lifecycle::{MkfsOptions, MountOptions};
 pub use nacre_layout_parts::report::RecoveryReport;
 pub use nacre_layout_parts::scrub::ScrubStatus;
 pub use seeded::Mistake;

@@ -1,6 +1,7 @@
 //! Makes an empty file system.
 
-use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, Kind, Result, TimeRange, Timestamp, size};
+use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, Kind, Result, TimeRange, size};
+use nacre_layout_parts::lifecycle::MkfsOptions;
 use nacre_media::Pm;
 use uuid::Uuid;
 use zerocopy::{FromZeros, IntoBytes};
@@ -14,23 +15,6 @@ use crate::superblock::{Summary, Superblock, put_text};
 
 /// A device smaller than this has few lanes.
 const SMALL_DEVICE: u64 = 256 << 20;
-
-/// The properties of a new file system.
-#[derive(Debug, Clone, Default)]
-pub struct MkfsOptions {
-    /// Its name for machines; a random one when not given.
-    pub uuid: Option<Uuid>,
-    /// Its name for people, at most 64 bytes.
-    pub label: String,
-    /// The preset that it is made for, at most 16 bytes.
-    pub preset: String,
-    /// Owner and group of the root directory.
-    pub root_owner: (u32, u32),
-    /// Its time of creation.
-    pub now: Timestamp,
-    /// Mounts without an option for it keep no index of names in DRAM.
-    pub linear_names: bool,
-}
 
 /// Makes an empty file system that fills the device. The old contents of the device are lost; the superblocks come
 /// last, so a crash leaves the old file system, or none, or the new one.

@@ -5,7 +5,8 @@ use std::time::Instant;
 
 use nacre_engine::sync::Mutex;
 use nacre_engine::sync::atomic::{AtomicBool, Ordering};
-use nacre_engine::{Error, InodeCache, Kind, Result};
+use nacre_engine::{Error, Kind, Result};
+use nacre_layout_parts::lifecycle::MountOptions;
 use nacre_layout_parts::report::RecoveryReport;
 use nacre_layout_parts::scrub::Scrubber;
 use nacre_media::Pm;
@@ -20,21 +21,6 @@ use crate::inode::{Graveyard, Inode, Node};
 use crate::recover::{Walk, read_journal, refuse, roll_back};
 use crate::superblock::Summary;
 use crate::table::{Table, table_address};
-
-/// How a file system is mounted.
-#[derive(Debug, Clone, Default)]
-pub struct MountOptions {
-    /// Nothing may change. A file system without a clean unmount is still recovered, which writes.
-    pub read_only: bool,
-    /// Lanes for allocation; the number of CPUs when not given.
-    pub lanes: Option<usize>,
-    /// The media itself cannot be written.
-    pub media_read_only: bool,
-    /// Keep an index of names in DRAM; the choice of mkfs when not given.
-    pub name_index: Option<bool>,
-    /// The maximum number of inodes with state in DRAM, beside those that are held; the default when not given.
-    pub inode_cache: Option<u64>,
-}
 
 /// A mounted file system with the in-place layout. Dropping it unmounts it, without telling of errors.
 pub struct InplaceFs<P: Pm> {
@@ -86,7 +72,7 @@ impl<P: Pm + 'static> InplaceFs<P> {
             std::mem::take(&mut walk.table),
             std::mem::take(&mut walk.free_inodes),
             device_blocks,
-            options.inode_cache.unwrap_or(InodeCache::DEFAULT_LIMIT),
+            options.inode_cache,
         );
         let damaged = std::mem::take(&mut walk.damaged);
         drop(walk);

@@ -403,7 +403,7 @@ mod tests {
     use super::{read_journal, renew_lane, roll_back};
     use crate::commit::lane_address;
     use crate::format::{LINE, RawUndo, lane_seed, region};
-    use crate::mkfs::{MkfsOptions, mkfs};
+    use crate::{MkfsOptions, mkfs};
 
     const SIZE: u64 = 16 << 20;
     /// Somewhere in free space.

@@ -6,8 +6,8 @@ use std::ops::ControlFlow;
 use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{
     Attr, BLOCK_SIZE, Capabilities, Data, DirEntry, Durability, Error, Extents, FallocateMode, FileBlock,
-    FileKind, FsStat, InodeCache, InodeId, Kind, Names, NewInode, PlacedExtent, PromiseCost, RenameMode,
-    Result, SeekTo, SetAttr, Timestamp, WriteAt, XattrMode,
+    FileKind, FsStat, InodeCache, InodeId, Kind, MAX_TIERS, Names, NewInode, PlacedExtent, PromiseCost,
+    RenameMode, Result, SeekTo, SetAttr, Timestamp, WriteAt, XattrMode,
 };
 use nacre_media::Pm;
 
@@ -18,6 +18,16 @@ use crate::fs::Shared;
 use crate::inode::{Body, Inode, Node};
 use crate::mount::LogFs;
 use crate::rename::{Asked, Side};
+
+/// The capabilities of the layout.
+pub(crate) const CAPABILITIES: Capabilities = Capabilities {
+    durable_on_return: true,
+    atomic_write: true,
+    max_file_size: MAX_FILE_SIZE,
+    max_xattr_size: MAX_XATTR_SIZE,
+    max_tiers: MAX_TIERS,
+    always_indexes_names: true,
+};
 
 /// Entries of a directory that are read under its lock at a time.
 const READ_DIR_BATCH: usize = 128;
@@ -313,13 +323,7 @@ impl<P: Pm + 'static> Extents for LogFs<P> {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            durable_on_return: true,
-            atomic_write: true,
-            atomic_rename: true,
-            max_file_size: MAX_FILE_SIZE,
-            max_xattr_size: MAX_XATTR_SIZE,
-        }
+        CAPABILITIES
     }
 }
 

@@ -17,7 +17,7 @@
 //! | `file`, `space`, `namespace`, `rename`, `xattr` | the operations |
 //! | `overwrite` | overwriting existing data on a full device |
 //! | `seeded` | mistakes on purpose, for the crash explorer; none over real PM |
-//! | `layout` | the contract of `nacre-engine`, implemented |
+//! | `layout`, `lifecycle` | the contract of `nacre-engine`, and the life of the layout, implemented |
 //!
 //! Neighbours: the contract is in `nacre-engine`, the media in `nacre-media`; the parts shared with other layouts (free
 //! blocks, attributes in DRAM, the superblock's copies, bad blocks) in `nacre-layout-parts`. The format is described
@@ -38,6 +38,7 @@ mod fs;
 mod image;
 mod inode;
 mod layout;
+mod lifecycle;
 mod load;
 mod mend;
 mod mkfs;
@@ -62,8 +63,9 @@ use nacre_layout_parts::{alloc, attributes, badblocks};
 
 pub use alloc::use_lane;
 pub use inode::Node;
-pub use mkfs::{MkfsOptions, mkfs};
-pub use mount::{LogFs, MountOptions};
+pub use mkfs::mkfs;
+pub use mount::LogFs;
+pub use nacre_layout_parts::lifecycle::{MkfsOptions, MountOptions};
 pub use nacre_layout_parts::report::RecoveryReport;
 pub use nacre_layout_parts::scrub::ScrubStatus;
 pub use seeded::Mistake;

@@ -6,7 +6,8 @@ use std::time::Instant;
 use nacre_engine::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use nacre_engine::sync::thread::{self, JoinHandle};
 use nacre_engine::sync::{Mutex, RwLock};
-use nacre_engine::{BLOCK_SIZE, Block, Error, InodeCache, Kind, Result, background};
+use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, Result, background};
+use nacre_layout_parts::lifecycle::MountOptions;
 use nacre_layout_parts::report::RecoveryReport;
 use nacre_layout_parts::scrub::Scrubber;
 use nacre_media::Pm;
@@ -23,35 +24,6 @@ use crate::seeded::Mistake;
 use crate::superblock::{Summary, Superblock};
 use crate::table::InodeTable;
 use crate::tiers::{Reach, Tiers};
-
-/// How a file system is mounted.
-#[derive(Debug, Clone)]
-pub struct MountOptions {
-    /// Nothing may change. A file system without a clean unmount is still recovered, which writes.
-    pub read_only: bool,
-    /// Lanes for allocation; the number of CPUs when not given.
-    pub lanes: Option<usize>,
-    /// Free large files in a background thread. Without it everything happens in the calling thread, always in the
-    /// same order.
-    pub background: bool,
-    /// The media itself cannot be written.
-    pub media_read_only: bool,
-    /// The maximum number of inodes with state in DRAM, beside those that are held. Ignored without a background
-    /// thread.
-    pub inode_cache: u64,
-}
-
-impl Default for MountOptions {
-    fn default() -> MountOptions {
-        MountOptions {
-            read_only: false,
-            lanes: None,
-            background: true,
-            media_read_only: false,
-            inode_cache: InodeCache::DEFAULT_LIMIT,
-        }
-    }
-}
 
 /// A mounted file system with the log layout. Dropping it unmounts it, without telling of errors.
 pub struct LogFs<P: Pm> {

@@ -8,6 +8,7 @@
 //! | `alloc` | free blocks in DRAM, in lanes |
 //! | `scrub` | everything read while it is mounted, and media errors found |
 //! | `report` | reports of a recovery, a check, and a search for media errors |
+//! | `lifecycle` | the life of a layout, from mkfs to fsck; options of mkfs and of a mount |
 //! | `eviction` | how many inodes have their state in DRAM, and when some are to go |
 //! | `content` | the bytes of a write, which lie in several slices |
 //! | `attributes` | the attributes of an inode in DRAM, read without a lock |
@@ -26,6 +27,7 @@ pub mod content;
 pub mod eviction;
 pub mod format;
 pub mod held;
+pub mod lifecycle;
 pub mod ranges;
 pub mod relatime;
 pub mod renew;

@@ -1,0 +1,132 @@
+//! The life of a layout, from mkfs to fsck: [`Lifecycle`]. A layout implements it beside the contract of
+//! `nacre-engine`, and everything that makes, mounts, checks and explores file systems is generic over it.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use nacre_engine::{BelowBuffer, Capabilities, Extents, InodeCache, Result, Tier, TierReader, Timestamp};
+use nacre_media::Pm;
+use uuid::Uuid;
+
+use crate::report::{CheckReport, MediaReport, RecoveryReport, Repair};
+use crate::scrub::ScrubStatus;
+use crate::superblock::Summary;
+
+/// The properties of a new file system.
+#[derive(Debug, Clone, Default)]
+pub struct MkfsOptions {
+    /// Its name for machines; a random one when not given.
+    pub uuid: Option<Uuid>,
+    /// Its name for people, at most 64 bytes.
+    pub label: String,
+    /// The preset that it is made for, at most 16 bytes.
+    pub preset: String,
+    /// Owner and group of the root directory.
+    pub root_owner: (u32, u32),
+    /// Its time of creation.
+    pub now: Timestamp,
+    /// Mounts without an option for it keep no index of names in DRAM. A layout with
+    /// [`Capabilities::always_indexes_names`] ignores this.
+    pub linear_names: bool,
+}
+
+/// How a file system is mounted.
+#[derive(Debug, Clone)]
+pub struct MountOptions {
+    /// Nothing may change. A file system without a clean unmount is still recovered, which writes.
+    pub read_only: bool,
+    /// The media itself cannot be written.
+    pub media_read_only: bool,
+    /// Lanes for allocation; the number of CPUs when not given.
+    pub lanes: Option<usize>,
+    /// Free large files in a background thread. Without it everything happens in the calling thread, always in the
+    /// same order. A layout without such a thread ignores this.
+    pub background: bool,
+    /// Keep an index of names in DRAM; the choice of mkfs when not given. A layout with
+    /// [`Capabilities::always_indexes_names`] ignores this.
+    pub name_index: Option<bool>,
+    /// The maximum number of inodes with state in DRAM, beside those that are held.
+    pub inode_cache: u64,
+}
+
+impl Default for MountOptions {
+    fn default() -> MountOptions {
+        MountOptions {
+            read_only: false,
+            media_read_only: false,
+            lanes: None,
+            background: true,
+            name_index: None,
+            inode_cache: InodeCache::DEFAULT_LIMIT,
+        }
+    }
+}
+
+/// A layout, mounted on PM.
+pub trait Lifecycle: BelowBuffer + Extents + Sized {
+    /// The PM that it is on.
+    type Pm: Pm + 'static;
+
+    /// The name of the layout.
+    const NAME: &'static str;
+
+    /// The capabilities of every file system with this layout.
+    const CAPABILITIES: Capabilities;
+
+    /// The contents of the superblock. [`InvalidInput`](nacre_engine::Kind::InvalidInput) if there is none of this
+    /// layout, [`Corrupt`](nacre_engine::Kind::Corrupt) if there is one and no copy of it is whole.
+    fn probe(pm: &Self::Pm) -> Result<Summary>;
+
+    /// True for a block, without a superblock, that looks like one of this layout.
+    fn leaves_trace(block: &[u8]) -> bool;
+
+    /// The tiers, as the superblock of an unmounted file system lists them.
+    fn known_tiers(pm: &Self::Pm) -> Result<Vec<Tier>>;
+
+    /// The paths at which tiers were mounted last, by number, as far as they are known.
+    fn known_tier_paths(pm: &Self::Pm) -> Result<Vec<(u8, PathBuf)>>;
+
+    /// Whether a mount may write: an error names the feature that this version does not know.
+    fn check_writable(pm: &Self::Pm) -> Result<()>;
+
+    /// Makes an empty file system that fills the device. The old contents of the device are lost. The superblocks come
+    /// last, so a crash leaves the old file system, or none, or the new one.
+    fn mkfs(pm: &Self::Pm, options: &MkfsOptions) -> Result<Summary>;
+
+    /// Mounts the file system, and recovers it if it was not cleanly unmounted.
+    fn mount(pm: Arc<Self::Pm>, options: &MountOptions) -> Result<Self>;
+
+    /// Unmounts: writes the lazily kept values and marks the file system clean. Inodes without links are reclaimed,
+    /// held or not.
+    fn unmount(self) -> Result<()>;
+
+    /// Goes away without unmounting, like a process that was killed: the next mount recovers.
+    fn abandon(self);
+
+    /// The media.
+    fn pm(&self) -> &Arc<Self::Pm>;
+
+    /// The contents of the superblock at this mount.
+    fn summary(&self) -> &Summary;
+
+    /// The report of the recovery at this mount.
+    fn recovery(&self) -> &RecoveryReport;
+
+    /// Checks every structure of an unmounted file system, and repairs what `repair` allows. `tiers` reads those tiers
+    /// that are there.
+    fn check(pm: &Self::Pm, repair: Repair, tiers: Option<&dyn TierReader>) -> Result<CheckReport>;
+
+    /// Reads every block of an unmounted file system. With `record`, new blocks with media errors enter the list of bad
+    /// blocks.
+    fn check_media(pm: &Self::Pm, record: bool) -> Result<MediaReport>;
+
+    /// Enters the bad blocks that the kernel lists into the list of bad blocks. Returns their number.
+    fn retire_listed(pm: &Self::Pm) -> Result<u64>;
+
+    /// Starts to read everything, at most `rate` bytes in a second. [`Busy`](nacre_engine::Kind::Busy) while that is
+    /// under way.
+    fn start_scrub(&self, rate: u64) -> Result<()>;
+
+    /// The progress and the findings of the last scrub.
+    fn scrub_status(&self) -> ScrubStatus;
+}
