@@ -1,15 +1,11 @@
 //! The in-place layout as the explorer sees it.
 
-use std::sync::Arc;
-
-use nacre_engine::Result;
-use nacre_layout_inplace::check::check;
-use nacre_layout_inplace::{InplaceFs, MkfsOptions, MountOptions, mkfs, probe, use_lane};
+use nacre_layout_inplace::InplaceFs;
+use nacre_layout_parts::lifecycle::MkfsOptions;
 use nacre_media::SimPm;
-use nacre_media::sim::Site;
 
 use super::source::{Sources, Spot};
-use super::subject::{Harmless, LINKED_BY_ITS_MAKER, Mistake, Moment, Mounting, Subject};
+use super::subject::{Harmless, LINKED_BY_ITS_MAKER, Mistake, Registered};
 use super::tree::Ctime;
 
 /// The in-place layout, with an index of names for each directory.
@@ -121,174 +117,63 @@ const DAMAGE_ONLY: &str =
 const MEDIA_ONLY: &str = "only after a media error: lab/tests/media_errors crashes there";
 const MISTAKE_ONLY: &str = "a mistake on purpose: what ships never comes here";
 
-fn make(pm: &Arc<SimPm>, linear_names: bool) -> Result<()> {
-    let uuid = Some(uuid::Uuid::from_u128(0x6e61_6372_6500_4000_8000_0000_0000_0002));
-    mkfs(&**pm, &MkfsOptions { uuid, linear_names, ..MkfsOptions::default() }).map(drop)
-}
-
-impl Subject for Inplace {
+impl Registered for Inplace {
     type Fs = InplaceFs<SimPm>;
 
-    fn name(&self) -> &'static str {
-        "inplace"
+    const CTIME: Ctime = Ctime::Exact;
+    const COMMIT_POINTS: &'static [&'static str] = &COMMIT_POINTS;
+    const HARMLESS: &'static [Harmless] = &HARMLESS;
+    const PASSED_ELSEWHERE: &'static [(&'static str, &'static str)] = &PASSED_ELSEWHERE;
+
+    fn sources() -> &'static Sources {
+        &SOURCES
     }
 
-    fn ctime(&self) -> Ctime {
-        Ctime::Exact
+    fn commit_of_store(spot: Spot, _: u64) -> Option<usize> {
+        commit_of_store(spot)
     }
 
-    fn atomic_write(&self) -> bool {
-        false
+    fn commit_of_fence(_: Option<Spot>, _: Option<Spot>) -> Option<usize> {
+        None
     }
 
-    fn mkfs(&self, pm: &Arc<SimPm>) -> Result<()> {
-        make(pm, false)
-    }
-
-    fn is_formatted(&self, pm: &Arc<SimPm>) -> bool {
-        probe(&**pm).is_ok()
-    }
-
-    fn mount(&self, pm: &Arc<SimPm>, mounting: Mounting) -> Result<InplaceFs<SimPm>> {
-        // It has no thread of its own.
-        let options = MountOptions { lanes: Some(mounting.lanes), ..MountOptions::default() };
-        InplaceFs::mount(Arc::clone(pm), &options)
-    }
-
-    fn use_lane(&self, lane: usize) {
-        use_lane(lane);
-    }
-
-    fn unmount(&self, fs: InplaceFs<SimPm>) -> Result<()> {
-        fs.unmount()
-    }
-
-    fn abandon(&self, fs: InplaceFs<SimPm>) {
-        fs.abandon();
-    }
-
-    fn repair(&self, pm: &Arc<SimPm>) -> Result<()> {
-        check(&**pm, true).map(drop)
-    }
-
-    fn check(&self, pm: &Arc<SimPm>, crashed: bool) -> Result<Vec<String>> {
-        let problems = check(&**pm, false)?.problems.into_iter().map(|problem| problem.what);
-        // A crash may tear the copy that was being written; nothing can tell that from damage, and a mount mends it.
-        let torn = |what: &String| crashed && what.ends_with("of the superblock is damaged");
-        Ok(problems.filter(|what| !torn(what)).collect())
-    }
-
-    fn commit_points(&self) -> &'static [&'static str] {
-        &COMMIT_POINTS
-    }
-
-    fn commits_at(&self, moment: &Moment<'_>, hit: &mut dyn FnMut(usize)) {
-        let mut seen = [false; COMMIT_POINTS.len()];
-        for &(site, _) in moment.stores {
-            if let Some(point) = SOURCES.spot(site).and_then(commit_of_store) {
-                seen[point] = true;
-            }
-        }
-        (0..seen.len()).filter(|&point| seen[point]).for_each(hit);
-    }
-
-    fn site_name(&self, site: Site) -> String {
-        SOURCES.name(site)
-    }
-
-    fn mistakes(&self) -> Vec<Mistake> {
+    fn mistakes() -> Vec<Mistake> {
         let all = nacre_layout_inplace::Mistake::ALL.into_iter();
         all.map(|mistake| Mistake { number: mistake as u32, words: mistake.words() }).collect()
     }
-
-    fn harmless(&self) -> &'static [Harmless] {
-        &HARMLESS
-    }
-
-    fn unpassed(&self, passed: &[Site]) -> Vec<String> {
-        SOURCES.all_but(passed)
-    }
-
-    fn passed_elsewhere(&self) -> &'static [(&'static str, &'static str)] {
-        &PASSED_ELSEWHERE
-    }
 }
 
-/// How names are searched for is no matter of media: all but mkfs is the same.
-impl Subject for InplaceLinear {
+/// How names are searched for is no matter of media: all but mkfs is the same. Mounts do as the superblock says.
+impl Registered for InplaceLinear {
     type Fs = InplaceFs<SimPm>;
+
+    const CTIME: Ctime = Inplace::CTIME;
+    const COMMIT_POINTS: &'static [&'static str] = Inplace::COMMIT_POINTS;
+    const HARMLESS: &'static [Harmless] = Inplace::HARMLESS;
+    const PASSED_ELSEWHERE: &'static [(&'static str, &'static str)] = Inplace::PASSED_ELSEWHERE;
+
+    fn sources() -> &'static Sources {
+        Inplace::sources()
+    }
+
+    fn commit_of_store(spot: Spot, offset: u64) -> Option<usize> {
+        Inplace::commit_of_store(spot, offset)
+    }
+
+    fn commit_of_fence(fence: Option<Spot>, last: Option<Spot>) -> Option<usize> {
+        Inplace::commit_of_fence(fence, last)
+    }
+
+    fn mistakes() -> Vec<Mistake> {
+        <Inplace as Registered>::mistakes()
+    }
 
     fn name(&self) -> &'static str {
         "inplace-linear"
     }
 
-    fn ctime(&self) -> Ctime {
-        Inplace.ctime()
-    }
-
-    fn atomic_write(&self) -> bool {
-        Inplace.atomic_write()
-    }
-
-    fn mkfs(&self, pm: &Arc<SimPm>) -> Result<()> {
-        make(pm, true)
-    }
-
-    fn is_formatted(&self, pm: &Arc<SimPm>) -> bool {
-        Inplace.is_formatted(pm)
-    }
-
-    fn mount(&self, pm: &Arc<SimPm>, mounting: Mounting) -> Result<InplaceFs<SimPm>> {
-        // As every mount that is not told otherwise, it does what the superblock says.
-        Inplace.mount(pm, mounting)
-    }
-
-    fn use_lane(&self, lane: usize) {
-        Inplace.use_lane(lane);
-    }
-
-    fn unmount(&self, fs: InplaceFs<SimPm>) -> Result<()> {
-        Inplace.unmount(fs)
-    }
-
-    fn abandon(&self, fs: InplaceFs<SimPm>) {
-        Inplace.abandon(fs);
-    }
-
-    fn repair(&self, pm: &Arc<SimPm>) -> Result<()> {
-        Inplace.repair(pm)
-    }
-
-    fn check(&self, pm: &Arc<SimPm>, crashed: bool) -> Result<Vec<String>> {
-        Inplace.check(pm, crashed)
-    }
-
-    fn commit_points(&self) -> &'static [&'static str] {
-        Inplace.commit_points()
-    }
-
-    fn commits_at(&self, moment: &Moment<'_>, hit: &mut dyn FnMut(usize)) {
-        Inplace.commits_at(moment, hit);
-    }
-
-    fn site_name(&self, site: Site) -> String {
-        Inplace.site_name(site)
-    }
-
-    fn mistakes(&self) -> Vec<Mistake> {
-        Inplace.mistakes()
-    }
-
-    fn harmless(&self) -> &'static [Harmless] {
-        Inplace.harmless()
-    }
-
-    fn unpassed(&self, passed: &[Site]) -> Vec<String> {
-        Inplace.unpassed(passed)
-    }
-
-    fn passed_elsewhere(&self) -> &'static [(&'static str, &'static str)] {
-        Inplace.passed_elsewhere()
+    fn properties(&self) -> MkfsOptions {
+        MkfsOptions { linear_names: true, ..Inplace.properties() }
     }
 }
 

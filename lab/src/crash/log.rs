@@ -1,15 +1,10 @@
 //! The log layout as the explorer sees it.
 
-use std::sync::Arc;
-
-use nacre_engine::Result;
-use nacre_layout_log::check::{CheckReport, check};
-use nacre_layout_log::{LogFs, MkfsOptions, MountOptions, mkfs, probe, use_lane};
+use nacre_layout_log::LogFs;
 use nacre_media::SimPm;
-use nacre_media::sim::Site;
 
 use super::source::{Sources, Spot};
-use super::subject::{Harmless, LINKED_BY_ITS_MAKER, Mistake, Moment, Mounting, Subject};
+use super::subject::{Harmless, LINKED_BY_ITS_MAKER, Mistake, Registered};
 use super::tree::Ctime;
 
 /// The log layout.
@@ -106,14 +101,6 @@ const HARMLESS: [Harmless; 5] = [
     },
 ];
 
-/// The problems of a report, in words.
-pub(super) fn words_of(report: CheckReport, crashed: bool) -> Vec<String> {
-    let problems = report.problems.into_iter().map(|problem| problem.what);
-    // A crash may tear the copy that was being written; nothing can tell that from damage, and a mount mends it.
-    let torn = |what: &String| crashed && what.ends_with("of the superblock is damaged");
-    problems.filter(|what| !torn(what)).collect()
-}
-
 /// The commit point of a store, by its place in the source.
 fn commit_of_store(spot: Spot, offset: u64) -> Option<usize> {
     Some(match (spot.file, spot.function) {
@@ -148,101 +135,38 @@ const PASSED_ELSEWHERE: [(&str, &str); 6] = [
 
 const WITH_A_DISK: &str = "only with a disk below: log-with-disk and log-on-disk pass there";
 
-impl Subject for Log {
+impl Registered for Log {
     type Fs = LogFs<SimPm>;
 
-    fn name(&self) -> &'static str {
-        "log"
+    // Link, unlink and rename commit in the directory's log alone. The ctime of the inodes that they name is kept lazily.
+    const CTIME: Ctime = Ctime::MayLag;
+    const COMMIT_POINTS: &'static [&'static str] = &COMMIT_POINTS;
+    const HARMLESS: &'static [Harmless] = &HARMLESS;
+    const PASSED_ELSEWHERE: &'static [(&'static str, &'static str)] = &PASSED_ELSEWHERE;
+
+    fn sources() -> &'static Sources {
+        &SOURCES
     }
 
-    fn ctime(&self) -> Ctime {
-        // Link, unlink and rename commit in the directory's log alone; the ctime of what they name is kept lazily.
-        Ctime::MayLag
+    fn commit_of_store(spot: Spot, offset: u64) -> Option<usize> {
+        commit_of_store(spot, offset)
     }
 
-    fn mkfs(&self, pm: &Arc<SimPm>) -> Result<()> {
-        let uuid = Some(uuid::Uuid::from_u128(0x6e61_6372_6500_4000_8000_0000_0000_0001));
-        mkfs(&**pm, &MkfsOptions { uuid, ..MkfsOptions::default() }).map(drop)
+    fn commit_of_fence(fence: Option<Spot>, last: Option<Spot>) -> Option<usize> {
+        let (fence, last) = (fence?, last.map_or("", |spot| spot.function));
+        Some(match (fence.file, fence.function) {
+            ("commit.rs", "write_lines") => 3,
+            ("file.rs", "commit_write") => 4,
+            ("collect.rs", "replace_pages") if last == "write_chain" => 9,
+            ("collect.rs", "replace_pages") => 10,
+            ("compact.rs", "put_into_inode") if last == "put_into_inode" => 9,
+            ("rename.rs", "rename_across") => 11,
+            _ => return None,
+        })
     }
 
-    fn is_formatted(&self, pm: &Arc<SimPm>) -> bool {
-        probe(&**pm).is_ok()
-    }
-
-    fn mount(&self, pm: &Arc<SimPm>, mounting: Mounting) -> Result<LogFs<SimPm>> {
-        let Mounting { lanes, background } = mounting;
-        let options = MountOptions { lanes: Some(lanes), background, ..MountOptions::default() };
-        LogFs::mount(Arc::clone(pm), &options)
-    }
-
-    fn use_lane(&self, lane: usize) {
-        use_lane(lane);
-    }
-
-    fn unmount(&self, fs: LogFs<SimPm>) -> Result<()> {
-        fs.unmount()
-    }
-
-    fn abandon(&self, fs: LogFs<SimPm>) {
-        fs.abandon();
-    }
-
-    fn repair(&self, pm: &Arc<SimPm>) -> Result<()> {
-        check(&**pm, true).map(drop)
-    }
-
-    fn check(&self, pm: &Arc<SimPm>, crashed: bool) -> Result<Vec<String>> {
-        Ok(words_of(check(&**pm, false)?, crashed))
-    }
-
-    fn commit_points(&self) -> &'static [&'static str] {
-        &COMMIT_POINTS
-    }
-
-    fn commits_at(&self, moment: &Moment<'_>, hit: &mut dyn FnMut(usize)) {
-        let mut seen = [false; COMMIT_POINTS.len()];
-        for &(site, offset) in moment.stores {
-            if let Some(point) = SOURCES.spot(site).and_then(|spot| commit_of_store(spot, offset)) {
-                seen[point] = true;
-            }
-        }
-        let at = |site: Option<Site>| {
-            site.and_then(|site| SOURCES.spot(site)).map_or(("", ""), |spot| (spot.file, spot.function))
-        };
-        match at(moment.fence) {
-            ("commit.rs", "write_lines") => seen[3] = true,
-            ("file.rs", "commit_write") => seen[4] = true,
-            ("collect.rs", "replace_pages") if at(moment.last_fence).1 == "write_chain" => seen[9] = true,
-            ("collect.rs", "replace_pages") => seen[10] = true,
-            ("compact.rs", "put_into_inode") if at(moment.last_fence).1 == "put_into_inode" => seen[9] = true,
-            ("rename.rs", "rename_across") => seen[11] = true,
-            _ => {}
-        }
-        (0..seen.len()).filter(|&point| seen[point]).for_each(hit);
-    }
-
-    fn site_name(&self, site: Site) -> String {
-        SOURCES.name(site)
-    }
-
-    fn atomic_write(&self) -> bool {
-        true
-    }
-
-    fn mistakes(&self) -> Vec<Mistake> {
+    fn mistakes() -> Vec<Mistake> {
         let all = nacre_layout_log::Mistake::ALL.into_iter();
         all.map(|mistake| Mistake { number: mistake as u32, words: mistake.words() }).collect()
-    }
-
-    fn harmless(&self) -> &'static [Harmless] {
-        &HARMLESS
-    }
-
-    fn unpassed(&self, passed: &[Site]) -> Vec<String> {
-        SOURCES.all_but(passed)
-    }
-
-    fn passed_elsewhere(&self) -> &'static [(&'static str, &'static str)] {
-        &PASSED_ELSEWHERE
     }
 }

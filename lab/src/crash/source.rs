@@ -14,16 +14,19 @@ const TO_MEDIA: [&str; 5] = ["pm.fence(", "pm.flush(", "pm.flush_all(", "pm.copy
 
 /// Where a line of a layout's source is.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Spot {
-    pub(super) file: &'static str,
-    pub(super) function: &'static str,
-    pub(super) text: &'static str,
+pub struct Spot {
+    /// The file, below the directory of the sources.
+    pub file: &'static str,
+    /// The function.
+    pub function: &'static str,
+    /// The line.
+    pub text: &'static str,
     /// Stores here count as stores of the caller of the function, or this is a test.
     elsewhere: bool,
 }
 
 /// The files of a layout that store, flush or fence.
-pub(super) struct Sources {
+pub struct Sources {
     dir: &'static str,
     files: &'static [(&'static str, &'static str)],
     spots: OnceLock<HashMap<&'static str, Vec<Spot>>>,
@@ -31,7 +34,7 @@ pub(super) struct Sources {
 
 impl Sources {
     /// The files in a directory, each with its text.
-    pub(super) const fn new(dir: &'static str, files: &'static [(&'static str, &'static str)]) -> Sources {
+    pub const fn new(dir: &'static str, files: &'static [(&'static str, &'static str)]) -> Sources {
         Sources { dir, files, spots: OnceLock::new() }
     }
 

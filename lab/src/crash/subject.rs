@@ -3,10 +3,15 @@
 use std::sync::Arc;
 
 use nacre_engine::{BelowBuffer, Error, Extents, Kind, Result};
+use nacre_layout_parts::alloc::use_lane;
+use nacre_layout_parts::lifecycle::{Lifecycle, MkfsOptions, MountOptions};
+use nacre_layout_parts::report::{CheckReport, Repair};
 use nacre_media::SimPm;
 use nacre_media::sim::Site;
+use uuid::Uuid;
 
 use super::op::Op;
+use super::source::{Sources, Spot};
 use super::tree::Ctime;
 use super::workload::Workload;
 
@@ -151,4 +156,138 @@ pub trait Subject: Sync {
 
     /// Those of them that no workload has to pass: name and reason.
     fn passed_elsewhere(&self) -> &'static [(&'static str, &'static str)];
+}
+
+/// A layout on PM alone. By this one registration it goes through the behaviour suite, random sequences and system
+/// calls beside the model, threads in many schedules, and the explorer (`lab/tests/layouts`).
+pub trait Registered: Copy + Default + Send + Sync + 'static {
+    /// The mounted file system.
+    type Fs: Lifecycle<Pm = SimPm> + 'static;
+
+    /// The state of ctime after a crash.
+    const CTIME: Ctime;
+
+    /// The files of its source that store, flush or fence.
+    fn sources() -> &'static Sources;
+
+    /// The places of its protocols where something is committed, by name.
+    const COMMIT_POINTS: &'static [&'static str];
+
+    /// The commit point of a store, by its place in the source and its offset on PM.
+    fn commit_of_store(spot: Spot, offset: u64) -> Option<usize>;
+
+    /// The commit point between two fences, by their places in the source.
+    fn commit_of_fence(fence: Option<Spot>, last: Option<Spot>) -> Option<usize>;
+
+    /// Mistakes that it can make on purpose.
+    fn mistakes() -> Vec<Mistake>;
+
+    /// The flushes and fences that are there although no crash shows their absence.
+    const HARMLESS: &'static [Harmless];
+
+    /// Sites that no workload has to pass: name and reason.
+    const PASSED_ELSEWHERE: &'static [(&'static str, &'static str)];
+
+    /// Its name.
+    fn name(&self) -> &'static str {
+        Self::Fs::NAME
+    }
+
+    /// How mkfs makes its file systems. The UUID is always the same, so that an exploration can be repeated.
+    fn properties(&self) -> MkfsOptions {
+        let uuid = Uuid::from_u128(0x6e61_6372_6500_4000_8000_0000_0000_0001);
+        MkfsOptions { uuid: Some(uuid), ..MkfsOptions::default() }
+    }
+}
+
+impl<R: Registered> Subject for R {
+    type Fs = R::Fs;
+
+    fn name(&self) -> &'static str {
+        Registered::name(self)
+    }
+
+    fn ctime(&self) -> Ctime {
+        R::CTIME
+    }
+
+    fn atomic_write(&self) -> bool {
+        R::Fs::CAPABILITIES.atomic_write
+    }
+
+    fn mkfs(&self, pm: &Arc<SimPm>) -> Result<()> {
+        R::Fs::mkfs(pm, &self.properties()).map(drop)
+    }
+
+    fn is_formatted(&self, pm: &Arc<SimPm>) -> bool {
+        R::Fs::probe(pm).is_ok()
+    }
+
+    fn mount(&self, pm: &Arc<SimPm>, mounting: Mounting) -> Result<R::Fs> {
+        let Mounting { lanes, background } = mounting;
+        let options = MountOptions { lanes: Some(lanes), background, ..MountOptions::default() };
+        R::Fs::mount(Arc::clone(pm), &options)
+    }
+
+    fn use_lane(&self, lane: usize) {
+        use_lane(lane);
+    }
+
+    fn unmount(&self, fs: R::Fs) -> Result<()> {
+        fs.unmount()
+    }
+
+    fn abandon(&self, fs: R::Fs) {
+        fs.abandon();
+    }
+
+    fn repair(&self, pm: &Arc<SimPm>) -> Result<()> {
+        R::Fs::check(pm, Repair::All, None).map(drop)
+    }
+
+    fn check(&self, pm: &Arc<SimPm>, crashed: bool) -> Result<Vec<String>> {
+        Ok(words_of(R::Fs::check(pm, Repair::None, None)?, crashed))
+    }
+
+    fn commit_points(&self) -> &'static [&'static str] {
+        R::COMMIT_POINTS
+    }
+
+    fn commits_at(&self, moment: &Moment<'_>, hit: &mut dyn FnMut(usize)) {
+        let spot = |site: Site| R::sources().spot(site);
+        let mut seen = vec![false; R::COMMIT_POINTS.len()];
+        let stores = moment.stores.iter();
+        let of_stores = stores.filter_map(|&(site, offset)| R::commit_of_store(spot(site)?, offset));
+        let of_fence = R::commit_of_fence(moment.fence.and_then(spot), moment.last_fence.and_then(spot));
+        of_stores.chain(of_fence).for_each(|point| seen[point] = true);
+        (0..seen.len()).filter(|&point| seen[point]).for_each(hit);
+    }
+
+    fn site_name(&self, site: Site) -> String {
+        R::sources().name(site)
+    }
+
+    fn mistakes(&self) -> Vec<Mistake> {
+        R::mistakes()
+    }
+
+    fn harmless(&self) -> &'static [Harmless] {
+        R::HARMLESS
+    }
+
+    fn unpassed(&self, passed: &[Site]) -> Vec<String> {
+        R::sources().all_but(passed)
+    }
+
+    fn passed_elsewhere(&self) -> &'static [(&'static str, &'static str)] {
+        R::PASSED_ELSEWHERE
+    }
+}
+
+/// The problems of a report, in words.
+pub(super) fn words_of(report: CheckReport, crashed: bool) -> Vec<String> {
+    let problems = report.problems.into_iter().map(|problem| problem.what);
+    // A crash may tear the copy that was being written. It looks like damage, and a mount mends it.
+    let torn = |what: &String| crashed && what.ends_with("of the superblock is damaged");
+    problems.filter(|what| !torn(what)).collect()
 }

@@ -17,10 +17,10 @@ use nacre_tiers::{Label, TierSet};
 use uuid::Uuid;
 
 use super::disk::{Disk, DiskMistake};
-use super::log::{Log, words_of};
+use super::log::Log;
 use super::op::Op;
 use super::sequences::{operations, setup};
-use super::subject::{FULL, Harmless, Mistake, Moment, Mounting, Subject};
+use super::subject::{FULL, Harmless, Mistake, Moment, Mounting, Subject, words_of};
 use super::tree::Ctime;
 use super::workload::Workload;
 
