@@ -44,31 +44,43 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         for tier in self.takers(None) {
             loop {
                 let room = self.room_on(tier.number, promised).min(most - total);
-                let found = if room > 0 { self.layout.resolve_unwritten(node, room)? } else { Vec::new() };
-                let blocks = found.iter().map(|at| at.extent.len).sum::<u64>();
-                if blocks == 0 {
-                    break;
-                }
-                let taken = match self.take_on(tier.number, None, blocks, promised) {
+                match self.lower_unwritten_to(node, tier.number, room, promised) {
                     // Blocks that wait for readers are not free yet.
                     Err(error) if error.kind() == Kind::NoSpace => break,
-                    taken => Taken::new(self, taken?),
-                };
-                let copied = copies(&found, &mut taken.keep());
-                let modified = self.layout.getattr(node)?.mtime;
-                // Nothing was written, so there is nothing to flush.
-                let proof = Durable::nothing_before();
-                let published = self.layout.publish(&[CopiedFile { node, copied: &copied, modified }], proof);
-                let published = published.into_iter().next();
-                let published = published.unwrap_or_else(|| unreachable!("there is an answer for each file"));
-                let Moved { moved, .. } = self.settle(&copied, published)?;
-                total += moved;
-                if moved == 0 || total == most {
-                    break;
+                    lowered => match lowered?.moved {
+                        0 => break,
+                        moved => total += moved,
+                    },
                 }
             }
         }
         Ok(total)
+    }
+
+    /// Demotes all unwritten blocks that a file has on PM to a tier. [`NoSpace`](Kind::NoSpace) if the tier has too
+    /// little room for them; they all stay then.
+    pub(crate) fn demote_unwritten(&self, node: &L::Node, tier: u8) -> Result<Moved> {
+        if self.layout.kind(node) != FileKind::Regular || !self.has_unwritten(node) {
+            return Ok(Moved::default());
+        }
+        self.lower_unwritten_to(node, tier, u64::MAX, false)
+    }
+
+    /// Demotes at most `most` unwritten blocks to a tier, in one commit.
+    fn lower_unwritten_to(&self, node: &L::Node, tier: u8, most: u64, promised: bool) -> Result<Moved> {
+        let found = if most > 0 { self.layout.resolve_unwritten(node, most)? } else { Vec::new() };
+        let blocks = found.iter().map(|at| at.extent.len).sum::<u64>();
+        if blocks == 0 {
+            return Ok(Moved::default());
+        }
+        let taken = Taken::new(self, self.take_on(tier, None, blocks, promised)?);
+        let copied = copies(&found, &mut taken.keep());
+        let modified = self.layout.getattr(node)?.mtime;
+        // Nothing was written, so there is nothing to flush.
+        let proof = Durable::nothing_before();
+        let published = self.layout.publish(&[CopiedFile { node, copied: &copied, modified }], proof);
+        let published = published.into_iter().next();
+        self.settle(&copied, published.unwrap_or_else(|| unreachable!("there is an answer for each file")))
     }
 
     /// The same for a file that was chosen to move, if it may.

@@ -65,7 +65,8 @@ impl Course {
 
 impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     /// Demotes blocks of a file, of those in the range that are not there, to a tier: in groups, each with one write,
-    /// one flush and one commit. With `keep`, moved blocks stay in DRAM.
+    /// one flush and one commit. With `keep`, moved blocks stay in DRAM. A range that is the whole file includes the
+    /// blocks on PM that are allocated and not written; these are not copied.
     ///
     /// [`NoSpace`](Kind::NoSpace) when the tier is full; groups moved before stay moved. [`Busy`](Kind::Busy) while a
     /// program has the file mapped.
@@ -130,8 +131,32 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         course.total
     }
 
-    /// Moves the next batch of ranges of files; where `may_go_on` says no, a part of it, and the course goes on behind that.
+    /// Moves the next batch of ranges of files, and then the unwritten blocks of those that are whole files and were
+    /// reached to their end.
     fn move_batch(
+        &self,
+        ranges: &[(&L::Node, FileBlock, u64)],
+        tier: u8,
+        keep: bool,
+        which: &dyn Fn(&Place) -> bool,
+        course: &mut Course,
+        may_go_on: &mut dyn FnMut() -> bool,
+    ) {
+        let first = course.next;
+        self.move_written(ranges, tier, keep, which, course, may_go_on);
+        for (&(node, start, len), total) in ranges.iter().zip(&mut course.total).take(course.next).skip(first)
+        {
+            if total.is_ok() && (start, len) == (FileBlock(0), u64::MAX) {
+                let moved = self.demote_unwritten(node, tier);
+                course.moved += moved.as_ref().map_or(0, |moved| moved.moved);
+                add(total, moved);
+            }
+        }
+    }
+
+    /// Moves the written blocks of the next batch; where `may_go_on` says no, a part of it, and the course goes on
+    /// behind that.
+    fn move_written(
         &self,
         ranges: &[(&L::Node, FileBlock, u64)],
         tier: u8,

@@ -231,6 +231,9 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     fn grant_part(&self, keeper: &mut Keeper, wish: &Wish) -> Result<(u64, Option<u64>)> {
         let node = self.layout.node(wish.id)?;
         let Some(data) = self.next_data(&node, wish.from)? else {
+            if let Some(tier) = wish.to {
+                self.demote_unwritten(&node, tier)?;
+            }
             let attr = self.layout.getattr(&node)?;
             // It may move down again when it is cold.
             keeper.heats.found(wish.id, attr.size.div_ceil(BLOCK_SIZE), millis(attr.mtime));

@@ -6,14 +6,14 @@ use std::io::IoSlice;
 use std::sync::Arc;
 
 use nacre_engine::{
-    BLOCK_SIZE, Data, Durability, Extents, FallocateMode, FileKind, Kind, Names, NewInode, Result, TierTable,
-    Timestamp, WriteAt, XattrMode,
+    BLOCK_SIZE, Data, Durability, Extents, FallocateMode, FileBlock, FileKind, Kind, Names, NewInode, Result,
+    TierTable, Timestamp, WriteAt, XattrMode,
 };
 use nacre_layout_log::check::check;
 use nacre_layout_log::{LogFs, MkfsOptions, MountOptions, mkfs};
 use nacre_media::SimPm;
 use nacre_media::block::SimDisk;
-use nacre_mover::{MoverFs, MoverOptions, PIN};
+use nacre_mover::{MoverFs, MoverOptions, PIN, TIER};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use uuid::Uuid;
@@ -97,6 +97,54 @@ fn blocks_that_were_never_written_make_room() {
         drop(files);
         assert_sound(&memory, fs);
     }
+}
+
+/// A demoted file left its preallocated blocks on PM.
+#[test]
+fn a_demoted_file_takes_its_unwritten_blocks_along() {
+    const BLOCKS: u64 = 8 * MIB / BLOCK_SIZE;
+    let (memory, fs) = machine(64 * MIB, 64 * MIB, MIB);
+    let used = |fs: &Fs| fs.layout().tier_space(1).map(|space| space.blocks - space.free).expect("a tier");
+    let put = |name: &str, mode| {
+        let node = create(&fs, name).expect("a file");
+        fs.fallocate(&node, mode, 0, BLOCKS * BLOCK_SIZE, NOW).expect("space");
+        write(&fs, &node, 3 * MIB, &[9; 10_000]).expect("it has the space");
+        node
+    };
+    let modes = [FallocateMode::Allocate, FallocateMode::AllocateKeepSize];
+    let files: Vec<Node> = ["one", "two"].iter().zip(modes).map(|(name, mode)| put(name, mode)).collect();
+    let hinted = put("hinted", FallocateMode::Allocate);
+    let free = fs.layout().stat().available;
+    assert_eq!(used(&fs), 0);
+
+    // A range of a file is its written blocks only.
+    assert_eq!(fs.move_down(&files[0], 1, FileBlock(0), BLOCKS, false).expect("room").moved, 3);
+    assert_eq!(fs.move_down(&files[0], 1, FileBlock(0), u64::MAX, false).expect("room").moved, BLOCKS - 3);
+    assert_eq!(used(&fs), BLOCKS);
+    let done = fs.move_some_down(&files, FileBlock(0), 1, &mut || true);
+    assert_eq!((done.moved, done.next, done.failed.len()), (BLOCKS, 2, 0));
+    assert_eq!(used(&fs), 2 * BLOCKS);
+    fs.set_xattr(&hinted, TIER, b"1", XattrMode::Set, None, NOW).expect("a hint");
+    fs.keep(1_700_010_000_000, &|| true).expect("it moves");
+    assert_eq!((used(&fs), fs.status().told), (3 * BLOCKS, 0));
+    let freed = fs.layout().stat().available - free;
+    assert!((3 * BLOCKS - 16..=3 * BLOCKS).contains(&freed), "{freed} blocks of PM are free again");
+    for node in files.iter().chain([&hinted]) {
+        assert_eq!(fs.getattr(node).expect("attributes").allocated, BLOCKS * BLOCK_SIZE);
+        assert_eq!((byte_at(&fs, node, MIB), byte_at(&fs, node, 3 * MIB + 9999)), (0, 9));
+    }
+
+    // A file whose unwritten blocks find no room keeps them on PM, and says so.
+    let large = create(&fs, "large").expect("a file");
+    fs.fallocate(&large, FallocateMode::Allocate, 0, 48 * MIB, NOW).expect("space");
+    let error = fs.move_down(&large, 1, FileBlock(0), u64::MAX, false).expect_err("no room");
+    assert_eq!((error.kind(), used(&fs)), (Kind::NoSpace, 3 * BLOCKS));
+    fs.set_xattr(&large, TIER, b"1", XattrMode::Set, None, NOW).expect("a hint");
+    fs.keep(1_700_010_001_000, &|| true).expect("it goes on");
+    let refused = fs.status().refused.expect("there is no room");
+    assert!(refused.contains("no space"), "{refused}");
+    drop((files, hinted, large));
+    assert_sound(&memory, fs);
 }
 
 /// After a mount nobody knows of them.
