@@ -3,7 +3,7 @@
 //!
 //! A lock is on one inode. A loop device over a file, a partition, a device of the device mapper, and another node of
 //! a block device all lead to the same bytes past that lock. So a device that is to be overwritten is looked at
-//! together with all below it, and with the loop devices above any of these.
+//! together with all below it, with its own partitions, and with the loop devices above any of these.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -68,17 +68,18 @@ pub fn require_unused(path: &Path) -> Result<()> {
     let mounts = mounts();
     require_place_unused(&target, &name, true)?;
     let below = everything_below(&target);
-    let is_of = |place: &Place, all: &[Place]| all.iter().any(|one| one.identity == place.identity);
     for place in below.iter().filter(|place| place.identity != target.identity) {
         // The kernel claims the devices below for the one that is made of them.
         require_place_unused(place, &name, false)?;
     }
-    for over in loops_over(&below, &mounts).into_iter().filter(|over| !is_of(over, &below)) {
-        require_place_unused(&over, &name, true)?;
+    let above = everything_above(&below, &mounts);
+    for place in &above {
+        require_place_unused(place, &name, true)?;
     }
     // A node of its own has a lock of its own.
+    let is_reached = |source: Place| is_of(&source, &below) || is_of(&source, &above);
     for mount in mounts.iter().filter(|mount| mount.is_ours()) {
-        if Place::at(PathBuf::from(&mount.source)).is_some_and(|source| is_of(&source, &below)) {
+        if Place::at(PathBuf::from(&mount.source)).is_some_and(is_reached) {
             return Err(Error::new(Kind::Busy)
                 .operation("use")
                 .object(format!("{name}, mounted on {}", mount.mountpoint.display()))
@@ -129,9 +130,42 @@ fn everything_below(target: &Place) -> Vec<Place> {
     found
 }
 
+fn is_of(place: &Place, all: &[Place]) -> bool {
+    all.iter().any(|one| one.identity == place.identity)
+}
+
+/// The partitions of the first of these, the loop devices over any of these, and all above them in turn. Partitions of
+/// the others are left out, because their bytes are not those of the first.
+fn everything_above(below: &[Place], mounts: &[MountLine]) -> Vec<Place> {
+    let mut found: Vec<Place> = below.first().map(partitions_of).unwrap_or_default();
+    for _ in 0..MOST_LAYERS {
+        let reached: Vec<Place> = below.iter().chain(&found).cloned().collect();
+        let over = loops_over(&reached, mounts).into_iter().filter(|over| !is_of(over, &reached));
+        let next: Vec<Place> = over.flat_map(|over| [partitions_of(&over), vec![over]].concat()).collect();
+        if next.is_empty() {
+            break;
+        }
+        found.extend(next);
+    }
+    found
+}
+
+fn partitions_of(place: &Place) -> Vec<Place> {
+    let Identity::Block(number) = place.identity else { return Vec::new() };
+    let entries = fs::read_dir(sysfs_of_block(number)).into_iter().flatten().flatten();
+    entries
+        .filter(|entry| entry.path().join("partition").exists())
+        .filter_map(|entry| Place::at(Path::new("/dev").join(entry.file_name())))
+        .collect()
+}
+
+fn sysfs_of_block(number: u64) -> PathBuf {
+    PathBuf::from(format!("/sys/dev/block/{}:{}", libc::major(number), libc::minor(number)))
+}
+
 fn directly_below(place: &Place) -> Vec<PathBuf> {
     let Identity::Block(number) = place.identity else { return Vec::new() };
-    let sysfs = PathBuf::from(format!("/sys/dev/block/{}:{}", libc::major(number), libc::minor(number)));
+    let sysfs = sysfs_of_block(number);
     let mut below: Vec<PathBuf> = backing_file(&sysfs).into_iter().collect();
     for slave in fs::read_dir(sysfs.join("slaves")).into_iter().flatten().flatten() {
         below.push(Path::new("/dev").join(slave.file_name()));

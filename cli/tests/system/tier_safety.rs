@@ -6,7 +6,9 @@ use std::io::Read;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use crate::harness::{Ground, can_mount, left_out, memory, nacre, run, scratch, scrubbed, succeed, text};
+use crate::harness::{
+    Ground, can_mount, has_program, left_out, memory, nacre, program, run, scratch, scrubbed, succeed, text,
+};
 use crate::tier_commands::Loop;
 use crate::tiers::{LIMIT, MIB, assert_content, json, refused, said, tiers, write};
 
@@ -255,6 +257,80 @@ fn nothing_that_is_in_use_is_overwritten_whatever_its_name() {
         refused("mkfs -f", &[name], "in use");
     }
     umount(&ground);
+}
+
+/// A disk was overwritten while one of its partitions was mounted read-only: that mount has locked the partition only.
+#[test]
+fn a_disk_is_not_overwritten_while_a_partition_is_used_nor_the_reverse() {
+    const TEST: &str = "partitions of devices in use";
+    if !can_mount(TEST) || !has_program(TEST, "addpart") {
+        return;
+    }
+    let beside = memory();
+    let (image, dir) = (beside.path().join("image"), beside.path().join("mnt"));
+    fs::create_dir(&dir).unwrap();
+    File::create(&image).unwrap().set_len(160 << 20).unwrap();
+    let Some(device) = Loop::with(&["--partscan"], &image) else {
+        return left_out(TEST, "loop devices cannot be had");
+    };
+    let disk = device.path();
+    let part = |number: u64| PathBuf::from(format!("{}p{number}", disk.display()));
+    // A kernel that reads no partition table takes partitions one by one. The unit is 512 bytes.
+    for number in [1, 2] {
+        let words = [number, 2048 + (number - 1) * 131_072, 131_072].map(|word| word.to_string());
+        let output = run(program("addpart").arg(disk).args(words), LIMIT).unwrap();
+        if !output.status.success() || !part(number).exists() {
+            return left_out(TEST, "the kernel gives loop devices no partitions");
+        }
+    }
+    // As in /dev/disk/by-id.
+    let by_id = |name: &str, of: &Path| {
+        let link = beside.path().join(name);
+        symlink(of, &link).unwrap();
+        link
+    };
+    let (disk_id, first_id, second_id) =
+        (by_id("disk", disk), by_id("part1", &part(1)), by_id("part2", &part(2)));
+    let disks = [disk, &disk_id, &image];
+    let (first, second) = (part(1), part(2));
+    let mkfs = |path: &Path| succeed(nacre().args(["mkfs", "-f"]).arg(path), LIMIT);
+    let mount = |options: &str, path: &Path| {
+        let options = format!("log={},{options}", beside.path().join("log").display());
+        succeed(nacre().args(["mount", "-o", &options]).arg(path).arg(&dir), LIMIT);
+    };
+    let umount = || succeed(nacre().arg("umount").arg(&dir), LIMIT);
+
+    mkfs(&first);
+    for options in ["rw", "ro"] {
+        mount(options, &first_id);
+        for name in disks.into_iter().chain([first.as_path(), &first_id]) {
+            refused("mkfs -f", &[name], "in use");
+        }
+        mkfs(&second);
+        mkfs(&second_id);
+        umount();
+    }
+    mkfs(disk);
+    for options in ["rw", "ro"] {
+        mount(options, &disk_id);
+        for name in [&first, &first_id, &second, &second_id] {
+            refused("mkfs -f", &[name], "in use");
+        }
+        umount();
+    }
+
+    // The same of tiers.
+    let mut ground = Ground::nacre("32M", None);
+    json("tier add -f", &[&ground.dir(), &first_id]);
+    for name in disks.into_iter().chain([first.as_path(), &first_id]) {
+        refused("mkfs -f", &[name], "in use");
+        refused("tier add -f", &[&ground.dir(), name], "in use");
+        refused("tier replace -f", &[&ground.dir(), Path::new("1"), name], "");
+    }
+    json("tier replace -f", &[ground.dir().as_path(), Path::new("1"), &second_id]);
+    mkfs(&first);
+    ground.unmount();
+    ground.fsck();
 }
 
 /// All bytes of a file, as a number.
