@@ -9,7 +9,7 @@ use nacre_engine::size;
 use serde_json::json;
 
 use crate::failure::Failure;
-use crate::output;
+use crate::{mounted, output};
 
 /// Exit bits of fsck(8).
 const CORRECTED: u8 = 1;
@@ -49,6 +49,12 @@ pub(crate) struct FsckArgs {
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
+    /// Pass over a device that is mounted
+    #[arg(short = 'M')]
+    unmounted_only: bool,
+    /// Say more, as other checkers do; everything is said anyway
+    #[arg(short = 'v', hide = true)]
+    verbose: bool,
     /// Show no title, as fsck(8) asks
     #[arg(short = 'T', hide = true)]
     no_title: bool,
@@ -72,16 +78,17 @@ pub(crate) fn run(args: &FsckArgs) -> ExitCode {
 }
 
 fn check(args: &FsckArgs) -> Result<u8, (Failure, u8)> {
-    let printed = |result: Result<(), Failure>| result.map_err(|failure| (failure, OPERATIONAL_ERROR));
+    let operational = |failure: Failure| (failure, OPERATIONAL_ERROR);
+    let printed = |result: Result<(), Failure>| result.map_err(operational);
+    if args.unmounted_only
+        && let Some(mount) = mounted::of_device(&args.device).map_err(operational)?
+    {
+        printed(pass_over(args, &format!("mounted on {}, not checked", mount.mountpoint.display())))?;
+        return Ok(0);
+    }
     let is_more_than_usual = args.force || args.media || !args.tiers.is_empty();
     if args.preen && !is_more_than_usual && may_be_passed_over(&args.device) {
-        if args.json {
-            printed(output::json(
-                json!({ "device": args.device.display().to_string(), "passed_over": true }),
-            ))?;
-        } else {
-            printed(output::text_out(&format!("{}: unmounted in order\n", args.device.display())))?;
-        }
+        printed(pass_over(args, "unmounted in order"))?;
         return Ok(0);
     }
     let checked =
@@ -109,6 +116,15 @@ fn check(args: &FsckArgs) -> Result<u8, (Failure, u8)> {
         code |= UNCORRECTED;
     }
     Ok(code)
+}
+
+/// Reports a device that is not checked, and why.
+fn pass_over(args: &FsckArgs, why: &str) -> Result<(), Failure> {
+    let device = args.device.display();
+    if args.json {
+        return output::json(json!({ "device": device.to_string(), "passed_over": true }));
+    }
+    output::text_out(&format!("{device}: {why}\n"))
 }
 
 /// True after a clean unmount without an error, if both superblocks can be read.

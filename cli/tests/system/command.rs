@@ -21,6 +21,13 @@ fn code(output: &Output) -> i32 {
     output.status.code().unwrap_or_else(|| panic!("{}", output.status))
 }
 
+/// The words of a command that must end with this code.
+fn text_of(output: &Output, expected: i32) -> String {
+    let text = harness::text(output);
+    assert_eq!(code(output), expected, "{text}");
+    text
+}
+
 fn json(output: &Output) -> Value {
     assert_eq!(code(output), 0, "{}", harness::text(output));
     let value: Value = serde_json::from_slice(&output.stdout).expect("JSON on standard output");
@@ -249,15 +256,31 @@ fn the_names_that_mkfs_and_fsck_call() {
     let named = |name: &str| {
         let link = dir.path().join(name);
         symlink(env!("CARGO_BIN_EXE_nacre"), &link).expect("a link");
-        Command::new(link)
+        link
     };
-    harness::succeed(named("mkfs.nacre").args(["--size", "16M"]).arg(&path), LIMIT);
-    // As fsck(8) calls it at boot.
-    let text = harness::succeed(named("fsck.nacre").args(["-a", "-T", "-C0"]).arg(&path), LIMIT);
-    assert!(text.contains("pm.img"), "{text}");
+    harness::succeed(Command::new(named("mkfs.nacre")).args(["--size", "16M"]).arg(&path), LIMIT);
+    // As fsck(8) calls it at boot, and with each option that it hands on or that other checkers have.
+    let fsck = named("fsck.nacre");
+    for options in ["-a -T -C0", "-a", "-p", "-y", "-n", "-M", "-C0", "-f", "-v", "-M -p -f"] {
+        let text = harness::succeed(Command::new(&fsck).args(options.split(' ')).arg(&path), LIMIT);
+        assert!(text.contains("pm.img"), "{options}: {text}");
+    }
     let report = json(&call(&["fsck", "-n", "--json"], &path));
     assert_eq!(report["report"]["directories"], 1);
     assert_eq!(report["report"]["problems"], Value::Array(Vec::new()));
+}
+
+/// `fsck -M` at boot failed for a device that was mounted already.
+#[test]
+fn a_mounted_device_is_passed_over_by_a_check_that_says_so() {
+    if !harness::can_mount("fsck of a mounted device") {
+        return;
+    }
+    let ground = Ground::nacre("16M", None);
+    let text = text_of(&call(&["fsck", "-M", "-y"], ground.image()), 0);
+    assert!(text.contains(&format!("mounted on {}, not checked", ground.dir().display())), "{text}");
+    assert_eq!(json(&call(&["fsck", "-M", "--json"], ground.image()))["passed_over"], true);
+    assert!(text_of(&call(&["fsck", "-y"], ground.image()), 8).contains("in use"));
 }
 
 #[test]
@@ -319,18 +342,9 @@ fn a_mount_tells_about_itself_and_its_files() {
 /// on the machine.
 #[test]
 fn mount_by_type_and_by_fstab() {
-    const TEST: &str = "mount -t nacre";
-    if !harness::can_mount(TEST) || !harness::has_program(TEST, "unshare") {
-        return;
-    }
-    let dir = harness::memory();
-    let image = dir.path().join("pm.img");
-    harness::succeed(nacre().args(["mkfs", "--size", "64M"]).arg(&image), LIMIT);
-    let script = r#"
-        set -e
-        mkdir "$DIR/upper" "$DIR/work" "$DIR/mnt"
-        mount -t overlay overlay -o "lowerdir=/sbin,upperdir=$DIR/upper,workdir=$DIR/work" /sbin || exit 77
-        for name in mkfs fsck mount mount.fuse umount umount.fuse; do ln -sf "$NACRE" "/sbin/$name.nacre"; done
+    with_helpers(
+        "mount -t nacre",
+        r#"
         for type in nacre fuse.nacre; do
             mount -t $type -o noatime "$IMAGE" "$DIR/mnt"
             echo kept >"$DIR/mnt/$type"
@@ -350,16 +364,35 @@ fn mount_by_type_and_by_fstab() {
 kept"
         umount "$DIR/mnt"
         fsck -t nacre -n "$IMAGE"
+        fsck -t nacre -v -f "$IMAGE"
+    "#,
+    );
+}
+
+/// Runs a script with an image `$IMAGE` and a directory `$DIR`, where mount(8) and fsck(8) find the helpers. Gives its
+/// standard output; `None` where that cannot be had, which is said.
+fn with_helpers(test: &str, script: &str) -> Option<String> {
+    if !harness::can_mount(test) || !harness::has_program(test, "unshare") {
+        return None;
+    }
+    let dir = harness::memory();
+    let image = dir.path().join("pm.img");
+    harness::succeed(nacre().args(["mkfs", "--size", "64M"]).arg(&image), LIMIT);
+    let install = r#"
+        set -e
+        mkdir "$DIR/upper" "$DIR/work" "$DIR/mnt"
+        mount -t overlay overlay -o "lowerdir=/sbin,upperdir=$DIR/upper,workdir=$DIR/work" /sbin || exit 77
+        for name in mkfs fsck mount mount.fuse umount umount.fuse; do ln -sf "$NACRE" "/sbin/$name.nacre"; done
     "#;
     let mut command = Command::new("unshare");
-    command.args(["-m", "--propagation", "private", "sh", "-c", script]);
+    command.args(["-m", "--propagation", "private", "sh", "-c", &format!("{install}{script}")]);
     command.env("DIR", dir.path()).env("IMAGE", &image).env("NACRE", env!("CARGO_BIN_EXE_nacre"));
     let output = harness::run(&mut command, LIMIT).expect("the script ends");
     if code(&output) == 77 {
-        harness::left_out(TEST, "there is no overlayfs to install the names in for a moment");
-        return;
+        harness::left_out(test, "there is no overlayfs to install the names in for a moment");
+        return None;
     }
-    assert_eq!(code(&output), 0, "{}", harness::text(&output));
+    Some(text_of(&output, 0))
 }
 
 /// Where a file is could not be said of what the kernel had accepted and not written.
