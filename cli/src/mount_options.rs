@@ -637,7 +637,7 @@ mod tests {
 
     #[test]
     fn what_fstab_says_to_others_changes_nothing() {
-        let options = "defaults,rw,auto,noauto,user,users,nouser,owner,group,_netdev,x-systemd.automount,X-mount.mkdir,\
+        let options = "defaults,rw,auto,noauto,user,users,nouser,owner,group,_netdev,x-systemd.automount,X-home,\
                        comment=home,user=joe,relatime,exec,async,default_permissions,,diratime";
         let settings = MountSettings { plain_named: Vec::new(), ..take(options).unwrap() };
         assert_eq!(settings, MountSettings::default());
@@ -669,7 +669,7 @@ mod tests {
 
     #[test]
     fn what_other_file_systems_have_is_said_to_change_nothing() {
-        let options = "strictatime,lazytime,mand,iversion,discard,discard=async,dax,dax=always,noacl,nouser_xattr,\
+        let options = "strictatime,norelatime,X-mount.mkdir,X-mount.mode=0755,lazytime,mand,iversion,discard,discard=async,dax,dax=always,noacl,nouser_xattr,\
                        barrier=1,nobarrier,errors=remount-ro,commit=5,data=ordered,context=system_u";
         let settings = take(options).unwrap();
         assert_eq!(settings.to_string(), "rw");

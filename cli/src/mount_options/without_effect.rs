@@ -2,9 +2,10 @@
 //! does no harm. A line of fstab with such an option works, and the user gets a notice.
 
 /// Options, each with the reason that it changes nothing.
-const REASONS: [(&str, &str); 10] = [
+const REASONS: [(&str, &str); 11] = [
     ("nodiratime", "times of access of directories follow relatime, and noatime turns all of them off"),
-    ("strictatime", "times of access are noted as with relatime"),
+    ("strictatime", RELATIME),
+    ("norelatime", RELATIME),
     ("lazytime", "times are written with what changed them"),
     ("mand", "locks are advisory"),
     ("iversion", "files have no version"),
@@ -29,6 +30,10 @@ const REASONS_WITH_VALUE: [(&str, &str); 10] = [
     ("rootcontext", LABELS),
 ];
 
+/// The prefix of options that mount(8) follows itself, and does not hand to a helper.
+const OF_MOUNT: &str = "X-mount.";
+
+const RELATIME: &str = "times of access are noted as with relatime";
 const BARRIERS: &str = "writes are always ordered";
 const DISCARD: &str = "disks are told what is free by fstrim(8) and nacre tier trim";
 const DAX: &str = "the server has the device mapped, the kernel has pages of files";
@@ -44,7 +49,8 @@ pub(super) fn reason(option: &str) -> Option<String> {
         Some((name, _)) => (&REASONS_WITH_VALUE[..], name),
         None => (&REASONS[..], option),
     };
-    let (_, reason) = reasons.iter().find(|(known, _)| *known == name)?;
+    let known = reasons.iter().find(|(known, _)| *known == name).map(|(_, reason)| *reason);
+    let reason = known.or_else(|| name.starts_with(OF_MOUNT).then_some("only mount(8) does this"))?;
     Some(format!("the option {option:?} has no effect: {reason}"))
 }
 

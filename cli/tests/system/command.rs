@@ -395,6 +395,48 @@ fn with_helpers(test: &str, script: &str) -> Option<String> {
     Some(text_of(&output, 0))
 }
 
+/// A line of fstab for another file system works, and says what of it changes nothing.
+#[test]
+fn options_of_fstab_are_taken_or_said_to_change_nothing() {
+    /// Options; whether mount(8) and `nacre mount` say that they have no effect; and flags of the mount with them.
+    const OPTIONS: [(&str, bool, bool, &str); 13] = [
+        ("strictatime", true, true, "rw,relatime"),
+        ("norelatime", false, true, "rw,relatime"),
+        ("lazytime", true, true, "rw,relatime"),
+        ("noatime", false, false, "rw,noatime"),
+        ("nosymfollow", false, false, "rw,relatime,nosymfollow"),
+        ("discard", true, true, "rw,relatime"),
+        ("acl", false, false, "rw,relatime"),
+        ("user_xattr", false, false, "rw,relatime"),
+        ("X-mount.mkdir", false, true, "rw,relatime"),
+        ("X-mount.mode=0750", false, true, "rw,relatime"),
+        ("x-systemd.automount", false, false, "rw,relatime"),
+        ("_netdev", false, false, "rw,relatime"),
+        ("ro,nodev", false, false, "ro,nodev,relatime"),
+    ];
+    let calls: Vec<String> = OPTIONS
+        .iter()
+        .flat_map(|(option, ..)| {
+            [("mount(8)", "mount -t nacre"), ("nacre", "$NACRE mount")].map(|(by, call)| {
+                format!(
+                    r#"{call} -o {option} "$IMAGE" "$DIR/mnt" >"$DIR/said" 2>&1
+                    flags=$(findmnt -n -o VFS-OPTIONS "$DIR/mnt")
+                    echo "{by} {option} $flags $(grep -c 'no effect' "$DIR/said")"
+                    umount "$DIR/mnt"
+                    "#
+                )
+            })
+        })
+        .collect();
+    let Some(said) = with_helpers("options of fstab", &calls.concat()) else { return };
+    let expected = OPTIONS.iter().flat_map(|(option, by_mount, by_nacre, flags)| {
+        [("mount(8)", by_mount), ("nacre", by_nacre)]
+            .map(|(by, is_said)| format!("{by} {option} {flags} {}", u8::from(*is_said)))
+    });
+    let said: Vec<&str> = said.lines().collect();
+    assert_eq!(said, expected.collect::<Vec<_>>());
+}
+
 /// Where a file is could not be said of what the kernel had accepted and not written.
 #[test]
 fn stat_knows_of_what_waits_in_the_kernel() {
