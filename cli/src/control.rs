@@ -372,6 +372,10 @@ impl nacre_fuse::Control for Control {
             None => has_told.then_some(Ok(bytes)),
         }
     }
+
+    fn label(&self) -> Result<String> {
+        self.file_system.info().map(|info| info.volume.label)
+    }
 }
 
 /// The effect of an order on the tiers of a mount, in words; `None` for an order without an entry in the log.

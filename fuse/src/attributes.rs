@@ -19,8 +19,14 @@ const SET_EXTENDED_FLAGS: u32 = 0x401c_5820;
 /// `FS_IOC_GETVERSION`.
 const GET_VERSION: u32 = 0x8008_7601;
 
+/// `FS_IOC_GETFSLABEL`.
+const GET_LABEL: u32 = 0x8100_9431;
+
 /// `FITRIM`.
 const TRIM: u32 = 0xc018_5879;
+
+/// Bytes of a label for the kernel, with the NUL behind it.
+const LABEL_SIZE: usize = 256;
 
 /// Bytes of the kernel's `struct fsxattr`, which begins with the flags.
 const EXTENDED_FLAGS_SIZE: usize = 28;
@@ -175,6 +181,14 @@ impl<L: Layout> Server<L> {
                     return Err(Errno::EOPNOTSUPP);
                 }
                 self.set_flags(request, &node, inside(flags_in()?, |flag| flag.2)?)
+            }
+            GET_LABEL => {
+                let control = self.control.as_ref().ok_or(Errno::ENOTTY)?;
+                let mut reply = control.label().map_err(|error| self.refuse(&error))?.into_bytes();
+                // The last byte stays for the NUL.
+                reply.resize(reply.len().min(LABEL_SIZE - 1), 0);
+                reply.resize(LABEL_SIZE, 0);
+                Ok(reply)
             }
             TRIM => self.trim(request, argument),
             _ => Err(Errno::ENOTTY),

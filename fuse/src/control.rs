@@ -17,4 +17,7 @@ pub trait Control: Send + Sync {
     /// number. For root or the user that mounted. It is not split into parts and may take long. `None` if no device
     /// supports it.
     fn trim(&self, least: u64) -> Option<Result<u64>>;
+
+    /// The label of the file system, empty if it has none.
+    fn label(&self) -> Result<String>;
 }

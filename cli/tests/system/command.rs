@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::Write as _;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, symlink};
 use std::path::Path;
 use std::process::{Command, Output};
@@ -281,6 +282,33 @@ fn a_mounted_device_is_passed_over_by_a_check_that_says_so() {
     assert!(text.contains(&format!("mounted on {}, not checked", ground.dir().display())), "{text}");
     assert_eq!(json(&call(&["fsck", "-M", "--json"], ground.image()))["passed_over"], true);
     assert!(text_of(&call(&["fsck", "-y"], ground.image()), 8).contains("in use"));
+}
+
+/// The label of a mounted file system could not be asked for, as findmnt(8) and others do.
+#[test]
+fn the_kernel_gives_the_label_of_a_mount() {
+    /// `FS_IOC_GETFSLABEL`.
+    const GET_LABEL: libc::c_ulong = 0x8100_9431;
+    if !harness::can_mount("the label of a mount") {
+        return;
+    }
+    for label in ["", "a label"] {
+        let (beside, dir) = (harness::memory(), harness::scratch());
+        let image = beside.path().join("pm.img");
+        harness::succeed(nacre().args(["mkfs", "--size", "16M", "--label", label]).arg(&image), LIMIT);
+        let log = format!("log={}", beside.path().join("log").display());
+        harness::succeed(nacre().args(["mount", "-o", &log]).args([&image, dir.path()]), LIMIT);
+        fs::write(dir.path().join("file"), "").unwrap();
+        for path in [dir.path().to_owned(), dir.path().join("file")] {
+            let file = File::open(&path).unwrap();
+            let mut said = [7; 256];
+            // SAFETY: the request fills at most 256 bytes.
+            let done = unsafe { libc::ioctl(file.as_raw_fd(), GET_LABEL, said.as_mut_ptr()) };
+            assert_eq!(done, 0, "{}: {}", path.display(), std::io::Error::last_os_error());
+            assert_eq!(&said[..=label.len()], format!("{label}\0").as_bytes());
+        }
+        harness::succeed(nacre().arg("umount").arg(dir.path()), LIMIT);
+    }
 }
 
 #[test]

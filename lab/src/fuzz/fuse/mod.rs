@@ -49,6 +49,10 @@ impl Control for Answers {
     fn trim(&self, least: u64) -> Option<nacre_engine::Result<u64>> {
         (least > 0).then_some(Ok(least))
     }
+
+    fn label(&self) -> nacre_engine::Result<String> {
+        Ok("fuzz".to_owned())
+    }
 }
 
 /// Serves an image, sends the requests in the bytes, and ends.
