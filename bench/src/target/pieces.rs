@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 use std::fs;
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -72,11 +72,17 @@ impl Drop for Pieces {
 pub(super) fn run(command: &mut Command) -> Result<String, Error> {
     let name = command.get_program().to_string_lossy().into_owned();
     // Ctrl-C on the terminal is for us alone: half-made parts could not be taken down.
-    let output =
-        command.stdin(Stdio::null()).process_group(0).output().map_err(|error| match error.kind() {
+    command.stdin(Stdio::null()).process_group(0);
+    let output = loop {
+        let output = command.output().map_err(|error| match error.kind() {
             std::io::ErrorKind::NotFound => format!("{name} is not installed"),
             _ => format!("{name}: {error}"),
         })?;
+        // Before a child has a group of its own, Ctrl-C ends it, too: its program has not begun.
+        if output.status.signal() != Some(libc::SIGINT) {
+            break output;
+        }
+    };
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
         return Err(format!("{name}: {}: {}", output.status, said.trim()).into());
@@ -308,6 +314,18 @@ mod tests {
     use std::process::Command;
 
     use super::{Blank, run};
+
+    /// Ctrl-C between fork and the group of a child failed the run, and left what the child was to take down.
+    #[test]
+    fn a_program_that_ctrl_c_ended_before_it_began_is_started_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let script = "[ -e begun ] && exec echo done; : >begun; kill -INT $$";
+        // A shell cannot undo that its caller ignores the signal.
+        let mut command = Command::new("env");
+        let said =
+            run(command.args(["--default-signal=INT", "sh", "-c", script]).current_dir(dir.path())).unwrap();
+        assert_eq!(said, "done");
+    }
 
     #[test]
     fn what_was_blank_is_blank_again() {
