@@ -211,6 +211,9 @@ impl Snapshot {
         if let Some(doing) = doing {
             doing.name = names.get(doing.inode);
         }
+        if let Some(failure) = self.mover.as_mut().and_then(|mover| mover.failure.as_mut()) {
+            *failure = names.put_into(failure);
+        }
     }
 }
 
@@ -255,9 +258,11 @@ fn dram(mover: Option<&Mover>, buffer: Option<&Buffer>) -> Option<Place> {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use std::os::unix::fs::MetadataExt;
+
     use serde_json::{Value, json};
 
-    use super::Snapshot;
+    use super::{Names, Snapshot};
 
     /// The answers of a mount with a buffer and two tiers.
     pub(crate) fn answer() -> (Value, Value) {
@@ -303,6 +308,17 @@ pub(crate) mod tests {
         assert_eq!((first.used, first.reads, first.written), (25 << 20, Some(4), Some(8192)));
         assert_eq!(third.state, "missing: it was taken offline");
         assert_eq!((now.pid, now.temperature.as_ref().unwrap().hottest.len()), (77, 2));
+    }
+
+    #[test]
+    fn a_failure_of_the_mover_names_its_file() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("file"), "").unwrap();
+        let inode = std::fs::metadata(dir.path().join("file")).unwrap().ino();
+        let mut now = snapshot();
+        now.mover.as_mut().unwrap().failure = Some(format!("inode {inode}: tier 1: in use"));
+        now.name_files(&mut Names::of(dir.path()));
+        assert_eq!(now.mover.unwrap().failure.as_deref(), Some("file: tier 1: in use"));
     }
 
     #[test]
