@@ -8,7 +8,9 @@ use nacre_media::Pm;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::alloc::{Allocator, Purpose, Run};
-use crate::format::{CHECKPOINT_MAGIC, CheckpointChunk, CheckpointHeader, CheckpointRun, place};
+use crate::format::{
+    CHECKPOINT_MAGIC, CheckpointChunk, CheckpointHeader, CheckpointRun, checksum_of, place, seal,
+};
 use crate::fs::Shared;
 use crate::table::InodeTable;
 use crate::tiers::{Reach, Tiers};
@@ -51,8 +53,7 @@ pub(crate) fn write<P: Pm>(fs: &Shared<P>, epoch: u64) -> Result<Option<Block>> 
         let mut bytes = [0u8; BLOCK_SIZE as usize];
         bytes[..HEADER].copy_from_slice(header.as_bytes());
         bytes[HEADER..HEADER + records.len()].copy_from_slice(records);
-        let checksum = crc32c::crc32c_append(fs.seed, &bytes[4..]);
-        bytes[..4].copy_from_slice(&checksum.to_le_bytes());
+        seal(&mut bytes, fs.seed);
         let copied = fs.pm.copy(blocks[index].offset(), &bytes)?;
         fs.pm.fence(copied);
     }
@@ -86,7 +87,7 @@ pub(crate) fn read(
         pm.read(block.offset(), &mut bytes)?;
         let (header, records) =
             CheckpointHeader::read_from_prefix(&bytes[..]).map_err(|_| damaged("header"))?;
-        let checksum = crc32c::crc32c_append(seed, &bytes[4..]);
+        let checksum = checksum_of(&bytes, seed);
         let (runs, chunks) = (header.runs as usize, header.chunks as usize);
         let fits = runs <= RUNS_PER_BLOCK && chunks <= CHUNKS_PER_BLOCK && (runs == 0 || chunks == 0);
         if header.checksum != checksum || header.magic != CHECKPOINT_MAGIC || header.epoch != epoch || !fits {

@@ -24,8 +24,8 @@ use crate::blockmap::{BlockMap, Piece};
 use crate::commit::{INLINE, Log, NO_PAGE, NOT_LISTED, Owner, Page, dentry_name, is_negative, write_page};
 use crate::compact::{Loose, gather_loose};
 use crate::format::{
-    EntryHeader, INLINE_LINES, LINE, PAGE_LINES, TransactionEntry, WriteEntry, entry_checksum, flag, kind,
-    place, seal_word,
+    EntryHeader, INLINE_LINES, LINE, PAGE_LINES, TransactionEntry, WriteEntry, flag, kind, place, seal,
+    seal_word,
 };
 use crate::fs::Shared;
 use crate::inode::{Body, Inode};
@@ -685,8 +685,7 @@ pub(crate) fn reseal(bytes: &mut [u8], seed: u32) {
     if let Ok((header, _)) = EntryHeader::mut_from_prefix(bytes) {
         header.flags &= !flag::MORE;
     }
-    let checksum = entry_checksum(bytes, seed);
-    bytes[..4].copy_from_slice(&checksum.to_le_bytes());
+    seal(bytes, seed);
 }
 
 fn allocate_pages<P: Pm>(fs: &Shared<P>, count: usize, purpose: Purpose) -> Result<Vec<Block>> {

@@ -27,7 +27,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 use crate::alloc::{Purpose, Run};
 use crate::format::{
     DENTRY_NAME_OFFSET, DentryEntry, EntryHeader, INLINE_LINES, INODE_HEAD_OFFSET, LINE, PAGE_LINES,
-    PAGE_MAGIC, PAGE_NEXT_OFFSET, RawPageHeader, entry_checksum, flag, kind, lines_for, seal_word,
+    PAGE_MAGIC, PAGE_NEXT_OFFSET, RawPageHeader, RemoveEntry, TransactionEntry, flag, kind, lines_for, seal,
+    seal_word,
 };
 use crate::fs::Shared;
 use crate::inode::Inode;
@@ -182,7 +183,9 @@ impl Batch {
             flat[at..at + part.len()].copy_from_slice(part);
             at += part.len();
         }
-        flat[6] = count as u8; // EntryHeader::lines
+        if let Ok((header, _)) = EntryHeader::mut_from_prefix(flat) {
+            header.lines = count as u8;
+        }
         self.entries.push((first as u32, count as u32));
     }
 
@@ -207,7 +210,9 @@ impl Batch {
 
     /// Numbers the transaction: the batch begins with its entry.
     pub(crate) fn set_transaction(&mut self, number: u64) {
-        self.lines[0][16..24].copy_from_slice(&number.to_le_bytes()); // TransactionEntry::transaction
+        if let Ok((entry, _)) = TransactionEntry::mut_from_prefix(&mut self.lines[0]) {
+            entry.transaction = number;
+        }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -252,8 +257,7 @@ impl Batch {
                     header.flags |= flag::MORE;
                 }
             }
-            let checksum = entry_checksum(bytes, seed);
-            bytes[..4].copy_from_slice(&checksum.to_le_bytes());
+            seal(bytes, seed);
         }
     }
 
@@ -426,7 +430,7 @@ impl Log {
         if owner >= INLINE {
             let first = (owner - INLINE) as usize;
             let victim = match header.kind {
-                kind::REMOVE => u64::from_le_bytes(entry[16..24].try_into().unwrap_or_default()),
+                kind::REMOVE => RemoveEntry::read_from_prefix(entry).map_or(0, |(entry, _)| entry.cookie),
                 _ => 0,
             };
             self.inline[first] = InlineLine {

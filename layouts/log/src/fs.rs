@@ -11,7 +11,7 @@ use zerocopy::IntoBytes;
 use crate::alloc::{Allocator, Purpose, Run, Runs};
 use crate::blockmap::Piece;
 use crate::evict::Evicted;
-use crate::format::{INODE_CACHED_OFFSET, MAX_FILE_SIZE, RawInode, inode_seed, place};
+use crate::format::{INODE_CACHED_OFFSET, MAX_FILE_SIZE, RawCached, inode_seed, place};
 use crate::inode::{Body, FREE_AT_ONCE, Graveyard, Inode, Node};
 use crate::load::{LoadContext, load_inode};
 use crate::scan::{Ending, LogSource, read_inode};
@@ -356,11 +356,7 @@ pub(crate) fn write_cached_fields(
     links: u32,
     parent: u64,
 ) -> Result<Flushed> {
-    let checksum = RawInode::compute_cached_checksum(links, parent, seed);
-    let mut bytes = [0u8; 16];
-    bytes[..4].copy_from_slice(links.as_bytes());
-    bytes[4..8].copy_from_slice(checksum.as_bytes());
-    bytes[8..].copy_from_slice(parent.as_bytes());
-    let stored = pm.store(address + INODE_CACHED_OFFSET, &bytes)?;
+    let cached = RawCached::sealed(links, parent, seed);
+    let stored = pm.store(address + INODE_CACHED_OFFSET, cached.as_bytes())?;
     Ok(pm.flush(stored))
 }

@@ -21,9 +21,9 @@ use crate::alloc::{Purpose, Run};
 use crate::commit::{Batch, Log, Placed, commit, seal_inline};
 use crate::directory::{Dentry, Directory, DirectoryChange, NameHash, Slot, position};
 use crate::format::{
-    DENTRY_NAME_OFFSET, DentryEntry, INLINE_LINES, INODE_MAGIC, INODE_VERSION, LINE, MAX_XATTR_SIZE,
-    RawInode, RemoveEntry, SYMLINK_INLINE_MAX, SYMLINK_TARGET_OFFSET, SymlinkEntry, WriteEntry, inode_seed,
-    kind,
+    DENTRY_NAME_OFFSET, DentryEntry, INLINE_LINES, INODE_GENERATION_OFFSET, INODE_MAGIC, INODE_VERSION, LINE,
+    MAX_XATTR_SIZE, RawInode, RemoveEntry, SYMLINK_INLINE_MAX, SYMLINK_TARGET_OFFSET, SymlinkEntry,
+    WriteEntry, inode_seed, kind,
 };
 use crate::fs::Shared;
 use crate::inode::{Inode, Node};
@@ -200,9 +200,9 @@ impl<P: Pm> Shared<P> {
         let old_generation = match free.generation {
             Some(generation) => generation,
             None => {
-                let mut old = [0u8; 16];
-                self.pm.read(address, &mut old)?;
-                u32::from_le_bytes([old[8], old[9], old[10], old[11]])
+                let mut old = 0u32;
+                self.pm.read(address + INODE_GENERATION_OFFSET, old.as_mut_bytes())?;
+                old
             }
         };
         let growth = if Mistake::GenerationKept.is_made(&*self.pm) { 0 } else { 1 };

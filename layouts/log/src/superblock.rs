@@ -1,15 +1,19 @@
 //! The superblock of this layout; the part that all layouts share is in `nacre-layout-parts`.
 
+use std::mem::offset_of;
+
 use nacre_engine::{Result, Tier};
 pub(crate) use nacre_layout_parts::superblock::{Found, Superblock, put_text};
 use nacre_layout_parts::superblock::{LayoutFormat, has_mark};
 use nacre_media::Pm;
+use zerocopy::IntoBytes;
 
 pub use nacre_layout_parts::superblock::Summary;
 
 use crate::format::{
     BLOCK_INODES, CHECKPOINT_MAGIC, FORMAT_VERSION, INODE_MAGIC, INODE_SIZE, INODE_VERSION,
-    KNOWN_INCOMPATIBLE, KNOWN_READ_ONLY_COMPATIBLE, MAGIC, PAGE_MAGIC, RawSuperblock,
+    KNOWN_INCOMPATIBLE, KNOWN_READ_ONLY_COMPATIBLE, MAGIC, PAGE_MAGIC, RawInode, RawPageHeader,
+    RawSuperblock,
 };
 use crate::tiers::listed;
 
@@ -51,11 +55,12 @@ pub fn check_writable(pm: &impl Pm) -> Result<()> {
 pub fn leaves_trace(block: &[u8]) -> bool {
     let is_inode = |slot: u64| {
         let at = (slot * INODE_SIZE) as usize;
-        has_mark(block, at + 4, &INODE_MAGIC.to_le_bytes()) && has_mark(block, at + 6, &[INODE_VERSION])
+        has_mark(block, at + offset_of!(RawInode, magic), INODE_MAGIC.as_bytes())
+            && has_mark(block, at + offset_of!(RawInode, version), &[INODE_VERSION])
     };
     let magics = [PAGE_MAGIC, CHECKPOINT_MAGIC];
     block.starts_with(&MAGIC)
-        || magics.iter().any(|magic| has_mark(block, 4, &magic.to_le_bytes()))
+        || magics.iter().any(|magic| has_mark(block, offset_of!(RawPageHeader, magic), magic.as_bytes()))
         // Number 0 names none, so that the first block begins with the second.
         || is_inode(1) && (0..BLOCK_INODES).all(|slot| is_inode(slot) || is_zero_slot(block, slot))
 }

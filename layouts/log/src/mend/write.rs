@@ -3,7 +3,7 @@
 use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, Kind, Result};
 use nacre_layout_parts::renew::{copy_of_what_is_left, is_lost, renew, store_word};
 use nacre_media::{Flushed, Pm};
-use zerocopy::{FromZeros, IntoBytes};
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use super::survey::{ChunkBlocks, Survey};
 use super::take::Claim;
@@ -15,8 +15,8 @@ use crate::collect::reseal;
 use crate::file::join;
 use crate::format::{
     CHUNK_BLOCKS, CHUNK_INODES, CHUNK_SCATTERED, DENTRY_NAME_OFFSET, DentryEntry, EntryHeader, HoleEntry,
-    INODE_HEAD_OFFSET, LINE, PAGE_LINES, PAGE_MAGIC, ROOT_INODE, RawInode, RawPageHeader, WriteEntry,
-    entry_checksum, kind, lines_for, seal_word,
+    INODE_HEAD_OFFSET, LINE, PAGE_LINES, PAGE_MAGIC, ROOT_INODE, RawInode, RawPageHeader, WriteEntry, kind,
+    lines_for, seal_word,
 };
 use crate::scan::{LogSource, MAX_SEQUENCE};
 use crate::space::attr_entry;
@@ -179,7 +179,7 @@ impl<'w, P: Pm> Writer<'w, P> {
             let (page, first) = (pages.last_mut(), first_sequences.last_mut());
             if let (Some(page), Some(first)) = (page, first) {
                 page.extend_from_slice(entry);
-                let sequence = u64::from_le_bytes(entry[8..16].try_into().unwrap_or_default());
+                let sequence = EntryHeader::read_from_prefix(entry).map_or(0, |(header, _)| header.sequence);
                 *first = Some(first.map_or(sequence, |first: u64| first.min(sequence)));
             }
         }
@@ -261,15 +261,13 @@ impl<'w, P: Pm> Writer<'w, P> {
 
 /// Numbers an entry and seals it.
 fn seal(bytes: &mut [u8], sequence: &mut u64, seed: u32) {
-    use zerocopy::FromBytes;
     let lines = (bytes.len() / LINE) as u8;
     if let Ok((header, _)) = EntryHeader::mut_from_prefix(bytes) {
         header.sequence = *sequence;
         header.lines = lines;
     }
     *sequence += 1;
-    let checksum = entry_checksum(bytes, seed);
-    bytes[..4].copy_from_slice(&checksum.to_le_bytes());
+    crate::format::seal(bytes, seed);
 }
 
 fn dentry(name: &[u8], claim: Claim, time: u64) -> Vec<u8> {
