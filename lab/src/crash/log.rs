@@ -78,7 +78,7 @@ const HARMLESS: [Harmless; 5] = [
         by_chance: false,
     },
     Harmless {
-        site: "mount.rs shut_down 4",
+        site: "mount.rs shut_down 3",
         is_fence: true,
         argument: "the fences of the checkpoint come before the state is clean; this one is for a device without room \
                    for a checkpoint",
@@ -127,7 +127,7 @@ fn commit_of_store(spot: Spot, offset: u64) -> Option<usize> {
         ("fs.rs", "settle") => 12,
         ("table.rs", "publish_chunk") if spot.text.contains("CHUNK_SCATTERED") => 14,
         ("table.rs", "publish_chunk") if spot.text.contains("publish_u64") => 13,
-        ("mount.rs", "mount") => 15,
+        ("mount.rs", "mark_dirty") => 15,
         ("fs.rs", "write_cached") => 16,
         ("checkpoint.rs", "write") => 17,
         ("mount.rs", "shut_down") => 18,

@@ -30,7 +30,7 @@ use crate::format::{
 use crate::fs::Shared;
 use crate::inode::{Body, Inode};
 use crate::scan::parse_entry;
-use crate::seeded::Mistake;
+use crate::seeded::fault;
 use crate::xattr;
 
 /// A log is collected when it has grown so many times.
@@ -318,8 +318,8 @@ impl Log {
             }
             kind::TRANSACTION => {
                 let raw = TransactionEntry::read_from_prefix(entry).map_or(0, |(entry, _)| entry.transaction);
-                let is_pending = raw >= fs.transactions.settled.load(Ordering::Relaxed);
-                if is_pending && !Mistake::NotSettled.is_made(&*fs.pm) {
+                fault!(fs.pm, NotSettled => return Ok(()));
+                if raw >= fs.transactions.settled.load(Ordering::Relaxed) {
                     fs.settle()?;
                 }
                 return Ok(());
@@ -347,7 +347,8 @@ impl Log {
 
     /// Whether no page before an entry with this sequence number holds an entry that it took away.
     fn is_gone<P: Pm>(&self, fs: &Shared<P>, sequence: u64) -> bool {
-        sequence < self.gone_before || Mistake::RemovalForgotten.is_made(&*fs.pm)
+        fault!(fs.pm, RemovalForgotten => return true);
+        sequence < self.gone_before
     }
 
     /// Puts `pages` in the place of old ones, the first and the last of which are given, or else of the inode's lines,
@@ -364,10 +365,8 @@ impl Log {
         let (previous, behind) = old.map_or((NO_PAGE, NO_PAGE), |(first, last)| {
             (self.pages[first as usize].previous, self.pages[last as usize].next)
         });
-        let too_soon = !pages.is_empty() && Mistake::PageFreedTooSoon.is_made(&*fs.pm);
-        if let Some((first, _)) = old.filter(|_| too_soon) {
-            fs.alloc.free(Run { start: self.pages[first as usize].block, len: 1 });
-        }
+        let mut first_is_free = false;
+        fault!(fs.pm, PageFreedTooSoon => first_is_free = self.free_early(fs, old, pages));
         let blocks = allocate_pages(fs, pages.len(), purpose)?;
         let written = self.write_chain(fs, inode, pages, &blocks, behind);
         let linked = written.and_then(|after| {
@@ -401,17 +400,26 @@ impl Log {
         }
         // Readers find the copies by now.
         match old {
-            Some((first, last)) => self.give_back(fs, first, last, too_soon),
+            Some((first, last)) => self.give_back(fs, first, last, first_is_free),
             None => self.inline = Default::default(),
         }
         Ok(())
     }
 
+    /// Frees the first of the pages that copies are to replace, as a mistake. False if there is none.
+    fn free_early<P: Pm>(&self, fs: &Shared<P>, old: Option<(u32, u32)>, copies: &[Packed<'_>]) -> bool {
+        let first = old.filter(|_| !copies.is_empty());
+        if let Some((first, _)) = first {
+            fs.alloc.free(Run { start: self.pages[first as usize].block, len: 1 });
+        }
+        first.is_some()
+    }
+
     /// Pages are to go that may hold transactions: these are settled first.
     pub(crate) fn settle_own<P: Pm>(&self, fs: &Shared<P>) -> Result<()> {
+        fault!(fs.pm, NotSettled => return Ok(()));
         let settled = fs.transactions.settled.load(Ordering::Relaxed);
-        let is_pending = self.last_transaction >= settled && self.last_transaction != 0;
-        if is_pending && !Mistake::NotSettled.is_made(&*fs.pm) {
+        if self.last_transaction >= settled && self.last_transaction != 0 {
             fs.settle()?;
         }
         Ok(())

@@ -33,7 +33,7 @@ use crate::format::{
 use crate::fs::Shared;
 use crate::inode::Inode;
 use crate::scan::MAX_SEQUENCE;
-use crate::seeded::Mistake;
+use crate::seeded::fault;
 
 /// A page of the log by its index in [`Log::pages`], or, from [`INLINE`] on, a line of the inode.
 pub(crate) type Owner = u32;
@@ -355,7 +355,8 @@ impl Log {
         placed: &Placed,
         after: Durable,
     ) -> Result<Flushed> {
-        let chained = !Mistake::BatchNotChained.is_made(&*fs.pm);
+        let mut chained = true;
+        fault!(fs.pm, BatchNotChained => chained = false);
         batch.seal(self.next_sequence, inode.seed, chained);
         let result = self.write_lines(fs, batch, placed, after);
         match result {
@@ -382,9 +383,10 @@ impl Log {
         if owner >= INLINE {
             let first = (owner - INLINE) as usize;
             let entry = batch.entry(0);
-            let old = usize::from(self.inline[first].lines).max(1);
+            let mut old = usize::from(self.inline[first].lines).max(1);
             let count = entry.len() / LINE;
-            if old <= count || Mistake::StaleLines.is_made(&*fs.pm) {
+            fault!(fs.pm, StaleLines => old = count);
+            if old <= count {
                 return fs.pm.publish_entry(address, entry, after);
             }
             // The rest of a longer entry that was here must not stay behind.
@@ -557,7 +559,8 @@ impl Log {
             kind::XATTR_REMOVE => self.has_older(entry.sequence, kind::XATTR),
             kind::HOLE => self.has_older(entry.sequence, kind::WRITE),
             kind::ATTR if entry.flags & flag::TRUNCATE != 0 => {
-                self.has_older(entry.sequence, kind::WRITE) && !Mistake::TruncationForgotten.is_made(pm)
+                fault!(pm, TruncationForgotten => return false);
+                self.has_older(entry.sequence, kind::WRITE)
             }
             _ => false,
         }
@@ -626,12 +629,9 @@ impl Log {
             next: NO_PAGE,
             next_dead: NOT_LISTED,
         };
-        let early = match self.tail {
-            NO_PAGE => Mistake::HeadStoredEarly.is_made(&*fs.pm),
-            _ => Mistake::PageLinkedEarly.is_made(&*fs.pm),
-        };
-        if early {
-            self.link(fs, inode, self.tail, Some(run.start), Durable::nothing_before())?.may_be_lost();
+        match self.tail {
+            NO_PAGE => fault!(fs.pm, HeadStoredEarly => self.link_early(fs, inode, run.start)?),
+            _ => fault!(fs.pm, PageLinkedEarly => self.link_early(fs, inode, run.start)?),
         }
         let linked = write_page(fs, inode, &page, 0, lines)
             .and_then(|after| self.link(fs, inode, self.tail, Some(run.start), after));
@@ -644,6 +644,12 @@ impl Log {
         };
         flushed.may_be_lost();
         Ok(self.insert_page(page))
+    }
+
+    /// Links a page before it is written, as a mistake.
+    fn link_early<P: Pm>(&self, fs: &Shared<P>, inode: &Inode, page: Block) -> Result<()> {
+        self.link(fs, inode, self.tail, Some(page), Durable::nothing_before())?.may_be_lost();
+        Ok(())
     }
 
     /// Takes a page into the list, at the end.

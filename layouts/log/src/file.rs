@@ -25,7 +25,7 @@ use crate::commit::{Batch, INLINE, Log, NO_PAGE, Placed, commit};
 use crate::format::{MAX_FILE_SIZE, WriteEntry, kind, place};
 use crate::fs::Shared;
 use crate::inode::{Inode, NO_TRIM};
-use crate::seeded::Mistake;
+use crate::seeded::fault;
 
 const BLOCK: usize = BLOCK_SIZE as usize;
 /// Times that a write prepares without the log's lock before it prepares under it.
@@ -261,7 +261,9 @@ impl<P: Pm> Shared<P> {
             }
             // Before the version is looked at: an operation that grows the size again has changed the leaf before that.
             fence(Ordering::Acquire);
-            Ok((count, if Mistake::SizeNotReadAgain.is_made(&*self.pm) { size } else { inode.size() }))
+            let mut size_now = inode.size();
+            fault!(self.pm, SizeNotReadAgain => size_now = size);
+            Ok((count, size_now))
         })
     }
 
@@ -305,7 +307,8 @@ impl<P: Pm> Shared<P> {
                 }
             }
         }
-        let early = Mistake::SizeReadEarly.is_made(&*self.pm).then(|| inode.size());
+        let mut early = None;
+        fault!(self.pm, SizeReadEarly => early = Some(inode.size()));
         let extend = inode.extend.lock();
         self.finish_trim(inode, &extend);
         let size = early.unwrap_or_else(|| inode.size());
@@ -348,10 +351,8 @@ impl<P: Pm> Shared<P> {
     ) -> Result<Option<u64>> {
         let goal = if extends { self.end_of_data(self.file(inode)?, range.first_block()) } else { None };
         let mut freed = Freed::new();
-        let too_soon = !extends && Mistake::BlocksFreedTooSoon.is_made(&*self.pm);
-        if too_soon {
-            self.file(inode)?.for_each(range.first_block(), range.blocks(), |piece| self.free_piece(piece));
-        }
+        let mut is_freed = false;
+        fault!(self.pm, BlocksFreedTooSoon => is_freed = self.free_early(inode, range, extends)?);
         for turn in 0.. {
             let mut prepared = Prepared::new(inode.size());
             let locked = (turn >= OPTIMISTIC_WRITES).then(|| inode.log.lock());
@@ -380,7 +381,7 @@ impl<P: Pm> Shared<P> {
             };
             match attempt {
                 Ok(Attempt::Done) => {
-                    for piece in freed.into_iter().filter(|_| !too_soon) {
+                    for piece in freed.into_iter().filter(|_| !is_freed) {
                         self.free_piece(piece);
                     }
                     return Ok(Some(range.offset));
@@ -395,7 +396,7 @@ impl<P: Pm> Shared<P> {
                     if error.kind() != Kind::Media {
                         self.free_runs(&prepared.runs);
                     }
-                    if error.kind() == Kind::NoSpace && !too_soon {
+                    if error.kind() == Kind::NoSpace && !is_freed {
                         // The log found no page for its entries.
                         return self.write_on_full(inode, range, data, now, extends);
                     }
@@ -404,6 +405,14 @@ impl<P: Pm> Shared<P> {
             }
         }
         Ok(None)
+    }
+
+    /// Frees the blocks that an overwrite replaces before it has others, as a mistake. False for other writes.
+    fn free_early(&self, inode: &Inode, range: Range, extends: bool) -> Result<bool> {
+        if !extends {
+            self.file(inode)?.for_each(range.first_block(), range.blocks(), |piece| self.free_piece(piece));
+        }
+        Ok(!extends)
     }
 
     /// The block behind the one before `block`: a file that grows should go on there.
@@ -496,19 +505,9 @@ impl<P: Pm> Shared<P> {
         if !extends && range.end > size {
             return Ok(Attempt::Extends);
         }
-        // Bytes beyond the size when this was prepared may have been written since. A block of which a part is kept has
-        // zeros there, also when it was read after that write: the size was read before.
-        if !extends && size > prepared.size && !Mistake::GrowthNotSeen.is_made(&*self.pm) {
-            let last_is_short = !range.end.is_multiple_of(BLOCK_SIZE) && range.end >= prepared.size;
-            let has_zeros = |edge: &Edge| (edge.block + 1) * BLOCK_SIZE > prepared.size;
-            if last_is_short || prepared.edges.iter().any(has_zeros) {
-                return Ok(Attempt::Again);
-            }
-        }
-        for edge in prepared.edges.iter().filter(|_| !Mistake::EdgeNotChecked.is_made(&*self.pm)) {
-            if map.find(edge.block, 1).0 != edge.place || map.version(edge.block) != edge.version {
-                return Ok(Attempt::Again);
-            }
+        let is_outrun = !extends && self.has_grown(range, prepared, size);
+        if is_outrun || self.has_other_edges(map, prepared) {
+            return Ok(Attempt::Again);
         }
         let mut flushed = prepared.flushed.take();
         let mut changes = Changes::new();
@@ -541,10 +540,8 @@ impl<P: Pm> Shared<P> {
         if log.head == NO_PAGE {
             restate(map, &mut changes);
         }
-        let after = match flushed {
-            Some(flushed) if !Mistake::EntryBeforeData.is_made(&*self.pm) => self.pm.fence(flushed),
-            _ => Durable::nothing_before(),
-        };
+        fault!(self.pm, EntryBeforeData => flushed = None);
+        let after = flushed.map_or_else(Durable::nothing_before, |flushed| self.pm.fence(flushed));
         let batch = range.batch();
         // Times that changed while this waited stay changed then.
         let now = if range.purpose == Purpose::Promised { now.max(inode.attr.get().ctime) } else { now };
@@ -552,10 +549,28 @@ impl<P: Pm> Shared<P> {
         Ok(Attempt::Done)
     }
 
+    /// Whether bytes beyond the size that a write found may have been written since. A block of which a part is kept has
+    /// zeros there, also when it was read after that write: the size was read before.
+    fn has_grown(&self, range: Range, prepared: &Prepared, size: u64) -> bool {
+        fault!(self.pm, GrowthNotSeen => return false);
+        let last_is_short = !range.end.is_multiple_of(BLOCK_SIZE) && range.end >= prepared.size;
+        let has_zeros = |edge: &Edge| (edge.block + 1) * BLOCK_SIZE > prepared.size;
+        size > prepared.size && (last_is_short || prepared.edges.iter().any(has_zeros))
+    }
+
+    /// Whether a block of which a part is kept is another one by now, or has other bytes.
+    fn has_other_edges(&self, map: &BlockMap, prepared: &Prepared) -> bool {
+        fault!(self.pm, EdgeNotChecked => return false);
+        let is_other =
+            |edge: &Edge| map.find(edge.block, 1).0 != edge.place || map.version(edge.block) != edge.version;
+        prepared.edges.iter().any(is_other)
+    }
+
     /// Zeroes the part of the last block that lies behind the size, before the size grows to `until` or beyond.
     pub(crate) fn zero_gap(&self, map: &BlockMap, size: u64, until: u64) -> Result<Option<Flushed>> {
+        fault!(self.pm, GapNotZeroed => return Ok(None));
         let end = until.min(size.next_multiple_of(BLOCK_SIZE));
-        if end <= size || Mistake::GapNotZeroed.is_made(&*self.pm) {
+        if end <= size {
             return Ok(None);
         }
         match map.find(size / BLOCK_SIZE, 1).0 {

@@ -15,7 +15,6 @@ use crate::format::{INODE_CACHED_OFFSET, MAX_FILE_SIZE, RawCached, inode_seed, p
 use crate::inode::{Body, FREE_AT_ONCE, Graveyard, Inode, Node};
 use crate::load::{LoadContext, load_inode};
 use crate::scan::{Ending, LogSource, read_inode};
-use crate::seeded::Mistake;
 use crate::superblock::Superblock;
 use crate::table::{FreeInode, InodeTable};
 use crate::tiers::{Reach, Tiers};
@@ -268,11 +267,7 @@ impl<P: Pm> Shared<P> {
         if std::mem::replace(&mut log.dead_inode, true) {
             return;
         }
-        if log.last_transaction >= self.transactions.settled.load(Ordering::Relaxed)
-            && log.last_transaction != 0
-            && !Mistake::NotSettled.is_made(&*self.pm)
-            && self.settle().is_err()
-        {
+        if log.settle_own(self).is_err() {
             // Its pages cannot be reused before its transactions are settled: leave them to the next recovery.
             return;
         }

@@ -19,7 +19,7 @@ use crate::fs::{Shared, Transactions};
 use crate::inode::{Graveyard, Inode, Node};
 use crate::recover::{Walk, refuse};
 use crate::scan::Ending;
-use crate::seeded::Mistake;
+use crate::seeded::fault;
 use crate::superblock::{Summary, Superblock};
 use crate::table::InodeTable;
 use crate::tiers::{Reach, Tiers};
@@ -93,13 +93,7 @@ impl<P: Pm + 'static> LogFs<P> {
 
         let settled = superblock.raw.settled_transactions;
         if !read_only {
-            superblock.raw.state = state::DIRTY;
-            superblock.raw.mount_epoch += 1;
-            superblock.raw.lanes = lanes as u32;
-            superblock.raw.checkpoint = 0;
-            if !Mistake::NotMarkedDirty.is_made(&*pm) {
-                superblock.write(&*pm)?;
-            }
+            mark_dirty(&*pm, &mut superblock, lanes)?;
         }
         let summary = superblock.summary(found.valid);
         let shared = Arc::new(Shared {
@@ -179,11 +173,7 @@ impl<P: Pm> LogFs<P> {
             return Ok(());
         }
         let fs = &self.shared;
-        if Mistake::CleanTooSoon.is_made(&*fs.pm) {
-            let mut superblock = fs.superblock.lock();
-            superblock.raw.state = state::CLEAN;
-            superblock.write(&*fs.pm)?;
-        }
+        fault!(fs.pm, CleanTooSoon => mark_clean_early(fs)?);
         fs.free_everything_waiting();
         fs.reclaim_unread();
         let mut changed: Vec<Arc<Inode>> = Vec::new();
@@ -237,6 +227,23 @@ impl<P: Pm> Drop for LogFs<P> {
         // Errors are reported by `unmount`; here the next mount finds the state dirty and recovers.
         let _ = self.shut_down();
     }
+}
+
+/// From now on the checkpoint is out of date, and a mount after a crash recovers.
+fn mark_dirty<P: Pm>(pm: &P, superblock: &mut Superblock, lanes: usize) -> Result<()> {
+    superblock.raw.state = state::DIRTY;
+    superblock.raw.mount_epoch += 1;
+    superblock.raw.lanes = lanes as u32;
+    superblock.raw.checkpoint = 0;
+    fault!(pm, NotMarkedDirty => return Ok(()));
+    superblock.write(pm)
+}
+
+/// Marks a file system clean that is still to be changed, as a mistake.
+fn mark_clean_early<P: Pm>(fs: &Shared<P>) -> Result<()> {
+    let mut superblock = fs.superblock.lock();
+    superblock.raw.state = state::CLEAN;
+    superblock.write(&*fs.pm)
 }
 
 /// Brings the allocator and the inode table up to date, from the checkpoint or from the logs.

@@ -29,7 +29,7 @@ use crate::fs::Shared;
 use crate::inode::{Inode, Node};
 use crate::load::{LoadContext, load_inode};
 use crate::scan::{Ending, LogSource};
-use crate::seeded::Mistake;
+use crate::seeded::fault;
 use crate::table::FreeInode;
 
 /// The most names of one inode.
@@ -72,12 +72,15 @@ impl<P: Pm> Shared<P> {
     #[inline]
     pub(crate) fn lookup(&self, dir: &Inode, name: &[u8]) -> Result<Node> {
         check_lookup(name)?;
-        if Mistake::HeldLate.is_made(&*self.pm) {
-            let slot = dir.directory()?.find(&*self.pm, name, self.hash(name))?;
-            return self.hold(slot.ok_or(Error::new(Kind::NotFound))?.inode());
-        }
+        fault!(self.pm, HeldLate => return self.lookup_and_hold_late(dir, name));
         // Held before the name can go away, so that the inode cannot be reclaimed in between.
         dir.directory()?.lookup(&*self.pm, name, self.hash(name), |slot| self.hold(slot.inode()))
+    }
+
+    /// Looks a name up, and holds its inode after its directory was let go, as a mistake.
+    fn lookup_and_hold_late(&self, dir: &Inode, name: &[u8]) -> Result<Node> {
+        let slot = dir.directory()?.find(&*self.pm, name, self.hash(name))?;
+        self.hold(slot.ok_or(Error::new(Kind::NotFound))?.inode())
     }
 
     /// The attributes of the inode that a name refers to. The inode needs no hold, because its name cannot be removed
@@ -112,11 +115,11 @@ impl<P: Pm> Shared<P> {
     }
 
     fn name_new(&self, dir: &Arc<Inode>, name: &[u8], made: &Made, now: Timestamp) -> Result<()> {
-        let early = Mistake::NameSoughtEarly.is_made(&*self.pm);
         let seeks = || Ok::<_, Error>(dir.directory()?.find(&*self.pm, name, self.hash(name))?.is_some());
-        let exists_early = early && seeks()?;
+        let mut early = None;
+        fault!(self.pm, NameSoughtEarly => early = Some(seeks()?));
         let mut locked = Locked::new(dir)?;
-        if exists_early || !early && seeks()? {
+        if early.map_or_else(seeks, Ok)? {
             return Err(Error::new(Kind::Exists));
         }
         dir.check_flags(Attr::IMMUTABLE)?;
@@ -205,8 +208,8 @@ impl<P: Pm> Shared<P> {
                 old
             }
         };
-        let growth = if Mistake::GenerationKept.is_made(&*self.pm) { 0 } else { 1 };
-        let generation = old_generation.wrapping_add(growth).max(1);
+        let mut generation = old_generation.wrapping_add(1).max(1);
+        fault!(self.pm, GenerationKept => generation = old_generation.max(1));
         let seed = inode_seed(self.seed, number, generation);
         let mut raw = RawInode::new_zeroed();
         raw.magic = INODE_MAGIC;
@@ -356,10 +359,10 @@ impl<P: Pm> Shared<P> {
     /// Counts one more name, unless the last one is gone already.
     fn take_link(&self, inode: &Inode) -> Result<()> {
         let _attr = inode.attr.lock();
+        let mut is_gone = inode.links() == 0 && !inode.unnamed.load(Ordering::Acquire);
+        fault!(self.pm, LinkedWhenGone => is_gone = false);
         match inode.links() {
-            0 if !inode.unnamed.load(Ordering::Acquire) && !Mistake::LinkedWhenGone.is_made(&*self.pm) => {
-                Err(Error::new(Kind::NotFound))
-            }
+            _ if is_gone => Err(Error::new(Kind::NotFound)),
             MAX_LINKS.. => Err(Error::new(Kind::TooManyLinks)),
             _ => {
                 inode.links.fetch_add(1, Ordering::AcqRel);
@@ -494,9 +497,8 @@ pub(crate) fn lock_directories<'a>(
     directories: &[&'a Arc<Inode>],
 ) -> Result<LockedDirectories<'a>> {
     let mut order: SmallVec<[&'a Arc<Inode>; 4]> = SmallVec::from_slice(directories);
-    if !Mistake::LockedAsCalled.is_made(pm) {
-        order.sort_unstable_by_key(|inode| inode.number);
-    }
+    order.sort_unstable_by_key(|inode| inode.number);
+    fault!(pm, LockedAsCalled => order = SmallVec::from_slice(directories));
     order.dedup_by_key(|inode| inode.number);
     let mut locked = LockedDirectories { list: SmallVec::new() };
     for inode in order {

@@ -19,7 +19,7 @@ use crate::fs::Shared;
 use crate::inode::{Body, Inode, Node};
 use crate::namespace::{Locked, LockedDirectories, Named, lock_directories, push_dentry, push_remove};
 use crate::scan::MAX_SEQUENCE;
-use crate::seeded::Mistake;
+use crate::seeded::fault;
 
 /// One side of a rename.
 #[derive(Clone, Copy)]
@@ -197,10 +197,7 @@ impl<P: Pm> Shared<P> {
             self.name_removed(&mut names, log, to);
         }
         self.name_removed(&mut names, log, &found.from);
-        if Mistake::RenamedInSteps.is_made(&*self.pm) {
-            drop(names);
-            names = locked.directory.change();
-        }
+        fault!(self.pm, RenamedInSteps => names = { drop(names); locked.directory.change() });
         let mut next = if found.to.is_some() { 2 } else { 1 };
         self.name_added(&mut names, log, to_name, &found.from.node.inode, placed[next], first + next as u64);
         if let Some(to) = exchanged {
@@ -304,13 +301,16 @@ impl<P: Pm> Shared<P> {
         target.log.last_transaction = number;
         let nothing = Durable::nothing_before;
         let first = source.log.write(self, source.inode, source_batch, source_places, nothing())?;
-        if Mistake::SettledEarly.is_made(&*self.pm) {
-            let mut superblock = self.superblock.lock();
-            superblock.raw.settled_transactions = number + 1;
-            superblock.write(&*self.pm)?;
-        }
+        fault!(self.pm, SettledEarly => self.settle_early(number)?);
         let second = target.log.write(self, target.inode, target_batch, target_places, nothing())?;
         Ok(first.and(second))
+    }
+
+    /// Settles a transaction of which one half is written, as a mistake.
+    fn settle_early(&self, number: u64) -> Result<()> {
+        let mut superblock = self.superblock.lock();
+        superblock.raw.settled_transactions = number + 1;
+        superblock.write(&*self.pm)
     }
 
     fn after_rename(

@@ -18,7 +18,7 @@ use crate::format::{
     BLOCK_INODES, CHUNK_BLOCKS, CHUNK_INODES, CHUNK_SCATTERED, INODE_SIZE, Region, open_word, seal_word,
 };
 use crate::inode::Inode;
-use crate::seeded::Mistake;
+use crate::seeded::fault;
 
 /// Chunks in one segment of the table in DRAM.
 const SEGMENT: usize = 1024;
@@ -378,10 +378,7 @@ impl InodeTable {
             Some(block) => pm.publish_u64(word, seal_word(block.0 | CHUNK_SCATTERED, seed), after)?,
             None => pm.publish_u64(word, seal_word(list[0].0, seed), after)?,
         };
-        if Mistake::ChunkNotPublished.is_made(pm) {
-            stored.may_be_lost();
-            return Ok(list);
-        }
+        fault!(pm, ChunkNotPublished => { stored.may_be_lost(); return Ok(list) });
         let flushed = pm.flush(stored);
         pm.fence(flushed);
         Ok(list)
