@@ -9,7 +9,7 @@
 //! removal, a truncation) must stay as long as an older page may hold that. In a copy that begins at the head there is
 //! no older page. Behind that, a collection that began at the head has copied every page that held anything dead, also
 //! where that saves no page. So entries taken away before it began are in no page that it has passed
-//! ([`Log::gone_before`]), unless it had to leave one as it is. Without this, a directory with many names that stay
+//! ([`Collector::gone_before`](crate::log::Collector::gone_before)), unless it had to leave one as it is. Without this, a directory with many names that stay
 //! would keep each removal for ever. Entries of a transaction are copied without it, so all transactions are settled
 //! first.
 
@@ -21,7 +21,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::alloc::{Purpose, Run};
 use crate::blockmap::{BlockMap, Piece};
-use crate::commit::{INLINE, Log, NO_PAGE, NOT_LISTED, Owner, Page, dentry_name, is_negative, write_page};
+use crate::commit::write_page;
 use crate::compact::{Loose, gather_loose};
 use crate::format::{
     EntryHeader, INLINE_LINES, LINE, PAGE_LINES, TransactionEntry, WriteEntry, flag, kind, place, seal,
@@ -29,12 +29,13 @@ use crate::format::{
 };
 use crate::fs::Shared;
 use crate::inode::{Body, Inode};
+use crate::log::{
+    GROWTH, INLINE, Log, MIN_COLLECTED_PAGES, NO_PAGE, NOT_LISTED, Owner, Page, dentry_name, is_negative,
+};
 use crate::scan::parse_entry;
 use crate::seeded::fault;
 use crate::xattr;
 
-/// A log is collected when it has grown so many times.
-pub(crate) const GROWTH: u32 = 3;
 /// Pages that one portion copies.
 const PORTION: usize = 4;
 
@@ -91,16 +92,17 @@ impl Log {
 
     fn collect_portion<P: Pm>(&mut self, fs: &Shared<P>, inode: &Inode) -> Result<()> {
         self.drop_dead_pages(fs, inode)?;
-        if self.collect_from.is_none() && self.page_count >= self.collect_at {
+        if self.collector.from == NO_PAGE && self.index.page_count >= self.collector.at {
             self.begin_collection();
         }
-        let Some(from) = self.collect_from else { return Ok(()) };
-        if inode.trim_is_pending() {
-            return Ok(()); // the map still has what a truncation took away
+        let from = self.collector.from;
+        // While a truncation is pending, the map still has the blocks that it took away.
+        if from == NO_PAGE || inode.trim_is_pending() {
+            return Ok(());
         }
         let next = self.copy_portion(fs, inode, from)?;
-        self.collect_from = (next != self.tail && next != NO_PAGE).then_some(next);
-        if self.collect_from.is_none() {
+        self.collector.from = if next == self.index.tail { NO_PAGE } else { next };
+        if self.collector.from == NO_PAGE {
             self.end_collection();
         }
         Ok(())
@@ -110,65 +112,65 @@ impl Log {
     /// full. Not again before a quarter as many entries were added as it has lines. True when pages are free that were
     /// not.
     pub(crate) fn collect_all<P: Pm>(&mut self, fs: &Shared<P>, inode: &Inode) -> Result<bool> {
-        let before = self.page_count;
-        let due = self.collected_all + u64::from(before) * PAGE_LINES as u64 / 4;
-        if before < 2 || self.next_sequence < due || inode.trim_is_pending() {
+        let before = self.index.page_count;
+        let due = self.collector.all_at + u64::from(before) * PAGE_LINES as u64 / 4;
+        if before < 2 || self.state.next_sequence < due || inode.trim_is_pending() {
             return Ok(false);
         }
-        self.collected_all = self.next_sequence;
+        self.collector.all_at = self.state.next_sequence;
         self.begin_collection();
-        while self.collect_from.is_some() {
+        while self.collector.from != NO_PAGE {
             match self.collect_portion(fs, inode) {
                 Err(error) if error.kind() == Kind::NoSpace => break,
                 result => result?,
             }
         }
-        Ok(self.page_count < before)
+        Ok(self.index.page_count < before)
     }
 
     /// A collection begins at the head.
     pub(crate) fn begin_collection(&mut self) {
-        self.collect_from = Some(self.head);
-        let mut negatives = self.pages.iter().filter(|page| page.block.0 != 0 && page.negatives > 0);
-        self.gone_before = negatives.next().map_or(0, |_| self.next_sequence);
+        self.collector.from = self.index.head;
+        let mut negatives = self.index.pages.iter().filter(|page| page.block.0 != 0 && page.negatives > 0);
+        self.collector.gone_before = negatives.next().map_or(0, |_| self.state.next_sequence);
     }
 
     /// It is over, and the next one begins when the log has grown.
     pub(crate) fn end_collection(&mut self) {
-        self.collect_from = None;
-        self.collect_at = (self.page_count * GROWTH).max(crate::commit::MIN_COLLECTED_PAGES);
+        self.collector.from = NO_PAGE;
+        self.collector.at = (self.index.page_count * GROWTH).max(MIN_COLLECTED_PAGES);
     }
 
     pub(crate) fn drop_dead_pages<P: Pm>(&mut self, fs: &Shared<P>, inode: &Inode) -> Result<()> {
-        let mut next = std::mem::replace(&mut self.dead, NO_PAGE);
+        let mut next = std::mem::replace(&mut self.index.dead, NO_PAGE);
         while next != NO_PAGE {
             let page = next;
-            let entry = self.pages[page as usize];
-            next = std::mem::replace(&mut self.pages[page as usize].next_dead, NOT_LISTED);
-            let in_log = entry.block.0 != 0 && page != self.tail && entry.live == 0;
-            if in_log && (entry.negatives == 0 || page == self.head) {
+            let entry = self.index.pages[page as usize];
+            next = std::mem::replace(&mut self.index.pages[page as usize].next_dead, NOT_LISTED);
+            let in_log = entry.block.0 != 0 && page != self.index.tail && entry.live == 0;
+            if in_log && (entry.negatives == 0 || page == self.index.head) {
                 self.replace_pages(fs, inode, Some((page, page)), &[], Purpose::Removal)?;
             }
         }
         // A page that became the head needs its removals no more.
-        while self.head != self.tail && self.pages[self.head as usize].live == 0 {
-            self.replace_pages(fs, inode, Some((self.head, self.head)), &[], Purpose::Removal)?;
+        while self.index.head != self.index.tail && self.index.pages[self.index.head as usize].live == 0 {
+            self.replace_pages(fs, inode, Some((self.index.head, self.index.head)), &[], Purpose::Removal)?;
         }
         Ok(())
     }
 
     /// Copies the live entries of some pages from `from` on; gives the page to go on with.
     fn copy_portion<P: Pm>(&mut self, fs: &Shared<P>, inode: &Inode, from: u32) -> Result<u32> {
-        if self.pages[from as usize].block.0 == 0 {
+        if self.index.pages[from as usize].block.0 == 0 {
             return Ok(NO_PAGE); // it was dropped meanwhile: the next collection starts anew
         }
-        let at_head = from == self.head;
+        let at_head = from == self.index.head;
         let survivors = Vec::with_capacity(PORTION * PAGE_LINES);
         let mut gathered = Gathered { survivors, dead: false, stuck: false, loose: None };
         let mut last = from;
         let mut count = 0;
         let mut page = from;
-        while count < PORTION && page != self.tail && page != NO_PAGE {
+        while count < PORTION && page != self.index.tail && page != NO_PAGE {
             let (before, last_before) = (gathered.survivors.len(), gathered.survivors.last().cloned());
             self.gather(fs, inode, page, at_head, &mut gathered)?;
             if gathered.survivors.len() > before + PAGE_LINES {
@@ -178,24 +180,25 @@ impl Log {
                     *survivor = was; // the page's first entry may have joined it
                 }
                 if count == 0 {
-                    self.gone_before = 0;
-                    return Ok(self.pages[page as usize].next);
+                    self.collector.gone_before = 0;
+                    return Ok(self.index.pages[page as usize].next);
                 }
                 break;
             }
             last = page;
             count += 1;
-            page = self.pages[page as usize].next;
+            page = self.index.pages[page as usize].next;
         }
         let Gathered { survivors, dead, stuck, loose: _ } = gathered;
         let pages = pack(&survivors);
         // With `gone_before`, a copy that saves no page is worth its cost: removals behind it can go.
-        let is_worth = pages.len() < count || (dead && self.gone_before > 0 && pages.len() == count);
+        let is_worth =
+            pages.len() < count || (dead && self.collector.gone_before > 0 && pages.len() == count);
         if count > 0 && is_worth {
             self.replace_pages(fs, inode, Some((from, last)), &pages, Purpose::Removal)?;
         }
         if stuck || (dead && !is_worth) {
-            self.gone_before = 0;
+            self.collector.gone_before = 0;
         }
         Ok(page)
     }
@@ -210,7 +213,7 @@ impl Log {
         at_head: bool,
         gathered: &mut Gathered,
     ) -> Result<()> {
-        let block = self.pages[page as usize].block;
+        let block = self.index.pages[page as usize].block;
         let mut bytes = [0u8; LINE * PAGE_LINES];
         fs.pm.read(block.offset() + LINE as u64, &mut bytes)?;
         let mut line = 0;
@@ -240,8 +243,8 @@ impl Log {
         let mut bytes = [0u8; LINE * INLINE_LINES];
         fs.pm.read(address, &mut bytes)?;
         let mut order: SmallVec<[usize; INLINE_LINES]> =
-            (0..INLINE_LINES).filter(|&line| self.inline[line].kind != 0).collect();
-        order.sort_by_key(|&line| (self.inline[line].sequence, line));
+            (0..INLINE_LINES).filter(|&line| self.index.inline[line].kind != 0).collect();
+        order.sort_by_key(|&line| (self.index.inline[line].sequence, line));
         for line in order {
             let Some(header) = parse_entry(&bytes[line * LINE..], inode.seed) else { continue };
             let entry = &bytes[line * LINE..][..usize::from(header.lines) * LINE];
@@ -268,7 +271,7 @@ impl Log {
             last.is_some_and(|(_, sequence)| sequence == header.sequence) && !only_places(header)
         };
         let (last_touch, last_attr, last_ctime) =
-            (says(self.last_touch), says(self.last_attr), says(self.last_ctime));
+            (says(self.index.last_touch), says(self.index.last_attr), says(self.index.last_ctime));
         if let Some(loose) = &mut gathered.loose {
             loose.greatest = loose.greatest.max(header.sequence);
         }
@@ -348,7 +351,7 @@ impl Log {
     /// Whether no page before an entry with this sequence number holds an entry that it took away.
     fn is_gone<P: Pm>(&self, fs: &Shared<P>, sequence: u64) -> bool {
         fault!(fs.pm, RemovalForgotten => return true);
-        sequence < self.gone_before
+        sequence < self.collector.gone_before
     }
 
     /// Puts `pages` in the place of old ones, the first and the last of which are given, or else of the inode's lines,
@@ -363,7 +366,7 @@ impl Log {
     ) -> Result<()> {
         self.settle_own(fs)?;
         let (previous, behind) = old.map_or((NO_PAGE, NO_PAGE), |(first, last)| {
-            (self.pages[first as usize].previous, self.pages[last as usize].next)
+            (self.index.pages[first as usize].previous, self.index.pages[last as usize].next)
         });
         let mut first_is_free = false;
         fault!(fs.pm, PageFreedTooSoon => first_is_free = self.free_early(fs, old, pages));
@@ -383,25 +386,25 @@ impl Log {
         let mut new = Vec::with_capacity(pages.len());
         let mut at = previous;
         for (packed, &block) in pages.iter().zip(&blocks) {
-            let index = self.take_slot(Page { previous: at, ..packed.page(block) });
-            self.page_count += 1;
+            let index = self.index.take_slot(Page { previous: at, ..packed.page(block) });
+            self.index.page_count += 1;
             self.set_next(at, index);
             new.push(index);
             at = index;
         }
         self.set_next(at, behind);
         match behind {
-            NO_PAGE => self.tail = at,
-            behind => self.pages[behind as usize].previous = at,
+            NO_PAGE => self.index.tail = at,
+            behind => self.index.pages[behind as usize].previous = at,
         }
         for (packed, owner) in pages.iter().zip(new) {
-            let address = self.pages[owner as usize].block.offset() + LINE as u64;
+            let address = self.index.pages[owner as usize].block.offset() + LINE as u64;
             self.move_references(fs, inode, packed.survivors, |_| owner, address);
         }
         // Readers find the copies by now.
         match old {
             Some((first, last)) => self.give_back(fs, first, last, first_is_free),
-            None => self.inline = Default::default(),
+            None => self.index.inline = Default::default(),
         }
         Ok(())
     }
@@ -410,7 +413,7 @@ impl Log {
     fn free_early<P: Pm>(&self, fs: &Shared<P>, old: Option<(u32, u32)>, copies: &[Packed<'_>]) -> bool {
         let first = old.filter(|_| !copies.is_empty());
         if let Some((first, _)) = first {
-            fs.alloc.free(Run { start: self.pages[first as usize].block, len: 1 });
+            fs.alloc.free(Run { start: self.index.pages[first as usize].block, len: 1 });
         }
         first.is_some()
     }
@@ -419,14 +422,14 @@ impl Log {
     pub(crate) fn settle_own<P: Pm>(&self, fs: &Shared<P>) -> Result<()> {
         fault!(fs.pm, NotSettled => return Ok(()));
         let settled = fs.transactions.settled.load(Ordering::Relaxed);
-        if self.last_transaction >= settled && self.last_transaction != 0 {
+        if self.state.last_transaction >= settled && self.state.last_transaction != 0 {
             fs.settle()?;
         }
         Ok(())
     }
 
     fn block_of(&self, page: u32) -> Option<Block> {
-        (page != NO_PAGE).then(|| self.pages[page as usize].block)
+        (page != NO_PAGE).then(|| self.index.pages[page as usize].block)
     }
 
     /// Writes new pages, the last one first, each with the word that links the one behind it.
@@ -441,7 +444,7 @@ impl Log {
         let mut after = Durable::nothing_before();
         let mut next = self.block_of(behind);
         for (packed, &block) in pages.iter().zip(blocks).rev() {
-            let page = Page { block, first_sequence: packed.first_sequence(), ..EMPTY_PAGE };
+            let page = Page { first_sequence: packed.first_sequence(), ..Page::empty(block) };
             let word = next.map_or(0, |next| seal_word(next.0, inode.seed));
             after = write_page(fs, inode, &page, word, &packed.lines())?;
             next = Some(block);
@@ -451,19 +454,19 @@ impl Log {
 
     /// Frees pages that are not in the chain any more and have no entry that anything refers to.
     pub(crate) fn give_back<P: Pm>(&mut self, fs: &Shared<P>, first: u32, last: u32, first_is_free: bool) {
-        let behind = self.pages[last as usize].next;
+        let behind = self.index.pages[last as usize].next;
         let mut page = first;
         loop {
-            let next = self.pages[page as usize].next;
+            let next = self.index.pages[page as usize].next;
             if page != first || !first_is_free {
-                fs.alloc.free(Run { start: self.pages[page as usize].block, len: 1 });
+                fs.alloc.free(Run { start: self.index.pages[page as usize].block, len: 1 });
             }
-            self.pages[page as usize].block = Block(0);
-            self.pages[page as usize].next = self.free_slot;
-            self.free_slot = page;
-            self.page_count -= 1;
-            if self.collect_from == Some(page) {
-                self.collect_from = (behind != NO_PAGE).then_some(behind);
+            self.index.pages[page as usize].block = Block(0);
+            self.index.pages[page as usize].next = self.index.free_slot;
+            self.index.free_slot = page;
+            self.index.page_count -= 1;
+            if self.collector.from == page {
+                self.collector.from = behind;
             }
             if page == last {
                 return;
@@ -474,9 +477,9 @@ impl Log {
 
     fn set_next(&mut self, page: u32, next: u32) {
         if page == NO_PAGE {
-            self.head = next;
+            self.index.head = next;
         } else {
-            self.pages[page as usize].next = next;
+            self.index.pages[page as usize].next = next;
         }
     }
 
@@ -518,15 +521,13 @@ impl Log {
             }
             let says =
                 EntryHeader::read_from_prefix(&survivor.bytes).is_ok_and(|(header, _)| !only_places(&header));
-            for last in
-                [&mut self.last_attr, &mut self.last_touch, &mut self.last_ctime].into_iter().flatten()
-            {
+            for last in self.index.last_entries() {
                 if says && last.1 == survivor.sequence {
                     last.0 = owner;
                     live += 1;
                 }
             }
-            self.hold(owner, live);
+            self.index.hold(owner, live);
             line += survivor.bytes.len() / LINE;
         }
     }
@@ -639,11 +640,10 @@ impl Packed<'_> {
     /// The page that they make at a block.
     fn page(&self, block: Block) -> Page {
         Page {
-            block,
             first_sequence: self.first_sequence(),
             lines: line_count(self.survivors) as u16,
             negatives: self.negatives(),
-            ..EMPTY_PAGE
+            ..Page::empty(block)
         }
     }
 
@@ -715,14 +715,3 @@ fn free_pages<P: Pm>(fs: &Shared<P>, blocks: &[Block]) {
         fs.alloc.free(Run { start: block, len: 1 });
     }
 }
-
-const EMPTY_PAGE: Page = Page {
-    block: Block(0),
-    first_sequence: 0,
-    live: 0,
-    lines: 0,
-    negatives: 0,
-    previous: NO_PAGE,
-    next: NO_PAGE,
-    next_dead: NOT_LISTED,
-};

@@ -24,137 +24,16 @@ use nacre_media::{Durable, Flushed, Pm};
 use smallvec::SmallVec;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-use crate::alloc::{Purpose, Run};
+use crate::alloc::Purpose;
 use crate::format::{
-    DENTRY_NAME_OFFSET, DentryEntry, EntryHeader, INLINE_LINES, INODE_HEAD_OFFSET, LINE, PAGE_LINES,
-    PAGE_MAGIC, PAGE_NEXT_OFFSET, RawPageHeader, RemoveEntry, TransactionEntry, flag, kind, lines_for, seal,
-    seal_word,
+    EntryHeader, INLINE_LINES, INODE_HEAD_OFFSET, LINE, PAGE_LINES, PAGE_MAGIC, PAGE_NEXT_OFFSET,
+    RawPageHeader, TransactionEntry, flag, kind, lines_for, seal, seal_word,
 };
 use crate::fs::Shared;
 use crate::inode::Inode;
+use crate::log::{INLINE, InlineLine, Log, NO_PAGE, Owner, Page, dentry_name, is_negative};
 use crate::scan::MAX_SEQUENCE;
 use crate::seeded::fault;
-
-/// A page of the log by its index in [`Log::pages`], or, from [`INLINE`] on, a line of the inode.
-pub(crate) type Owner = u32;
-/// The owner of the inode's first line.
-pub(crate) const INLINE: Owner = u32::MAX - 8;
-/// The owner of blocks that an image names, wherever in the log its entry is. They are not counted: no single one of
-/// them leaves the image.
-pub(crate) const IN_IMAGE: Owner = u32::MAX - 4;
-/// No page.
-pub(crate) const NO_PAGE: u32 = u32::MAX;
-
-/// Not in the list of dead pages.
-pub(crate) const NOT_LISTED: u32 = u32::MAX - 1;
-
-/// One page of a log.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Page {
-    pub(crate) block: Block,
-    pub(crate) first_sequence: u64,
-    /// References to entries of this page: blocks of the map, names, attributes.
-    pub(crate) live: u32,
-    /// Lines that hold entries.
-    pub(crate) lines: u16,
-    /// Entries that take something away (holes, removals, truncations): they must stay while an older page may hold its
-    /// entries.
-    pub(crate) negatives: u16,
-    pub(crate) previous: u32,
-    /// The page behind it, or, of a slot that is not in use, the next such slot.
-    pub(crate) next: u32,
-    /// The next page of the list of dead pages, [`NOT_LISTED`] when it is not in that list.
-    pub(crate) next_dead: u32,
-}
-
-/// The use of one of the inode's lines.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct InlineLine {
-    /// Kind of the entry that starts here, 0 when the line is free or continues the one before.
-    pub(crate) kind: u8,
-    pub(crate) flags: u8,
-    /// Lines of that entry.
-    pub(crate) lines: u8,
-    pub(crate) live: u32,
-    pub(crate) sequence: u64,
-    /// For a removal: the sequence number of its victim.
-    pub(crate) victim: u64,
-}
-
-/// The log of one inode.
-pub(crate) struct Log {
-    pub(crate) next_sequence: u64,
-    /// The first page, [`NO_PAGE`] while the entries are in the inode.
-    pub(crate) head: u32,
-    pub(crate) tail: u32,
-    /// Pages by owner; slots that are not in use are chained from `free_slot`.
-    pub(crate) pages: Vec<Page>,
-    pub(crate) free_slot: u32,
-    pub(crate) inline: [InlineLine; INLINE_LINES],
-    /// Where the last attribute entry is, and its sequence number.
-    pub(crate) last_attr: Option<(Owner, u64)>,
-    /// Where the last entry is that says mtime, and the size of a file, and its sequence number: it stays, even when
-    /// nothing else of it counts.
-    pub(crate) last_touch: Option<(Owner, u64)>,
-    /// Where the last entry is that says a later ctime than that one.
-    pub(crate) last_ctime: Option<(Owner, u64)>,
-    /// The greatest transaction in this log.
-    pub(crate) last_transaction: u64,
-    /// First of the pages without a live entry that collection has not looked at.
-    pub(crate) dead: u32,
-    /// Collection of half-dead pages starts when the log has this many pages.
-    pub(crate) collect_at: u32,
-    /// Number of pages.
-    pub(crate) page_count: u32,
-    /// Where the collection that is under way goes on.
-    pub(crate) collect_from: Option<u32>,
-    /// The next sequence number when all of it was last collected because there was no page.
-    pub(crate) collected_all: u64,
-    /// Entries taken away before this sequence number are in no page that the collection under way has passed. Zero if
-    /// that is unknown.
-    pub(crate) gone_before: u64,
-    /// The next sequence number when the log was last compacted; zero when it never was.
-    pub(crate) compacted: u64,
-    /// The same when the compaction began that is under way.
-    pub(crate) compacting: u64,
-    /// The next sequence number when an image was found not to be for this log.
-    pub(crate) no_image_at: u64,
-    /// A write to media failed in the middle: the log cannot be continued.
-    pub(crate) broken: bool,
-    /// The inode was reclaimed.
-    pub(crate) dead_inode: bool,
-}
-
-/// Pages that a log has before collection is thought of.
-pub(crate) const MIN_COLLECTED_PAGES: u32 = 8;
-
-impl Default for Log {
-    fn default() -> Log {
-        Log {
-            next_sequence: crate::format::FIRST_SEQUENCE,
-            head: NO_PAGE,
-            tail: NO_PAGE,
-            pages: Vec::new(),
-            free_slot: NO_PAGE,
-            inline: [InlineLine::default(); INLINE_LINES],
-            last_attr: None,
-            last_touch: None,
-            last_ctime: None,
-            last_transaction: 0,
-            dead: NO_PAGE,
-            collect_at: MIN_COLLECTED_PAGES,
-            page_count: 0,
-            collect_from: None,
-            collected_all: 0,
-            gone_before: 0,
-            compacted: 0,
-            compacting: 0,
-            no_image_at: 0,
-            broken: false,
-            dead_inode: false,
-        }
-    }
-}
 
 /// The entries of one operation on one log.
 #[derive(Default)]
@@ -281,12 +160,6 @@ pub(crate) fn seal_inline(batch: &mut Batch, seed: u32) -> (Vec<u8>, u64) {
     (batch.lines.as_flattened().to_vec(), crate::format::FIRST_SEQUENCE + batch.entries.len() as u64)
 }
 
-/// An entry takes something away that older entries gave.
-pub(crate) fn is_negative(kind: u8, flags: u8) -> bool {
-    matches!(kind, kind::HOLE | kind::REMOVE | kind::XATTR_REMOVE)
-        || (kind == kind::ATTR && flags & flag::TRUNCATE != 0)
-}
-
 impl Log {
     /// Where each entry of a batch will go. Everything that can fail for want of space happens here.
     pub(crate) fn make_room<P: Pm>(
@@ -296,20 +169,20 @@ impl Log {
         batch: &Batch,
         placed: &mut Placed,
     ) -> Result<()> {
-        if self.broken {
+        if self.state.broken {
             return Err(Error::new(Kind::Media).object(format!("log of inode {}", inode.number)));
         }
-        if self.dead_inode {
+        if self.state.dead_inode {
             return Err(Error::new(Kind::NotFound));
         }
-        if self.next_sequence + batch.entries.len() as u64 > MAX_SEQUENCE {
+        if self.state.next_sequence + batch.entries.len() as u64 > MAX_SEQUENCE {
             return Err(Error::new(Kind::NoSpace)
                 .object(format!("log of inode {}: all its numbers are used", inode.number))
                 .advice("copy it: the copy counts anew"));
         }
-        if self.head == NO_PAGE {
+        if self.index.head == NO_PAGE {
             if batch.entries.len() == 1
-                && let Some(line) = self.free_inline_lines(&*fs.pm, batch.entries[0].1 as usize)
+                && let Some(line) = self.index.free_inline_lines(&*fs.pm, batch.entries[0].1 as usize)
             {
                 let address = inode.address + (1 + line as u64) * LINE as u64;
                 placed.push((INLINE + line as u32, address));
@@ -318,12 +191,13 @@ impl Log {
             self.spill(fs, inode, batch.purpose())?;
         }
         let mut collected = false;
-        let (mut page, mut line) = (self.tail, u32::from(self.pages[self.tail as usize].lines));
+        let (mut page, mut line) =
+            (self.index.tail, u32::from(self.index.pages[self.index.tail as usize].lines));
         for &(_, count) in &batch.entries {
             if line + count > PAGE_LINES as u32 {
                 // An entry of the tail ends the operation before it. The last entries of that may be dead and go with
                 // their page: behind a tail without entries it would look incomplete.
-                let has_end = self.pages[self.tail as usize].lines > 0;
+                let has_end = self.index.pages[self.index.tail as usize].lines > 0;
                 let may_collect = !std::mem::replace(&mut collected, true) && has_end;
                 if may_collect {
                     self.collect(fs, inode)?;
@@ -339,7 +213,8 @@ impl Log {
                 };
                 line = 0;
             }
-            let address = self.pages[page as usize].block.offset() + (1 + u64::from(line)) * LINE as u64;
+            let address =
+                self.index.pages[page as usize].block.offset() + (1 + u64::from(line)) * LINE as u64;
             placed.push((page, address));
             line += count;
         }
@@ -357,16 +232,16 @@ impl Log {
     ) -> Result<Flushed> {
         let mut chained = true;
         fault!(fs.pm, BatchNotChained => chained = false);
-        batch.seal(self.next_sequence, inode.seed, chained);
+        batch.seal(self.state.next_sequence, inode.seed, chained);
         let result = self.write_lines(fs, batch, placed, after);
         match result {
             Ok(flushed) => {
                 self.note_written(batch, placed);
-                inode.change.store(self.next_sequence, Ordering::Relaxed);
+                inode.change.store(self.state.next_sequence, Ordering::Relaxed);
                 Ok(flushed)
             }
             Err(error) => {
-                self.broken = true;
+                self.state.broken = true;
                 Err(error)
             }
         }
@@ -383,7 +258,7 @@ impl Log {
         if owner >= INLINE {
             let first = (owner - INLINE) as usize;
             let entry = batch.entry(0);
-            let mut old = usize::from(self.inline[first].lines).max(1);
+            let mut old = usize::from(self.index.inline[first].lines).max(1);
             let count = entry.len() / LINE;
             fault!(fs.pm, StaleLines => old = count);
             if old <= count {
@@ -421,153 +296,9 @@ impl Log {
     fn note_written(&mut self, batch: &Batch, placed: &Placed) {
         for (index, &(owner, _)) in placed.iter().enumerate() {
             let header = batch.header(index);
-            self.note_entry(owner, &header, batch.entry(index));
+            self.index.note_entry(owner, &header, batch.entry(index));
         }
-        self.next_sequence += batch.entries.len() as u64;
-    }
-
-    /// Counts an entry that is on media at `owner`: after it was written, or when a log is read.
-    pub(crate) fn note_entry(&mut self, owner: Owner, header: &EntryHeader, entry: &[u8]) {
-        let negative = is_negative(header.kind, header.flags);
-        if owner >= INLINE {
-            let first = (owner - INLINE) as usize;
-            let victim = match header.kind {
-                kind::REMOVE => RemoveEntry::read_from_prefix(entry).map_or(0, |(entry, _)| entry.cookie),
-                _ => 0,
-            };
-            self.inline[first] = InlineLine {
-                kind: header.kind,
-                flags: header.flags,
-                lines: header.lines,
-                live: 0,
-                sequence: header.sequence,
-                victim,
-            };
-            for line in first + 1..first + usize::from(header.lines) {
-                self.inline[line] = InlineLine::default();
-            }
-        } else {
-            let page = &mut self.pages[owner as usize];
-            page.lines += u16::from(header.lines);
-            page.negatives += u16::from(negative);
-        }
-        let here = Some((owner, header.sequence));
-        if header.kind == kind::ATTR {
-            self.hold(owner, 1);
-            if let Some((old, _)) = std::mem::replace(&mut self.last_attr, here) {
-                self.release(old, 1);
-            }
-        }
-        match header.kind {
-            // They stay until the log is another one, and nothing in the index refers to them.
-            kind::SYMLINK | kind::IMAGE => self.hold(owner, 1),
-            // Blocks that were moved say nothing of the file.
-            kind::WRITE if header.flags & flag::MOVED != 0 => {}
-            kind::WRITE | kind::ATTR | kind::HOLE | kind::DENTRY | kind::REMOVE => {
-                self.hold(owner, 1);
-                let before = [std::mem::replace(&mut self.last_touch, here), self.last_ctime.take()];
-                for (old, _) in before.into_iter().flatten() {
-                    self.release(old, 1);
-                }
-            }
-            kind::XATTR | kind::XATTR_REMOVE => {
-                self.hold(owner, 1);
-                if let Some((old, _)) = std::mem::replace(&mut self.last_ctime, here) {
-                    self.release(old, 1);
-                }
-            }
-            _ => {}
-        }
-    }
-
-    /// `count` more references to entries at `owner`.
-    pub(crate) fn hold(&mut self, owner: Owner, count: u64) {
-        if owner >= INLINE {
-            self.inline[(owner - INLINE) as usize].live += count as u32;
-        } else {
-            self.pages[owner as usize].live += count as u32;
-        }
-    }
-
-    /// `count` references fewer.
-    pub(crate) fn release(&mut self, owner: Owner, count: u64) {
-        let live = if owner >= INLINE {
-            &mut self.inline[(owner - INLINE) as usize].live
-        } else {
-            &mut self.pages[owner as usize].live
-        };
-        debug_assert!(u64::from(*live) >= count, "owner {owner:#x} has {live} references, {count} go");
-        *live = live.saturating_sub(count as u32);
-        if *live == 0 && owner < INLINE && owner != self.tail {
-            self.note_dead(owner);
-        }
-    }
-
-    /// Takes a page into the list of dead ones.
-    pub(crate) fn note_dead(&mut self, page: u32) {
-        let entry = &mut self.pages[page as usize];
-        if entry.next_dead == NOT_LISTED {
-            entry.next_dead = self.dead;
-            self.dead = page;
-        }
-    }
-
-    /// Puts a page into a slot.
-    pub(crate) fn take_slot(&mut self, page: Page) -> u32 {
-        if self.free_slot == NO_PAGE {
-            self.pages.push(page);
-            return self.pages.len() as u32 - 1;
-        }
-        let index = self.free_slot;
-        self.free_slot = self.pages[index as usize].next;
-        self.pages[index as usize] = page;
-        index
-    }
-
-    /// Neighbouring lines of the inode that can be written, `count` of them.
-    fn free_inline_lines(&self, pm: &impl Pm, count: usize) -> Option<usize> {
-        (0..=INLINE_LINES.checked_sub(count)?).find(|&first| {
-            // Not from the middle of an older entry on: its beginning would stay behind.
-            if self.covering(first).is_some_and(|start| start != first) {
-                return false;
-            }
-            // Nothing that is overwritten, or zeroed because it belongs to the entry that was here, may be live, and no
-            // entry that begins in these lines may reach beyond them.
-            let spans = count.max(usize::from(self.inline[first].lines));
-            (first..first + spans).all(|line| !self.is_inside_live(pm, line))
-                && (first + 1..first + spans)
-                    .all(|line| line + usize::from(self.inline[line].lines) <= first + spans)
-        })
-    }
-
-    /// The line where the entry starts that this line belongs to.
-    fn covering(&self, line: usize) -> Option<usize> {
-        let start = (0..=line).rev().find(|&start| self.inline[start].kind != 0)?;
-        (line < start + usize::from(self.inline[start].lines)).then_some(start)
-    }
-
-    /// True when the line belongs to an entry that must stay.
-    fn is_inside_live(&self, pm: &impl Pm, line: usize) -> bool {
-        let Some(start) = self.covering(line) else { return false };
-        let entry = &self.inline[start];
-        if entry.live > 0 {
-            return true;
-        }
-        // A removal must stay while its victim is there.
-        match entry.kind {
-            kind::REMOVE => self.inline.iter().any(|e| e.kind == kind::DENTRY && e.sequence == entry.victim),
-            kind::XATTR_REMOVE => self.has_older(entry.sequence, kind::XATTR),
-            kind::HOLE => self.has_older(entry.sequence, kind::WRITE),
-            kind::ATTR if entry.flags & flag::TRUNCATE != 0 => {
-                fault!(pm, TruncationForgotten => return false);
-                self.has_older(entry.sequence, kind::WRITE)
-            }
-            _ => false,
-        }
-    }
-
-    fn has_older(&self, sequence: u64, kind: u8) -> bool {
-        self.inline.iter().any(|entry| entry.kind == kind && entry.sequence < sequence)
+        self.state.next_sequence += batch.entries.len() as u64;
     }
 
     /// Moves the log from the inode's lines to a page.
@@ -575,11 +306,11 @@ impl Log {
         let mut lines = Vec::new();
         let mut moved: SmallVec<[(usize, usize); INLINE_LINES]> = SmallVec::new();
         let mut order: SmallVec<[usize; INLINE_LINES]> = (0..INLINE_LINES)
-            .filter(|&line| self.inline[line].kind != 0 && self.is_inside_live(&*fs.pm, line))
+            .filter(|&line| self.index.inline[line].kind != 0 && self.index.is_inside_live(&*fs.pm, line))
             .collect();
-        order.sort_by_key(|&line| self.inline[line].sequence);
+        order.sort_by_key(|&line| self.index.inline[line].sequence);
         for line in order {
-            let count = usize::from(self.inline[line].lines);
+            let count = usize::from(self.index.inline[line].lines);
             let mut bytes = vec![0u8; count * LINE];
             fs.pm.read(inode.address + (1 + line as u64) * LINE as u64, &mut bytes)?;
             moved.push((line, lines.len()));
@@ -587,16 +318,14 @@ impl Log {
         }
         let page = self.add_page(fs, inode, purpose, &lines)?;
         for (line, offset) in moved {
-            let old = self.inline[line];
-            let new = &mut self.pages[page as usize];
+            let old = self.index.inline[line];
+            let new = &mut self.index.pages[page as usize];
             new.live += old.live;
             new.lines += u16::from(old.lines);
             new.negatives += u16::from(is_negative(old.kind, old.flags));
             let new_address = new.block.offset() + (LINE + offset) as u64;
             let owner = INLINE + line as u32;
-            for last in
-                [&mut self.last_attr, &mut self.last_touch, &mut self.last_ctime].into_iter().flatten()
-            {
+            for last in self.index.last_entries() {
                 if last.0 == owner {
                     last.0 = page;
                 }
@@ -606,7 +335,7 @@ impl Log {
             let name = name.map(|name| (name, fs.hash_seed));
             inode.entry_moved(old.sequence, (owner, old_address), (page, new_address), name);
         }
-        self.inline = [InlineLine::default(); INLINE_LINES];
+        self.index.inline = [InlineLine::default(); INLINE_LINES];
         Ok(())
     }
 
@@ -619,22 +348,14 @@ impl Log {
         lines: &[u8],
     ) -> Result<u32> {
         let run = fs.alloc.allocate_contiguous(1, purpose)?;
-        let page = Page {
-            block: run.start,
-            first_sequence: self.next_sequence.min(first_sequence_of(lines).unwrap_or(u64::MAX)),
-            live: 0,
-            lines: 0,
-            negatives: 0,
-            previous: self.tail,
-            next: NO_PAGE,
-            next_dead: NOT_LISTED,
-        };
-        match self.tail {
+        let first_sequence = self.state.next_sequence.min(first_sequence_of(lines).unwrap_or(u64::MAX));
+        let page = Page { first_sequence, previous: self.index.tail, ..Page::empty(run.start) };
+        match self.index.tail {
             NO_PAGE => fault!(fs.pm, HeadStoredEarly => self.link_early(fs, inode, run.start)?),
             _ => fault!(fs.pm, PageLinkedEarly => self.link_early(fs, inode, run.start)?),
         }
         let linked = write_page(fs, inode, &page, 0, lines)
-            .and_then(|after| self.link(fs, inode, self.tail, Some(run.start), after));
+            .and_then(|after| self.link(fs, inode, self.index.tail, Some(run.start), after));
         let flushed = match linked {
             Ok(flushed) => flushed,
             Err(error) => {
@@ -643,29 +364,13 @@ impl Log {
             }
         };
         flushed.may_be_lost();
-        Ok(self.insert_page(page))
+        Ok(self.index.insert_page(page))
     }
 
     /// Links a page before it is written, as a mistake.
     fn link_early<P: Pm>(&self, fs: &Shared<P>, inode: &Inode, page: Block) -> Result<()> {
-        self.link(fs, inode, self.tail, Some(page), Durable::nothing_before())?.may_be_lost();
+        self.link(fs, inode, self.index.tail, Some(page), Durable::nothing_before())?.may_be_lost();
         Ok(())
-    }
-
-    /// Takes a page into the list, at the end.
-    pub(crate) fn insert_page(&mut self, page: Page) -> u32 {
-        let index = self.take_slot(page);
-        self.page_count += 1;
-        if self.tail == NO_PAGE {
-            self.head = index;
-        } else {
-            self.pages[self.tail as usize].next = index;
-            if self.pages[self.tail as usize].live == 0 {
-                self.note_dead(self.tail);
-            }
-        }
-        self.tail = index;
-        index
     }
 
     /// Stores the word that names the page after `page` (or the first page, after [`NO_PAGE`]).
@@ -681,38 +386,11 @@ impl Log {
         let word = next.map_or(0, |block| seal_word(block.0, inode.seed));
         let offset = match page {
             NO_PAGE => inode.address + INODE_HEAD_OFFSET,
-            page => self.pages[page as usize].block.offset() + PAGE_NEXT_OFFSET,
+            page => self.index.pages[page as usize].block.offset() + PAGE_NEXT_OFFSET,
         };
         let stored = fs.pm.publish_u64(offset, word, after)?;
         Ok(fs.pm.flush(stored))
     }
-
-    /// The pages from first to last.
-    pub(crate) fn page_order(&self) -> impl Iterator<Item = u32> + '_ {
-        std::iter::successors((self.head != NO_PAGE).then_some(self.head), |&page| {
-            let next = self.pages[page as usize].next;
-            (next != NO_PAGE).then_some(next)
-        })
-    }
-
-    /// Bytes of DRAM beside its own struct.
-    pub(crate) fn heap_bytes(&self) -> u64 {
-        (self.pages.capacity() * size_of::<Page>()) as u64
-    }
-
-    /// All blocks of the log, for giving them back.
-    pub(crate) fn blocks(&self) -> impl Iterator<Item = Run> + '_ {
-        self.page_order().map(|page| Run { start: self.pages[page as usize].block, len: 1 })
-    }
-}
-
-/// The name in an entry, when it is a dentry.
-pub(crate) fn dentry_name(lines: &[u8]) -> Option<&[u8]> {
-    let (dentry, _) = DentryEntry::read_from_prefix(lines).ok()?;
-    if dentry.header.kind != kind::DENTRY {
-        return None;
-    }
-    lines.get(DENTRY_NAME_OFFSET..DENTRY_NAME_OFFSET + usize::from(dentry.name_len))
 }
 
 fn first_sequence_of(lines: &[u8]) -> Option<u64> {

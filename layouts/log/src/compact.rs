@@ -16,7 +16,7 @@
 //!
 //! **Portions.** The log is locked for one portion at a time. A compaction begins one only when the lock is free. The
 //! next portion begins with the last page of the one before, which may have room left. It is a collection that began at
-//! the head in all that [`Log::collect_from`] and [`Log::gone_before`] say; one that a foreground operation does goes
+//! the head in all that the [`Collector`](crate::log::Collector) says; one that a foreground operation does goes
 //! on from there, and the other way round.
 
 use std::ops::Range;
@@ -31,12 +31,12 @@ use zerocopy::{FromBytes, IntoBytes};
 use crate::alloc::Purpose;
 use crate::blockmap::{BlockMap, Piece};
 use crate::collect::{Gathered, References, Survivor, is_whole, line_count, live_pieces, pack, reseal};
-use crate::commit::{INLINE, InlineLine, Log, NO_PAGE};
 use crate::format::{
     EntryHeader, HoleEntry, INLINE_LINES, LINE, MAX_FILE_SIZE, PAGE_LINES, WriteEntry, flag, kind, place,
 };
 use crate::fs::Shared;
 use crate::inode::Inode;
+use crate::log::{INLINE, InlineLine, Log, NO_PAGE};
 
 /// Pages that are compacted at once: about as many as can be before other operations notice that the log is locked.
 const PORTION: usize = 16;
@@ -88,7 +88,7 @@ impl<P: Pm> Shared<P> {
         }
         // A writer of it goes first, and it is not cold.
         let Some(mut log) = inode.log.try_lock() else { return Ok(nothing) };
-        if log.broken || log.dead_inode || inode.trim_is_pending() {
+        if log.state.broken || log.state.dead_inode || inode.trim_is_pending() {
             return Ok(nothing);
         }
         match log.compact(self, inode, begin) {
@@ -101,39 +101,40 @@ impl<P: Pm> Shared<P> {
 
 impl Log {
     fn compact<P: Pm>(&mut self, fs: &Shared<P>, inode: &Inode, begin: bool) -> Result<CompactedLog> {
-        let before = self.page_count;
-        if self.head == NO_PAGE || begin && self.compacted == self.next_sequence {
+        let before = self.index.page_count;
+        if self.index.head == NO_PAGE || begin && self.compaction.done_at == self.state.next_sequence {
             return Ok(CompactedLog { freed: 0, is_done: true });
         }
         self.drop_dead_pages(fs, inode)?;
         if begin {
             self.begin_collection();
-            self.compacting = self.next_sequence;
+            self.compaction.begun_at = self.state.next_sequence;
         }
         // A page that was dropped meanwhile ends it, as it ends a collection.
-        let from = self.collect_from.filter(|&from| self.pages[from as usize].block.0 != 0);
-        if let Some(from) = from {
-            self.collect_from = self.compact_portion(fs, inode, from)?;
+        let from = self.collector.from;
+        let goes_on = from != NO_PAGE && self.index.pages[from as usize].block.0 != 0;
+        if goes_on {
+            self.collector.from = self.compact_portion(fs, inode, from)?;
         }
-        let is_done = from.is_none() || self.collect_from.is_none();
+        let is_done = !goes_on || self.collector.from == NO_PAGE;
         if is_done {
             self.end_collection();
             // Blocks that died since it began have an entry that says so.
-            self.compacted = self.compacting;
+            self.compaction.done_at = self.compaction.begun_at;
         }
-        Ok(CompactedLog { freed: u64::from(before.saturating_sub(self.page_count)), is_done })
+        Ok(CompactedLog { freed: u64::from(before.saturating_sub(self.index.page_count)), is_done })
     }
 
-    /// Compacts pages from `from` on; gives the one to go on with, if there is one.
-    fn compact_portion<P: Pm>(&mut self, fs: &Shared<P>, inode: &Inode, from: u32) -> Result<Option<u32>> {
-        let at_head = from == self.head;
+    /// Compacts pages from `from` on; gives the one to go on with, or [`NO_PAGE`].
+    fn compact_portion<P: Pm>(&mut self, fs: &Shared<P>, inode: &Inode, from: u32) -> Result<u32> {
+        let at_head = from == self.index.head;
         let mut gathered =
             Gathered { survivors: Vec::new(), dead: false, stuck: false, loose: Some(Loose::default()) };
         let (mut last, mut count, mut behind) = (from, 0, from);
         while count < PORTION && behind != NO_PAGE {
             last = behind;
             self.gather(fs, inode, last, at_head, &mut gathered)?;
-            behind = self.pages[last as usize].next;
+            behind = self.index.pages[last as usize].next;
             count += 1;
         }
         let Gathered { mut survivors, dead, stuck, loose } = gathered;
@@ -146,22 +147,23 @@ impl Log {
         let is_all = at_head && behind == NO_PAGE;
         let next = if is_readable && is_all && line_count(&survivors) <= INLINE_LINES {
             self.put_into_inode(fs, inode, last, &survivors)?;
-            None
+            NO_PAGE
         } else if is_readable && pages.len() < count {
             self.replace_pages(fs, inode, Some((from, last)), &pages, Purpose::Removal)?;
-            let goes_on = if behind == NO_PAGE { NO_PAGE } else { self.pages[behind as usize].previous };
+            let goes_on =
+                if behind == NO_PAGE { NO_PAGE } else { self.index.pages[behind as usize].previous };
             // Nothing may be left of the portion.
-            Some(if goes_on == NO_PAGE { behind } else { goes_on })
+            if goes_on == NO_PAGE { behind } else { goes_on }
         } else {
             if dead {
-                self.gone_before = 0;
+                self.collector.gone_before = 0;
             }
-            Some(behind)
+            behind
         };
         if stuck {
-            self.gone_before = 0;
+            self.collector.gone_before = 0;
         }
-        Ok(next.filter(|_| behind != NO_PAGE))
+        Ok(if behind == NO_PAGE { NO_PAGE } else { next })
     }
 
     /// Moves all of a log with the last page `last` back into the inode's lines.
@@ -181,7 +183,7 @@ impl Log {
             if let Ok((header, _)) = EntryHeader::read_from_prefix(&survivor.bytes) {
                 let EntryHeader { kind, flags, lines, sequence, .. } = header;
                 // Only directories have removals, which name a victim.
-                self.inline[line] = InlineLine { kind, flags, lines, live: 0, sequence, victim: 0 };
+                self.index.inline[line] = InlineLine { kind, flags, lines, live: 0, sequence, victim: 0 };
             }
             line += survivor.bytes.len() / LINE;
         }
@@ -190,14 +192,14 @@ impl Log {
         match linked {
             Ok(flushed) => fs.pm.fence(flushed),
             Err(error) => {
-                self.inline = [InlineLine::default(); INLINE_LINES];
+                self.index.inline = [InlineLine::default(); INLINE_LINES];
                 return Err(error);
             }
         };
         self.move_references(fs, inode, survivors, |line| INLINE + line as u32, address);
-        self.give_back(fs, self.head, last, false);
-        (self.head, self.tail, self.dead) = (NO_PAGE, NO_PAGE, NO_PAGE);
-        (self.pages, self.free_slot) = (Vec::new(), NO_PAGE);
+        self.give_back(fs, self.index.head, last, false);
+        (self.index.head, self.index.tail, self.index.dead) = (NO_PAGE, NO_PAGE, NO_PAGE);
+        (self.index.pages, self.index.free_slot) = (Vec::new(), NO_PAGE);
         Ok(())
     }
 }

@@ -54,7 +54,7 @@ impl Inode {
             && !self.trim_is_pending();
         let is_written = !self.lazy.load(Ordering::Acquire) && !self.cached_changed.load(Ordering::Acquire);
         let log = self.log.lock();
-        is_quiet && is_written && self.links() > 0 && !log.broken && !log.dead_inode
+        is_quiet && is_written && self.links() > 0 && !log.state.broken && !log.state.dead_inode
     }
 }
 

@@ -21,10 +21,11 @@ use smallvec::SmallVec;
 
 use crate::alloc::{Purpose, Run, Runs};
 use crate::blockmap::{BlockMap, Piece};
-use crate::commit::{Batch, INLINE, Log, NO_PAGE, Placed, commit};
+use crate::commit::{Batch, Placed, commit};
 use crate::format::{MAX_FILE_SIZE, WriteEntry, kind, place};
 use crate::fs::Shared;
 use crate::inode::{Inode, NO_TRIM};
+use crate::log::{INLINE, Log, NO_PAGE};
 use crate::seeded::fault;
 
 const BLOCK: usize = BLOCK_SIZE as usize;
@@ -537,7 +538,7 @@ impl<P: Pm> Shared<P> {
             changes.push(Change { start, len: run.len, place: Some(run.start.0), kept });
             start += run.len;
         }
-        if log.head == NO_PAGE {
+        if log.index.head == NO_PAGE {
             restate(map, &mut changes);
         }
         fault!(self.pm, EntryBeforeData => flushed = None);
@@ -658,11 +659,11 @@ impl<P: Pm> Shared<P> {
         let mut freed = Vec::new();
         {
             let mut log = inode.log.lock();
-            if log.dead_inode {
+            if log.state.dead_inode {
                 return;
             }
             map.replace(first, MAX_FILE_SIZE / BLOCK_SIZE - first, None, 0, |piece| {
-                log.release(piece.owner, piece.len);
+                log.index.release(piece.owner, piece.len);
                 freed.push(piece);
             });
             inode.trim.store(NO_TRIM, Ordering::Release);
@@ -728,18 +729,18 @@ pub(crate) fn apply_change(
         }
     };
     if change.place.is_some() {
-        log.hold(owner, change.len);
+        log.index.hold(owner, change.len);
     }
     if change.kept > 0 {
         map.replace_and(change.start, change.kept, change.place, owner, grow, |piece| {
-            log.release(piece.owner, piece.len);
+            log.index.release(piece.owner, piece.len);
             removed += piece.len;
         });
     }
     if change.len > change.kept {
         let place = change.place.map(|raw| raw + change.kept);
         map.replace_and(change.start + change.kept, change.len - change.kept, place, owner, grow, |piece| {
-            log.release(piece.owner, piece.len);
+            log.index.release(piece.owner, piece.len);
             removed += piece.len;
             freed.push(piece);
         });

@@ -264,7 +264,7 @@ impl<P: Pm> Shared<P> {
     /// Frees the contents and the number of an inode that is unreachable.
     pub(crate) fn free_inode(&self, inode: &Inode) {
         let mut log = inode.log.lock();
-        if std::mem::replace(&mut log.dead_inode, true) {
+        if std::mem::replace(&mut log.state.dead_inode, true) {
             return;
         }
         if log.settle_own(self).is_err() {
@@ -276,7 +276,7 @@ impl<P: Pm> Shared<P> {
             map.for_each(0, MAX_FILE_SIZE / nacre_engine::BLOCK_SIZE, |piece| self.free_piece(piece));
         }
         self.free_runs(&self.xattr_runs(inode));
-        for run in log.blocks() {
+        for run in log.index.blocks() {
             self.alloc.free(run);
         }
         drop(log);

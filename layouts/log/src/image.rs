@@ -33,7 +33,6 @@ use zerocopy::{FromBytes, IntoBytes};
 use crate::alloc::Purpose;
 use crate::blockmap::{BlockMap, Piece};
 use crate::collect::{Gathered, References, Survivor, line_count, pack, reseal};
-use crate::commit::{IN_IMAGE, Log, NO_PAGE};
 use crate::compact::{Loose, name_anew};
 use crate::format::{
     IMAGE_MAGIC, INLINE_LINES, ImageEntry, ImageExtent, MAX_FILE_SIZE, RawImageHeader, inode_seed, kind,
@@ -41,6 +40,7 @@ use crate::format::{
 };
 use crate::fs::Shared;
 use crate::inode::{Body, Inode};
+use crate::log::{IN_IMAGE, Log, NO_PAGE};
 use crate::tiers::Reach;
 
 /// Images that are read at once when a tier is counted.
@@ -280,7 +280,7 @@ impl<P: Pm> Shared<P> {
     ) -> Result<Option<LogImage>> {
         let map = inode.file_map()?;
         let Some(mut log) = inode.log.try_lock() else { return Ok(None) };
-        if !log.takes_image(inode) || log.no_image_at == log.next_sequence {
+        if !log.takes_image(inode) || log.compaction.no_image_at == log.state.next_sequence {
             return Ok(None);
         }
         // If the first block is not on the tier, not all are.
@@ -289,15 +289,15 @@ impl<P: Pm> Shared<P> {
             return Ok(None);
         }
         // It is true until the file changes.
-        log.no_image_at = log.next_sequence;
+        log.compaction.no_image_at = log.state.next_sequence;
         let Some((tier, extents, file_blocks)) = extents_on_one_tier(map) else { return Ok(None) };
         let rest = log.gather_whole(self, inode)?.survivors;
-        if pages_for(line_count(&rest) + 1, &rest) >= log.page_count as usize {
+        if pages_for(line_count(&rest) + 1, &rest) >= log.index.page_count as usize {
             return Ok(None);
         }
-        log.no_image_at = 0;
+        log.compaction.no_image_at = 0;
         let content = content_of(inode.whose(), &extents, file_blocks);
-        Ok(Some(LogImage { tier, content, version: log.next_sequence }))
+        Ok(Some(LogImage { tier, content, version: log.state.next_sequence }))
     }
 
     /// Puts an image in the place of a file's log.
@@ -327,13 +327,13 @@ impl<P: Pm> Shared<P> {
             return Err(wrong());
         }
         let mut log = inode.log.lock();
-        if log.next_sequence != image.version || !log.takes_image(inode) {
+        if log.state.next_sequence != image.version || !log.takes_image(inode) {
             return Ok(None);
         }
         self.require_images()?;
-        let before = log.page_count;
+        let before = log.index.page_count;
         log.put_image(self, inode, map, entry, found, proof)?;
-        Ok(Some(u64::from(before.saturating_sub(log.page_count))))
+        Ok(Some(u64::from(before.saturating_sub(log.index.page_count))))
     }
 
     /// Code that does not know images is to refuse the file system from now on.
@@ -355,7 +355,7 @@ impl<P: Pm> Shared<P> {
         }
         self.file(inode)?;
         let mut log = inode.log.lock();
-        if log.dead_inode || !inode.image.is_there() {
+        if log.state.dead_inode || !inode.image.is_there() {
             return Ok(false);
         }
         log.take_image_back(self, inode, Purpose::Data)?;
@@ -366,7 +366,7 @@ impl<P: Pm> Shared<P> {
     pub(crate) fn expect_write(&self, inode: &Arc<Inode>) -> Result<()> {
         if self.take_log_back(inode)? {
             let mut log = inode.log.lock();
-            log.no_image_at = log.next_sequence;
+            log.compaction.no_image_at = log.state.next_sequence;
         }
         Ok(())
     }
@@ -432,9 +432,9 @@ fn pages_for(lines: usize, survivors: &[Survivor]) -> usize {
 impl Log {
     /// Whether an image may take the place of this log.
     fn takes_image(&self, inode: &Inode) -> bool {
-        let is_whole = !self.broken && !self.dead_inode && !inode.trim_is_pending();
+        let is_whole = !self.state.broken && !self.state.dead_inode && !inode.trim_is_pending();
         is_whole
-            && self.head != NO_PAGE
+            && self.index.head != NO_PAGE
             && inode.kind == FileKind::Regular
             && inode.links() > 0
             && !inode.image.is_there()
@@ -444,9 +444,12 @@ impl Log {
     fn gather_whole<P: Pm>(&self, fs: &Shared<P>, inode: &Inode) -> Result<Gathered> {
         let loose = Loose::of_whole();
         let mut gathered = Gathered { survivors: Vec::new(), dead: false, stuck: false, loose: Some(loose) };
-        match self.head {
+        match self.index.head {
             NO_PAGE => self.gather_inline(fs, inode, &mut gathered)?,
-            _ => self.page_order().try_for_each(|page| self.gather(fs, inode, page, true, &mut gathered))?,
+            _ => self
+                .index
+                .page_order()
+                .try_for_each(|page| self.gather(fs, inode, page, true, &mut gathered))?,
         }
         Ok(gathered)
     }
@@ -459,7 +462,7 @@ impl Log {
         survivors: &[Survivor],
         purpose: Purpose,
     ) -> Result<()> {
-        let old = (self.head != NO_PAGE).then_some((self.head, self.tail));
+        let old = (self.index.head != NO_PAGE).then_some((self.index.head, self.index.tail));
         match old {
             Some((_, last)) if line_count(survivors) <= INLINE_LINES => {
                 self.put_into_inode(fs, inode, last, survivors)?;
@@ -500,7 +503,7 @@ impl Log {
         map.for_each(0, MAX_FILE_SIZE / BLOCK_SIZE, |piece| pieces.push(piece));
         pieces.into_iter().for_each(|piece| map.change_owner(piece, IN_IMAGE));
         inode.image.set(Some(image));
-        self.compacted = self.next_sequence;
+        self.compaction.done_at = self.state.next_sequence;
         Ok(())
     }
 
@@ -511,7 +514,7 @@ impl Log {
         inode: &Inode,
         purpose: Purpose,
     ) -> Result<()> {
-        if self.broken {
+        if self.state.broken {
             // A part of an operation would become all of it.
             return Err(Error::new(Kind::Media).object(format!("log of inode {}", inode.number)));
         }

@@ -17,10 +17,10 @@ use nacre_layout_parts::rules::{InodeFacts, check_flags};
 
 use crate::attributes::{AttributeCell, Attributes};
 use crate::blockmap::BlockMap;
-use crate::commit::Log;
 use crate::directory::Directory;
 use crate::format::{ROOT_INODE, RawInode};
 use crate::image::{Image, ImageSlot};
+use crate::log::Log;
 use crate::scan::LogSource;
 use crate::xattr::XattrSlot;
 
@@ -208,7 +208,7 @@ impl Inode {
             used: AtomicBool::new(true),
             unnamed: AtomicBool::new(false),
             pins: AtomicU32::new(0),
-            change: AtomicU64::new(contents.log.next_sequence),
+            change: AtomicU64::new(contents.log.state.next_sequence),
             relatime: Relatime::of(&attributes),
             lazy: AtomicBool::new(false),
             trim: AtomicU64::new(NO_TRIM),

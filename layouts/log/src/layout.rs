@@ -509,7 +509,7 @@ pub(crate) fn inode_bytes(inode: &Inode) -> u64 {
         Body::Symlink(target) => target.len() as u64,
         Body::Special => 0,
     };
-    let log = inode.log.lock().heap_bytes();
+    let log = inode.log.lock().index.heap_bytes();
     let xattrs = inode.xattrs.lock().as_ref().map_or(0, |index| index.heap_bytes());
     size_of::<Inode>() as u64 + 16 + body + log + xattrs
 }

@@ -11,7 +11,7 @@
 //! | `commit`, `collect`, `compact` | the commit protocol of a log; garbage collection; compaction |
 //! | `image` | the part of a log that is on a tier |
 //! | `scan`, `load` | reading a log; building an inode in DRAM from it |
-//! | `fs`, `table`, `inode` | state of the file system; the inode table; one inode |
+//! | `fs`, `table`, `inode`, `log` | state of the file system; the inode table; one inode; its log |
 //! | `blockmap`, `directory` | where a file's blocks are; the names of a directory |
 //! | `tiers`, `publish` | which blocks of tiers are free; committing where blocks were moved or written to |
 //! | `file`, `space`, `namespace`, `rename`, `xattr` | the operations |
@@ -39,6 +39,7 @@ mod image;
 mod inode;
 mod layout;
 mod load;
+mod log;
 mod mend;
 mod mkfs;
 mod mount;

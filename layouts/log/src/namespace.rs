@@ -18,7 +18,7 @@ use smallvec::SmallVec;
 use zerocopy::{FromZeros, IntoBytes};
 
 use crate::alloc::{Purpose, Run};
-use crate::commit::{Batch, Log, Placed, commit, seal_inline};
+use crate::commit::{Batch, Placed, commit, seal_inline};
 use crate::directory::{Dentry, Directory, DirectoryChange, NameHash, Slot, position};
 use crate::format::{
     DENTRY_NAME_OFFSET, DentryEntry, INLINE_LINES, INODE_GENERATION_OFFSET, INODE_MAGIC, INODE_VERSION, LINE,
@@ -28,6 +28,7 @@ use crate::format::{
 use crate::fs::Shared;
 use crate::inode::{Inode, Node};
 use crate::load::{LoadContext, load_inode};
+use crate::log::Log;
 use crate::scan::{Ending, LogSource};
 use crate::seeded::fault;
 use crate::table::FreeInode;
@@ -148,7 +149,7 @@ impl<P: Pm> Shared<P> {
         }
         // Durable before anybody sees it: another thread may build on it, in logs that this fence is not for.
         self.pm.fence(flushed);
-        let sequence = locked.log.next_sequence - 1;
+        let sequence = locked.log.state.next_sequence - 1;
         self.name_added(&mut locked.directory.change(), &mut locked.log, name, inode, placed[0], sequence);
         locked.inode.touch(now);
         Ok(())
@@ -166,7 +167,7 @@ impl<P: Pm> Shared<P> {
     ) {
         let hash = self.hash(name);
         let slot = Slot::new(placed.1, hash, inode.number, placed.0);
-        log.hold(placed.0, 1);
+        log.index.hold(placed.0, 1);
         names.insert(slot, position(hash, sequence), inode.kind);
     }
 
@@ -174,7 +175,7 @@ impl<P: Pm> Shared<P> {
     pub(crate) fn name_removed(&self, names: &mut DirectoryChange<'_>, log: &mut Log, named: &Named) {
         // The batch that was just committed may have moved the dentry to a page.
         let slot = names.remove(&*self.pm, named.slot, (named.hash, named.sequence), named.kind);
-        log.release(slot.owner, 1);
+        log.index.release(slot.owner, 1);
     }
 
     /// Makes an inode without a name.

@@ -26,11 +26,12 @@ use smallvec::SmallVec;
 
 use crate::alloc::{Purpose, Run, Runs};
 use crate::blockmap::{LEAF, Piece};
-use crate::commit::{Batch, Log};
+use crate::commit::Batch;
 use crate::file::{Attempt, Change, Freed, Prepared, Range, Target, is_written, join, media_offset};
 use crate::format::place;
 use crate::fs::Shared;
 use crate::inode::Inode;
+use crate::log::Log;
 
 /// One block in so many of the reserve is borrowed at once, at the most.
 const BORROWED: u64 = 2;
@@ -176,7 +177,7 @@ impl<P: Pm> Shared<P> {
 
     /// Lines of a page that was taken for something else are not for more pieces.
     pub(crate) fn check_pieces(&self, log: &Log, pages: Purpose) -> Result<()> {
-        match pages == Purpose::Pieces && log.page_count > 1 && !self.alloc.fits(1, pages) {
+        match pages == Purpose::Pieces && log.index.page_count > 1 && !self.alloc.fits(1, pages) {
             true => Err(Kind::NoSpace.into()),
             false => Ok(()),
         }
@@ -241,7 +242,7 @@ impl<P: Pm> Shared<P> {
         let (found, len) = map.find(block, rest.end.div_ceil(BLOCK_SIZE) - block);
         let Some(raw) = found.filter(|&raw| is_here(write, raw)) else { return Ok(None) };
         let end = rest.end.min((block + len) * BLOCK_SIZE);
-        if log.broken || log.dead_inode || end > inode.size() {
+        if log.state.broken || log.state.dead_inode || end > inode.size() {
             return Ok(None);
         }
         if !is_written(raw) {

@@ -15,11 +15,12 @@ use nacre_media::{Durable, Flushed, Pm};
 
 use crate::alloc::{Purpose, Runs};
 use crate::blockmap::{BlockMap, LEAF, Piece};
-use crate::commit::{Batch, Log, Placed, commit};
+use crate::commit::{Batch, Placed, commit};
 use crate::file::{Change, Changes, Freed, apply_change, is_written, join};
 use crate::format::{MAX_FILE_SIZE, WriteEntry, flag, kind, place};
 use crate::fs::Shared;
 use crate::inode::Inode;
+use crate::log::Log;
 use crate::space::place_of;
 
 /// How blocks on tiers become a write.
@@ -255,7 +256,7 @@ impl<P: Pm> Shared<P> {
         let map = self.file(inode)?;
         let log = inode.log.lock();
         inode.check_flags(Attr::IMMUTABLE)?;
-        if log.dead_inode || !is_current(inode, map, from) {
+        if log.state.dead_inode || !is_current(inode, map, from) {
             return Ok(false);
         }
         map.change_in_place(from.extent.start.0, change).transpose()?;

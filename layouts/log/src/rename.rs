@@ -184,7 +184,7 @@ impl<P: Pm> Shared<P> {
         if let Some(to) = exchanged {
             push_dentry(&mut batch, from_name, &to.node.inode, now);
         }
-        let first = locked.log.next_sequence;
+        let first = locked.log.state.next_sequence;
         let mut placed = Placed::new();
         let flushed =
             commit(self, locked.inode, &mut locked.log, &mut batch, Durable::nothing_before(), &mut placed)?;
@@ -238,7 +238,7 @@ impl<P: Pm> Shared<P> {
         let (mut source_places, mut target_places) = (Placed::new(), Placed::new());
         source.log.make_room(self, source.inode, &source_batch, &mut source_places)?;
         target.log.make_room(self, target.inode, &target_batch, &mut target_places)?;
-        let (source_first, target_first) = (source.log.next_sequence, target.log.next_sequence);
+        let (source_first, target_first) = (source.log.state.next_sequence, target.log.state.next_sequence);
         let gate = self.transactions.gate.read();
         // With room for all that take a number at the same time.
         if self.transactions.next.load(Ordering::Relaxed) > MAX_SEQUENCE - (1 << 32) {
@@ -297,8 +297,8 @@ impl<P: Pm> Shared<P> {
         let number = self.transactions.next.fetch_add(1, Ordering::Relaxed);
         source_batch.set_transaction(number);
         target_batch.set_transaction(number);
-        source.log.last_transaction = number;
-        target.log.last_transaction = number;
+        source.log.state.last_transaction = number;
+        target.log.state.last_transaction = number;
         let nothing = Durable::nothing_before;
         let first = source.log.write(self, source.inode, source_batch, source_places, nothing())?;
         fault!(self.pm, SettledEarly => self.settle_early(number)?);

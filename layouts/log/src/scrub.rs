@@ -62,10 +62,10 @@ impl<P: Pm + 'static> Scrubbed for Shared<P> {
 
     fn check_inode(&self, number: u64) -> Result<u64> {
         self.with_inode(number, |inode, in_use| {
-            let mut pages = inode.log.lock().page_count;
+            let mut pages = inode.log.lock().index.page_count;
             if in_use {
                 let log = inode.log.lock();
-                if log.dead_inode {
+                if log.state.dead_inode {
                     return Ok(0);
                 }
                 let raw = read_inode(&*self.pm, inode.address)?;
@@ -211,7 +211,7 @@ pub(crate) fn hits(inode: &Inode, bad: &BTreeSet<u64>, told: &mut BTreeSet<u64>)
             hits.push(words(range.start - start..range.end - start));
         }
     };
-    for run in inode.log.lock().blocks() {
+    for run in inode.log.lock().index.blocks() {
         look(run, told, &|within| {
             format!("a media error in its log, at byte {}", run.start.offset() + within.start)
         });

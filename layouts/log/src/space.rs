@@ -16,11 +16,12 @@ use nacre_media::{Durable, Flushed, Pm};
 use crate::alloc::{Purpose, Runs};
 use crate::attributes::Attributes;
 use crate::blockmap::{BlockMap, Piece};
-use crate::commit::{Batch, Log, Placed, commit};
+use crate::commit::{Batch, Placed, commit};
 use crate::file::{Change, Changes, Freed, is_written, media_offset};
 use crate::format::{AttrEntry, MAX_FILE_SIZE, flag, kind, place};
 use crate::fs::Shared;
 use crate::inode::{Body, FREE_AT_ONCE, Inode};
+use crate::log::Log;
 
 impl<P: Pm> Shared<P> {
     pub(crate) fn setattr(&self, inode: &Arc<Inode>, change: &SetAttr, now: Timestamp) -> Result<Attr> {
@@ -133,7 +134,7 @@ impl<P: Pm> Shared<P> {
             return Ok(());
         }
         let mut log = inode.log.lock();
-        if log.dead_inode {
+        if log.state.dead_inode {
             // Its last name went meanwhile, and its times are not needed any more.
             return Ok(());
         }

@@ -9,10 +9,11 @@ use nacre_media::{Durable, Flushed, Pm};
 
 use crate::alloc::{Purpose, Run, Runs};
 use crate::attributes::Attributes;
-use crate::commit::{Batch, Log, Owner, Placed, commit};
+use crate::commit::{Batch, Placed, commit};
 use crate::format::{LINE, MAX_ENTRY_LINES, MAX_XATTR_SIZE, XATTR_BYTES_OFFSET, XattrEntry, kind, place};
 use crate::fs::Shared;
 use crate::inode::Inode;
+use crate::log::{Log, Owner};
 use crate::space::attr_entry;
 
 /// Bytes that all names and values of an inode may take together.
@@ -231,7 +232,7 @@ impl<P: Pm> Shared<P> {
         let after = pending.map_or_else(Durable::nothing_before, |flushed| self.pm.fence(flushed));
         let placed = self.commit_or_free(inode, &mut log, &mut batch, run, after)?;
         let (owner, address) = placed;
-        log.hold(owner, 1);
+        log.index.hold(owner, 1);
         let xattr = Xattr {
             name: name.into(),
             value_len: value.len() as u32,
@@ -239,7 +240,7 @@ impl<P: Pm> Shared<P> {
             checksum: if run.is_some() { crc32c::crc32c(value) } else { 0 },
             owner,
             address,
-            sequence: log.next_sequence - 1 - u64::from(mode.is_some()),
+            sequence: log.state.next_sequence - 1 - u64::from(mode.is_some()),
         };
         let old = insert(&inode.xattrs, xattr);
         self.forget_xattr(&mut log, old);
@@ -296,7 +297,7 @@ impl<P: Pm> Shared<P> {
 
     fn forget_xattr(&self, log: &mut Log, old: Option<Xattr>) {
         if let Some(old) = old {
-            log.release(old.owner, 1);
+            log.index.release(old.owner, 1);
             if let Some(run) = old.run {
                 self.alloc.free(run);
             }

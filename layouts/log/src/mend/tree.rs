@@ -10,9 +10,9 @@ use super::salvage::Saved;
 use super::survey::Chunks;
 use super::take::{Claim, Taken, Taker, is_attribute};
 use crate::alloc::{Run, for_each_mask};
-use crate::commit::dentry_name;
 use crate::format::{LINE, MAX_FILE_SIZE, ROOT_INODE, inode_seed, kind, place};
 use crate::inode::Body;
+use crate::log::dentry_name;
 use crate::scan::read_inode;
 use crate::tiers::Reach;
 
