@@ -22,142 +22,74 @@ use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, Result};
 use nacre_media::{Durable, Flushed, Pm};
 use smallvec::SmallVec;
-use zerocopy::{FromBytes, Immutable, IntoBytes};
+use zerocopy::{FromBytes, IntoBytes};
 
 use crate::alloc::Purpose;
+use crate::batch::Batch;
 use crate::format::{
     EntryHeader, INLINE_LINES, INODE_HEAD_OFFSET, LINE, PAGE_LINES, PAGE_MAGIC, PAGE_NEXT_OFFSET,
-    RawPageHeader, TransactionEntry, flag, kind, lines_for, seal, seal_word,
+    RawPageHeader, seal_word,
 };
 use crate::fs::Shared;
 use crate::inode::Inode;
-use crate::log::{INLINE, InlineLine, Log, NO_PAGE, Owner, Page, dentry_name, is_negative};
+use crate::log::{INLINE, InlineLine, Log, NO_PAGE, Page, dentry_name, is_negative};
 use crate::scan::MAX_SEQUENCE;
 use crate::seeded::fault;
 
-/// The entries of one operation on one log.
-#[derive(Default)]
-pub(crate) struct Batch {
-    lines: SmallVec<[[u8; LINE]; 4]>,
-    /// First line and number of lines of each entry.
-    entries: SmallVec<[(u32, u32); 4]>,
-    /// The purpose of its pages, where its entries do not say it.
-    pages: Option<Purpose>,
+/// One operation on one log, which is locked: room, then write.
+///
+/// The caller changes the index in DRAM while the entries are on their way. It fences before it unlocks the log and
+/// frees the blocks that the operation set free.
+pub(crate) struct Commit<'a> {
+    pub(crate) inode: &'a Inode,
+    pub(crate) log: &'a mut Log,
+    /// The purpose of pages, if the entries do not say it.
+    pub(crate) pages: Option<Purpose>,
+    /// The stores that the entries refer to.
+    after: Durable,
 }
 
-/// Where the entries of a batch went, in order: the owner, and the address on media.
-pub(crate) type Placed = SmallVec<[(Owner, u64); 4]>;
-
-impl Batch {
-    /// Adds an entry: its struct, and bytes that go on behind the field at `offset`.
-    pub(crate) fn push(&mut self, entry: &(impl IntoBytes + Immutable), offset: usize, bytes: &[&[u8]]) {
-        let extra: usize = bytes.iter().map(|b| b.len()).sum();
-        let count = lines_for((offset + extra).max(LINE));
-        let first = self.lines.len();
-        self.lines.resize(first + count, [0; LINE]);
-        let flat = self.lines[first..].as_flattened_mut();
-        flat[..LINE].copy_from_slice(entry.as_bytes());
-        let mut at = offset;
-        for part in bytes {
-            flat[at..at + part.len()].copy_from_slice(part);
-            at += part.len();
-        }
-        if let Ok((header, _)) = EntryHeader::mut_from_prefix(flat) {
-            header.lines = count as u8;
-        }
-        self.entries.push((first as u32, count as u32));
+impl<'a> Commit<'a> {
+    /// An operation with entries that refer to no stores before it.
+    #[inline]
+    pub(crate) fn of(inode: &'a Inode, log: &'a mut Log) -> Commit<'a> {
+        Commit { inode, log, pages: None, after: Durable::nothing_before() }
     }
 
-    /// Adds an entry of one line.
-    pub(crate) fn push_line(&mut self, entry: &(impl IntoBytes + Immutable)) {
-        self.push(entry, LINE, &[]);
+    /// Its entries refer to stores that are durable.
+    #[inline]
+    pub(crate) fn after(self, after: Durable) -> Commit<'a> {
+        Commit { after, ..self }
     }
 
-    /// A batch for which space was reserved: a page for as many blocks as it writes, or for a change of attributes.
-    pub(crate) fn promised(purpose: Purpose) -> Batch {
-        Batch { pages: (purpose == Purpose::Promised).then_some(purpose), ..Batch::default() }
+    /// Its pages have this purpose.
+    #[inline]
+    pub(crate) fn pages(self, pages: impl Into<Option<Purpose>>) -> Commit<'a> {
+        Commit { pages: pages.into(), ..self }
     }
 
-    /// A batch with pages for this purpose.
-    pub(crate) fn with_pages(pages: Purpose) -> Batch {
-        Batch { pages: Some(pages), ..Batch::default() }
-    }
-
+    /// Space was reserved for it: a page for as many blocks as it writes, or for a change of attributes.
     pub(crate) fn is_promised(&self) -> bool {
         self.pages == Some(Purpose::Promised)
     }
 
-    /// Numbers the transaction: the batch begins with its entry.
-    pub(crate) fn set_transaction(&mut self, number: u64) {
-        if let Ok((entry, _)) = TransactionEntry::mut_from_prefix(&mut self.lines[0]) {
-            entry.transaction = number;
+    /// Appends the entries to the log.
+    pub(crate) fn append<P: Pm>(&mut self, fs: &Shared<P>, batch: &mut Batch) -> Result<Flushed> {
+        batch.set_pages(self.pages);
+        if self.inode.image.is_there() && batch.changes_blocks() {
+            // Data that was accepted before may take blocks for removals: it took its log back then, so that this is
+            // rare.
+            let purpose = if self.is_promised() { Purpose::Removal } else { batch.purpose() };
+            self.log.take_image_back(fs, self.inode, purpose)?;
         }
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.entries.is_empty()
-    }
-
-    /// Whether it says anything of where blocks of a file are.
-    fn changes_blocks(&self) -> bool {
-        (0..self.entries.len()).any(|index| {
-            let EntryHeader { kind, flags, .. } = self.header(index);
-            matches!(kind, kind::WRITE | kind::HOLE) || kind == kind::ATTR && flags & flag::TRUNCATE != 0
-        })
-    }
-
-    /// The purpose of a page for this batch.
-    pub(crate) fn purpose(&self) -> Purpose {
-        if let Some(purpose) = self.pages {
-            return purpose;
-        }
-        let mut takes = false;
-        let mut names = false;
-        for index in 0..self.entries.len() {
-            let header = self.header(index);
-            takes |= is_negative(header.kind, header.flags);
-            names |= header.kind == kind::DENTRY;
-        }
-        match (names, takes) {
-            (true, false) => Purpose::Data,
-            (false, true) => Purpose::Removal,
-            _ => Purpose::Metadata,
-        }
-    }
-
-    /// Numbers the entries, chains them, and computes their checksums.
-    fn seal(&mut self, first_sequence: u64, seed: u32, chained: bool) {
-        let last = self.entries.len() - 1;
-        for (index, &(first, count)) in self.entries.iter().enumerate() {
-            let bytes = self.lines[first as usize..(first + count) as usize].as_flattened_mut();
-            if let Ok((header, _)) = EntryHeader::mut_from_prefix(bytes) {
-                header.sequence = first_sequence + index as u64;
-                if index < last && chained {
-                    header.flags |= flag::MORE;
-                }
-            }
-            seal(bytes, seed);
-        }
-    }
-
-    fn entry(&self, index: usize) -> &[u8] {
-        let (first, count) = self.entries[index];
-        self.lines[first as usize..(first + count) as usize].as_flattened()
-    }
-
-    fn header(&self, index: usize) -> EntryHeader {
-        EntryHeader::read_from_prefix(self.entry(index))
-            .map_or_else(|_| EntryHeader::default(), |(header, _)| header)
+        self.log.make_room(fs, self.inode, batch)?;
+        self.log.write(fs, self.inode, batch, self.after.again())
     }
 }
 
-/// Entry headers that lie in a built inode: for logs that begin with the inode.
-pub(crate) fn seal_inline(batch: &mut Batch, seed: u32) -> (Vec<u8>, u64) {
-    if batch.is_empty() {
-        return (Vec::new(), crate::format::FIRST_SEQUENCE);
-    }
-    batch.seal(crate::format::FIRST_SEQUENCE, seed, true);
-    (batch.lines.as_flattened().to_vec(), crate::format::FIRST_SEQUENCE + batch.entries.len() as u64)
+/// The purpose of pages for an operation of this purpose, if space was reserved for it.
+pub(crate) fn promised(purpose: Purpose) -> Option<Purpose> {
+    (purpose == Purpose::Promised).then_some(purpose)
 }
 
 impl Log {
@@ -166,8 +98,7 @@ impl Log {
         &mut self,
         fs: &Shared<P>,
         inode: &Inode,
-        batch: &Batch,
-        placed: &mut Placed,
+        batch: &mut Batch,
     ) -> Result<()> {
         if self.state.broken {
             return Err(Error::new(Kind::Media).object(format!("log of inode {}", inode.number)));
@@ -175,17 +106,17 @@ impl Log {
         if self.state.dead_inode {
             return Err(Error::new(Kind::NotFound));
         }
-        if self.state.next_sequence + batch.entries.len() as u64 > MAX_SEQUENCE {
+        if self.state.next_sequence + batch.len() as u64 > MAX_SEQUENCE {
             return Err(Error::new(Kind::NoSpace)
                 .object(format!("log of inode {}: all its numbers are used", inode.number))
                 .advice("copy it: the copy counts anew"));
         }
         if self.index.head == NO_PAGE {
-            if batch.entries.len() == 1
-                && let Some(line) = self.index.free_inline_lines(&*fs.pm, batch.entries[0].1 as usize)
+            if batch.len() == 1
+                && let Some(line) = self.index.free_inline_lines(&*fs.pm, batch.lines_of(0))
             {
                 let address = inode.address + (1 + line as u64) * LINE as u64;
-                placed.push((INLINE + line as u32, address));
+                batch.place(INLINE + line as u32, address);
                 return Ok(());
             }
             self.spill(fs, inode, batch.purpose())?;
@@ -193,7 +124,8 @@ impl Log {
         let mut collected = false;
         let (mut page, mut line) =
             (self.index.tail, u32::from(self.index.pages[self.index.tail as usize].lines));
-        for &(_, count) in &batch.entries {
+        for index in 0..batch.len() {
+            let count = batch.lines_of(index) as u32;
             if line + count > PAGE_LINES as u32 {
                 // An entry of the tail ends the operation before it. The last entries of that may be dead and go with
                 // their page: behind a tail without entries it would look incomplete.
@@ -215,7 +147,7 @@ impl Log {
             }
             let address =
                 self.index.pages[page as usize].block.offset() + (1 + u64::from(line)) * LINE as u64;
-            placed.push((page, address));
+            batch.place(page, address);
             line += count;
         }
         Ok(())
@@ -227,16 +159,15 @@ impl Log {
         fs: &Shared<P>,
         inode: &Inode,
         batch: &mut Batch,
-        placed: &Placed,
         after: Durable,
     ) -> Result<Flushed> {
         let mut chained = true;
         fault!(fs.pm, BatchNotChained => chained = false);
         batch.seal(self.state.next_sequence, inode.seed, chained);
-        let result = self.write_lines(fs, batch, placed, after);
+        let result = self.write_lines(fs, batch, after);
         match result {
             Ok(flushed) => {
-                self.note_written(batch, placed);
+                self.note_written(batch);
                 inode.change.store(self.state.next_sequence, Ordering::Relaxed);
                 Ok(flushed)
             }
@@ -247,14 +178,8 @@ impl Log {
         }
     }
 
-    fn write_lines<P: Pm>(
-        &mut self,
-        fs: &Shared<P>,
-        batch: &Batch,
-        placed: &Placed,
-        after: Durable,
-    ) -> Result<Flushed> {
-        let (owner, address) = placed[0];
+    fn write_lines<P: Pm>(&mut self, fs: &Shared<P>, batch: &Batch, after: Durable) -> Result<Flushed> {
+        let (owner, address) = batch.placed(0);
         if owner >= INLINE {
             let first = (owner - INLINE) as usize;
             let entry = batch.entry(0);
@@ -272,33 +197,32 @@ impl Log {
         let mut after = Some(after);
         let mut flushed: Option<Flushed> = None;
         let mut index = 0;
-        while index < placed.len() {
+        while index < batch.len() {
             // Entries that are neighbours on media go out in one copy.
             let mut end = index + 1;
             let mut length = batch.entry(index).len();
-            while end < placed.len() && placed[end].1 == placed[index].1 + length as u64 {
+            let (_, address) = batch.placed(index);
+            while end < batch.len() && batch.placed(end).1 == address + length as u64 {
                 length += batch.entry(end).len();
                 end += 1;
             }
-            let first = batch.entries[index].0 as usize;
-            let bytes = batch.lines[first..first + length / LINE].as_flattened();
+            let bytes = batch.bytes_from(index, length);
             // A batch that spans pages goes out page by page, so that a torn one is torn in its last page only.
             let proof = match flushed.take() {
                 None => after.take().unwrap_or_else(Durable::nothing_before),
                 Some(earlier) => fs.pm.fence(earlier),
             };
-            flushed = Some(fs.pm.publish_entry(placed[index].1, bytes, proof)?);
+            flushed = Some(fs.pm.publish_entry(address, bytes, proof)?);
             index = end;
         }
         flushed.ok_or_else(|| Error::new(Kind::InvalidInput).object("an empty batch"))
     }
 
-    fn note_written(&mut self, batch: &Batch, placed: &Placed) {
-        for (index, &(owner, _)) in placed.iter().enumerate() {
-            let header = batch.header(index);
-            self.index.note_entry(owner, &header, batch.entry(index));
+    fn note_written(&mut self, batch: &Batch) {
+        for index in 0..batch.len() {
+            self.index.note_entry(batch.placed(index).0, &batch.header(index), batch.entry(index));
         }
-        self.state.next_sequence += batch.entries.len() as u64;
+        self.state.next_sequence += batch.len() as u64;
     }
 
     /// Moves the log from the inode's lines to a page.
@@ -423,24 +347,4 @@ pub(crate) fn write_page<P: Pm>(
     bytes[LINE..LINE + lines.len()].copy_from_slice(lines);
     let copied = fs.pm.copy(page.block.offset(), &bytes)?;
     Ok(fs.pm.fence(copied))
-}
-
-/// Appends a batch to one log: room, then write. `placed` says where its entries went. The caller changes the index in
-/// DRAM while the entries are on their way, and fences before it unlocks the log and frees the blocks that the batch
-/// set free.
-pub(crate) fn commit<P: Pm>(
-    fs: &Shared<P>,
-    inode: &Inode,
-    log: &mut Log,
-    batch: &mut Batch,
-    after: Durable,
-    placed: &mut Placed,
-) -> Result<Flushed> {
-    if inode.image.is_there() && batch.changes_blocks() {
-        // Data that was accepted before may take blocks for removals: it took its log back then, so that this is rare.
-        let purpose = if batch.is_promised() { Purpose::Removal } else { batch.purpose() };
-        log.take_image_back(fs, inode, purpose)?;
-    }
-    log.make_room(fs, inode, batch, placed)?;
-    log.write(fs, inode, batch, placed, after)
 }

@@ -20,8 +20,9 @@ use nacre_media::{Durable, Flushed, Pm};
 use smallvec::SmallVec;
 
 use crate::alloc::{Purpose, Run, Runs};
+use crate::batch::Batch;
 use crate::blockmap::{BlockMap, Piece};
-use crate::commit::{Batch, Placed, commit};
+use crate::commit::{Commit, promised};
 use crate::format::{MAX_FILE_SIZE, WriteEntry, kind, place};
 use crate::fs::Shared;
 use crate::inode::{Inode, NO_TRIM};
@@ -162,14 +163,19 @@ pub(crate) struct Range {
     pub(crate) borrows: bool,
 }
 
+/// A write that is under way.
+#[derive(Clone, Copy)]
+pub(crate) struct Write<'a> {
+    pub(crate) inode: &'a Arc<Inode>,
+    pub(crate) data: &'a [IoSlice<'a>],
+    pub(crate) now: Timestamp,
+    /// It changes the size, and holds `extend` of the inode.
+    pub(crate) extends: bool,
+}
+
 impl Range {
     fn new(offset: u64, end: u64, in_place: u64, purpose: Purpose) -> Range {
         Range { offset, end, before: 0, in_place, purpose, pages: None, borrows: false }
-    }
-
-    /// A batch for its entries, empty yet.
-    fn batch(&self) -> Batch {
-        self.pages.map_or_else(|| Batch::promised(self.purpose), Batch::with_pages)
     }
 
     pub(crate) fn first_block(&self) -> u64 {
@@ -303,7 +309,8 @@ impl<P: Pm> Shared<P> {
             }
             if end <= inode.size() {
                 let range = Range { borrows, ..Range::new(offset, end, 0, purpose) };
-                if let Some(offset) = self.write_range(inode, range, data, now, false)? {
+                let write = Write { inode, data, now, extends: false };
+                if let Some(offset) = self.write_range(&write, range)? {
                     return Ok(offset);
                 }
             }
@@ -324,7 +331,8 @@ impl<P: Pm> Shared<P> {
         let in_place = self.bytes_in_place(self.file(inode)?, size, offset, end);
         let range = Range { borrows, ..Range::new(offset, end, in_place, purpose) };
         // While `extend` is held no write "becomes" an extension: `None` cannot be.
-        self.write_range(inode, range, data, now, true).map(|offset| offset.unwrap_or(range.offset))
+        let write = Write { inode, data, now, extends: true };
+        self.write_range(&write, range).map(|offset| offset.unwrap_or(range.offset))
     }
 
     /// How many bytes of an extending write go into the file's last block, beyond its size.
@@ -342,14 +350,8 @@ impl<P: Pm> Shared<P> {
     }
 
     /// Writes a range; `None` when it should be an overwrite and is none any more.
-    fn write_range(
-        &self,
-        inode: &Arc<Inode>,
-        range: Range,
-        data: &[IoSlice<'_>],
-        now: Timestamp,
-        extends: bool,
-    ) -> Result<Option<u64>> {
+    fn write_range(&self, write: &Write<'_>, range: Range) -> Result<Option<u64>> {
+        let Write { inode, extends, .. } = *write;
         let goal = if extends { self.end_of_data(self.file(inode)?, range.first_block()) } else { None };
         let mut freed = Freed::new();
         let mut is_freed = false;
@@ -368,16 +370,16 @@ impl<P: Pm> Shared<P> {
                 }
                 Err(_) => {
                     drop(locked);
-                    return self.write_on_full(inode, range, data, now, extends);
+                    return self.write_on_full(write, range);
                 }
             }
-            let attempt = match self.copy_data(inode, range, &mut prepared, data) {
+            let attempt = match self.copy_data(write, range, &mut prepared) {
                 Err(error) => Err(error),
                 Ok(()) => {
                     // Loads that the commit will need go out while the copies are on their way to media.
                     std::hint::black_box(self.file(inode)?.find(range.first_block(), 1));
                     let log = locked.unwrap_or_else(|| inode.log.lock());
-                    self.commit_write(inode, log, range, &mut prepared, data, now, extends, &mut freed)
+                    self.commit_write(write, log, range, &mut prepared, &mut freed)
                 }
             };
             match attempt {
@@ -399,7 +401,7 @@ impl<P: Pm> Shared<P> {
                     }
                     if error.kind() == Kind::NoSpace && !is_freed {
                         // The log found no page for its entries.
-                        return self.write_on_full(inode, range, data, now, extends);
+                        return self.write_on_full(write, range);
                     }
                     return Err(error);
                 }
@@ -423,16 +425,10 @@ impl<P: Pm> Shared<P> {
     }
 
     /// Copies the data to new blocks, with the kept bytes of the old ones.
-    pub(crate) fn copy_data(
-        &self,
-        inode: &Inode,
-        range: Range,
-        prepared: &mut Prepared,
-        data: &[IoSlice<'_>],
-    ) -> Result<()> {
-        let map = self.file(inode)?;
+    pub(crate) fn copy_data(&self, write: &Write<'_>, range: Range, prepared: &mut Prepared) -> Result<()> {
+        let map = self.file(write.inode)?;
         let size = prepared.size;
-        let mut source = Source::from(data, range.before + range.in_place);
+        let mut source = Source::from(write.data, range.before + range.in_place);
         let mut at = range.offset + range.in_place;
         let flushed = &mut prepared.flushed;
         for Target { run, .. } in &prepared.targets {
@@ -489,18 +485,16 @@ impl<P: Pm> Shared<P> {
         Ok(Edge { block, place, version })
     }
 
-    #[expect(clippy::too_many_arguments, reason = "a struct would only rename the arguments")]
+    /// Commits a write that is prepared, as one operation; the replaced blocks go to `freed`.
     pub(crate) fn commit_write(
         &self,
-        inode: &Arc<Inode>,
+        write: &Write<'_>,
         mut log: MutexGuard<'_, Log>,
         range: Range,
         prepared: &mut Prepared,
-        data: &[IoSlice<'_>],
-        now: Timestamp,
-        extends: bool,
         freed: &mut Freed,
     ) -> Result<Attempt> {
+        let Write { inode, data, now, extends } = *write;
         let map = self.file(inode)?;
         let size = inode.size();
         if !extends && range.end > size {
@@ -543,10 +537,11 @@ impl<P: Pm> Shared<P> {
         }
         fault!(self.pm, EntryBeforeData => flushed = None);
         let after = flushed.map_or_else(Durable::nothing_before, |flushed| self.pm.fence(flushed));
-        let batch = range.batch();
         // Times that changed while this waited stay changed then.
         let now = if range.purpose == Purpose::Promised { now.max(inode.attr.get().ctime) } else { now };
-        self.commit_changes(inode, &mut log, batch, &changes, size.max(range.end), now, after, freed)?;
+        let pages = range.pages.or(promised(range.purpose));
+        let commit = Commit::of(inode, &mut log).pages(pages).after(after);
+        commit.changes(self, &changes, size.max(range.end), now, freed)?;
         Ok(Attempt::Done)
     }
 
@@ -584,71 +579,6 @@ impl<P: Pm> Shared<P> {
         }
     }
 
-    /// Commits new places of parts of a file, and its size and times, as one operation, in `batch`, which is empty yet;
-    /// the replaced blocks go to `freed`.
-    #[expect(clippy::too_many_arguments, reason = "a struct would only rename the arguments")]
-    pub(crate) fn commit_changes(
-        &self,
-        inode: &Inode,
-        log: &mut Log,
-        mut batch: Batch,
-        changes: &[Change],
-        size: u64,
-        now: Timestamp,
-        after: Durable,
-        freed: &mut Freed,
-    ) -> Result<()> {
-        self.check_pins(inode, self.file(inode)?, changes)?;
-        let is_promised = batch.is_promised();
-        let mtime = inode.pack(now);
-        for change in changes {
-            match change.place {
-                Some(raw) => push_extents(&mut batch, change, raw, size, mtime),
-                None => batch.push_line(&hole_entry(change, size, mtime)),
-            }
-        }
-        let mut placed = Placed::new();
-        let flushed = commit(self, inode, log, &mut batch, after, &mut placed)?;
-        let map = self.file(inode)?;
-        // Where the file grows within a block that changes, its end and that block become new at once, and last:
-        // otherwise a reader would see a part of the data there, up to the old end.
-        let before = inode.size();
-        let at_end = (size > before && !before.is_multiple_of(BLOCK_SIZE)).then_some(before / BLOCK_SIZE);
-        let mut last = None;
-        let mut entry = 0;
-        for change in changes {
-            let mut at = change.start;
-            let end = change.start + change.len;
-            while at < end {
-                // One entry names any hole, and an extent up to a limit.
-                let len = if change.place.is_some() { (end - at).min(MAX_ENTRY_BLOCKS) } else { end - at };
-                let owner = placed[entry].0;
-                entry += 1;
-                match at_end.filter(|block| (at..at + len).contains(block)) {
-                    Some(block) => {
-                        for part in [change.part(at, block), change.part(block + 1, at + len)] {
-                            apply_change(inode, map, log, &part, owner, freed, None);
-                        }
-                        last = Some((change.part(block, block + 1), owner));
-                    }
-                    None => apply_change(inode, map, log, &change.part(at, at + len), owner, freed, None),
-                }
-                at += len;
-            }
-        }
-        if let Some((part, owner)) = last {
-            apply_change(inode, map, log, &part, owner, freed, Some(size));
-        }
-        inode.size.store(size, Ordering::Release);
-        if is_promised {
-            inode.touch_late(now);
-        } else {
-            inode.touch(now);
-        }
-        self.pm.fence(flushed);
-        Ok(())
-    }
-
     /// Frees the blocks that a truncation left behind.
     pub(crate) fn finish_trim(&self, inode: &Inode, _extend: &MutexGuard<'_, ()>) {
         let first = inode.trim.load(Ordering::Acquire);
@@ -672,6 +602,70 @@ impl<P: Pm> Shared<P> {
             inode.blocks.fetch_sub(piece.len, Ordering::Relaxed);
             self.free_piece(piece);
         }
+    }
+}
+
+impl Commit<'_> {
+    /// Commits new places of parts of a file, and its size and times, as one operation; the replaced blocks go to
+    /// `freed`.
+    pub(crate) fn changes<P: Pm>(
+        mut self,
+        fs: &Shared<P>,
+        changes: &[Change],
+        size: u64,
+        now: Timestamp,
+        freed: &mut Freed,
+    ) -> Result<()> {
+        let inode = self.inode;
+        let map = fs.file(inode)?;
+        fs.check_pins(inode, map, changes)?;
+        let mut batch = Batch::default();
+        let mtime = inode.pack(now);
+        for change in changes {
+            match change.place {
+                Some(raw) => push_extents(&mut batch, change, raw, size, mtime),
+                None => batch.push_line(&hole_entry(change, size, mtime)),
+            }
+        }
+        let flushed = self.append(fs, &mut batch)?;
+        let log = &mut *self.log;
+        // Where the file grows within a block that changes, its end and that block become new at once, and last:
+        // otherwise a reader would see a part of the data there, up to the old end.
+        let before = inode.size();
+        let at_end = (size > before && !before.is_multiple_of(BLOCK_SIZE)).then_some(before / BLOCK_SIZE);
+        let mut last = None;
+        let mut entry = 0;
+        for change in changes {
+            let mut at = change.start;
+            let end = change.start + change.len;
+            while at < end {
+                // One entry names any hole, and an extent up to a limit.
+                let len = if change.place.is_some() { (end - at).min(MAX_ENTRY_BLOCKS) } else { end - at };
+                let owner = batch.placed(entry).0;
+                entry += 1;
+                match at_end.filter(|block| (at..at + len).contains(block)) {
+                    Some(block) => {
+                        for part in [change.part(at, block), change.part(block + 1, at + len)] {
+                            apply_change(inode, map, log, &part, owner, freed, None);
+                        }
+                        last = Some((change.part(block, block + 1), owner));
+                    }
+                    None => apply_change(inode, map, log, &change.part(at, at + len), owner, freed, None),
+                }
+                at += len;
+            }
+        }
+        if let Some((part, owner)) = last {
+            apply_change(inode, map, log, &part, owner, freed, Some(size));
+        }
+        inode.size.store(size, Ordering::Release);
+        if self.pages == Some(Purpose::Promised) {
+            inode.touch_late(now);
+        } else {
+            inode.touch(now);
+        }
+        fs.pm.fence(flushed);
+        Ok(())
     }
 }
 

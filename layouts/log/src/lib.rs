@@ -8,7 +8,8 @@
 //! | `anatomy` | where the structures of an image are, for tools that damage images |
 //! | `scrub` | reading everything while it is mounted |
 //! | `superblock`, `checkpoint` | the superblock's copies; the checkpoint of a clean unmount |
-//! | `commit`, `collect`, `compact` | the commit protocol of a log; garbage collection; compaction |
+//! | `batch`, `commit` | the entries of an operation; the commit protocol of a log |
+//! | `collect`, `compact` | garbage collection; compaction |
 //! | `image` | the part of a log that is on a tier |
 //! | `scan`, `load` | reading a log; building an inode in DRAM from it |
 //! | `fs`, `table`, `inode`, `log` | state of the file system; the inode table; one inode; its log |
@@ -24,6 +25,7 @@
 //! and argued in `docs/format/log.md`.
 
 pub mod anatomy;
+mod batch;
 mod blockmap;
 pub mod check;
 mod checkpoint;

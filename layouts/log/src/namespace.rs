@@ -18,7 +18,8 @@ use smallvec::SmallVec;
 use zerocopy::{FromZeros, IntoBytes};
 
 use crate::alloc::{Purpose, Run};
-use crate::commit::{Batch, Placed, commit, seal_inline};
+use crate::batch::{Batch, seal_inline};
+use crate::commit::Commit;
 use crate::directory::{Dentry, Directory, DirectoryChange, NameHash, Slot, position};
 use crate::format::{
     DENTRY_NAME_OFFSET, DentryEntry, INLINE_LINES, INODE_GENERATION_OFFSET, INODE_MAGIC, INODE_VERSION, LINE,
@@ -139,18 +140,24 @@ impl<P: Pm> Shared<P> {
     ) -> Result<()> {
         let mut batch = Batch::default();
         push_dentry(&mut batch, name, inode, now);
-        let mut placed = Placed::new();
-        locked.log.make_room(self, locked.inode, &batch, &mut placed)?;
+        locked.log.make_room(self, locked.inode, &mut batch)?;
         let written = unwritten.map(|raw| self.pm.copy(inode.address, raw.as_bytes())).transpose()?;
         let after = Durable::nothing_before();
-        let mut flushed = locked.log.write(self, locked.inode, &mut batch, &placed, after)?;
+        let mut flushed = locked.log.write(self, locked.inode, &mut batch, after)?;
         if let Some(written) = written {
             flushed = flushed.and(written);
         }
         // Durable before anybody sees it: another thread may build on it, in logs that this fence is not for.
         self.pm.fence(flushed);
         let sequence = locked.log.state.next_sequence - 1;
-        self.name_added(&mut locked.directory.change(), &mut locked.log, name, inode, placed[0], sequence);
+        self.name_added(
+            &mut locked.directory.change(),
+            &mut locked.log,
+            name,
+            inode,
+            batch.placed(0),
+            sequence,
+        );
         locked.inode.touch(now);
         Ok(())
     }
@@ -402,8 +409,7 @@ impl<P: Pm> Shared<P> {
     fn remove_name(&self, locked: &mut Locked<'_>, named: &Named, now: Timestamp) -> Result<u32> {
         let mut batch = Batch::default();
         push_remove(&mut batch, named, now);
-        let (nothing, mut placed) = (Durable::nothing_before(), Placed::new());
-        let flushed = commit(self, locked.inode, &mut locked.log, &mut batch, nothing, &mut placed)?;
+        let flushed = Commit::of(locked.inode, &mut locked.log).append(self, &mut batch)?;
         let left = {
             let mut names = locked.directory.change();
             self.name_removed(&mut names, &mut locked.log, named);

@@ -12,7 +12,8 @@ use nacre_layout_parts::rules::{Rename, check_name};
 use nacre_media::{Durable, Flushed, Pm};
 use smallvec::{SmallVec, smallvec};
 
-use crate::commit::{Batch, Placed, commit};
+use crate::batch::Batch;
+use crate::commit::Commit;
 use crate::directory::DirectoryChange;
 use crate::format::{TransactionEntry, kind};
 use crate::fs::Shared;
@@ -34,6 +35,15 @@ struct Found {
     to: Option<Named>,
 }
 
+/// A rename as it is asked for.
+#[derive(Clone, Copy)]
+struct Request<'a> {
+    from: Side<'a>,
+    to: Side<'a>,
+    mode: RenameMode,
+    now: Timestamp,
+}
+
 enum Outcome {
     Done,
     /// A name refers to another inode than before the locks.
@@ -51,7 +61,8 @@ impl<P: Pm> Shared<P> {
         check_name(from.name)?;
         check_name(to.name)?;
         self.reclaim_buried();
-        if self.rename_plain(from, to, mode, now)? {
+        let request = Request { from, to, mode, now };
+        if self.rename_plain(request)? {
             return Ok(());
         }
         loop {
@@ -65,7 +76,7 @@ impl<P: Pm> Shared<P> {
             let moves_directory = source.inode.is_directory()
                 || target.as_ref().is_some_and(|target| target.inode.is_directory());
             let guard = (across && moves_directory).then(|| self.move_directories.lock());
-            if let Outcome::Done = self.rename_found(from, to, &source, target.as_ref(), mode, now, guard)? {
+            if let Outcome::Done = self.rename_found(request, &source, target.as_ref(), guard)? {
                 return Ok(());
             }
         }
@@ -73,7 +84,8 @@ impl<P: Pm> Shared<P> {
 
     /// Renames where no directory moves or is replaced, which needs no other lock than those of the two directories.
     /// False when there is one.
-    fn rename_plain(&self, from: Side<'_>, to: Side<'_>, mode: RenameMode, now: Timestamp) -> Result<bool> {
+    fn rename_plain(&self, request: Request<'_>) -> Result<bool> {
+        let Request { from, to, .. } = request;
         if !to.dir.is_directory() {
             return Ok(false); // a source that is not there is the better answer
         }
@@ -84,29 +96,25 @@ impl<P: Pm> Shared<P> {
         if is_directory(&source) || target.as_ref().is_some_and(is_directory) {
             return Ok(false);
         }
-        let replaced =
-            self.rename_locked(&mut logs, from, to, Found { from: source, to: target }, mode, now)?;
+        let replaced = self.rename_locked(&mut logs, request, Found { from: source, to: target })?;
         drop(logs);
         if let Some((replaced, left)) = replaced {
-            self.name_gone(replaced.node, left, now);
+            self.name_gone(replaced.node, left, request.now);
         }
         Ok(true)
     }
 
-    #[expect(clippy::too_many_arguments, reason = "one call site; a struct would only rename the arguments")]
     fn rename_found(
         &self,
-        from: Side<'_>,
-        to: Side<'_>,
+        request: Request<'_>,
         source: &Node,
         target: Option<&Node>,
-        mode: RenameMode,
-        now: Timestamp,
         moving: Option<MutexGuard<'_, ()>>,
     ) -> Result<Outcome> {
+        let Request { from, to, mode, now } = request;
         if moving.is_some() {
             let hold = |number| Ok(Arc::clone(&self.hold(number)?.inode));
-            let asked = asked(from, to, source, target, mode);
+            let asked = asked(request, source, target);
             asked.check_no_cycle(self.inodes.in_use(), hold)?;
         }
         let mut directories: SmallVec<[&Arc<Inode>; 3]> = smallvec![from.dir, to.dir];
@@ -129,7 +137,7 @@ impl<P: Pm> Shared<P> {
             return Ok(Outcome::Again);
         }
         let found = Found { from: found_from, to: found_to };
-        let replaced = self.rename_locked(&mut logs, from, to, found, mode, now)?;
+        let replaced = self.rename_locked(&mut logs, request, found)?;
         drop(logs);
         drop(moving);
         if let Some((replaced, left)) = replaced {
@@ -143,66 +151,74 @@ impl<P: Pm> Shared<P> {
     fn rename_locked(
         &self,
         logs: &mut LockedDirectories<'_>,
-        from: Side<'_>,
-        to: Side<'_>,
+        request: Request<'_>,
         found: Found,
-        mode: RenameMode,
-        now: Timestamp,
     ) -> Result<Option<(Named, u32)>> {
+        let Request { from, to, mode, .. } = request;
         let target = found.to.as_ref().map(|target| &target.node);
-        if !asked(from, to, &found.from.node, target, mode).check()? {
+        if !asked(request, &found.from.node, target).check()? {
             return Ok(None); // two names of one inode: nothing to do
         }
         let loses_name = |other: &&Named| mode != RenameMode::Exchange && other.kind != FileKind::Directory;
         let replaced = found.to.as_ref().filter(loses_name).map(|other| Arc::clone(&other.node.inode));
         let _naming = replaced.as_ref().map(|inode| inode.naming.lock());
         let left = if from.dir.number == to.dir.number {
-            self.rename_within(logs.of(from.dir)?, from.name, to.name, &found, mode, now)?
+            self.rename_within(logs.of(from.dir)?, request, &found)?
         } else {
-            self.rename_across(logs, from, to, &found, mode, now)?
+            self.rename_across(logs, request, &found)?
         };
-        self.after_rename(from.dir, to.dir, &found, mode, now);
+        self.after_rename(request, &found);
         Ok(found.to.zip(left))
     }
 
     fn rename_within(
         &self,
         locked: &mut Locked<'_>,
-        from_name: &[u8],
-        to_name: &[u8],
+        request: Request<'_>,
         found: &Found,
-        mode: RenameMode,
-        now: Timestamp,
     ) -> Result<Option<u32>> {
+        let Request { from, to, mode, now } = request;
         let mut batch = Batch::default();
         push_remove(&mut batch, &found.from, now);
-        if let Some(to) = &found.to {
-            push_remove(&mut batch, to, now);
+        if let Some(other) = &found.to {
+            push_remove(&mut batch, other, now);
         }
-        push_dentry(&mut batch, to_name, &found.from.node.inode, now);
+        push_dentry(&mut batch, to.name, &found.from.node.inode, now);
         let exchanged = found.to.as_ref().filter(|_| mode == RenameMode::Exchange);
-        if let Some(to) = exchanged {
-            push_dentry(&mut batch, from_name, &to.node.inode, now);
+        if let Some(other) = exchanged {
+            push_dentry(&mut batch, from.name, &other.node.inode, now);
         }
         let first = locked.log.state.next_sequence;
-        let mut placed = Placed::new();
-        let flushed =
-            commit(self, locked.inode, &mut locked.log, &mut batch, Durable::nothing_before(), &mut placed)?;
+        let flushed = Commit::of(locked.inode, &mut locked.log).append(self, &mut batch)?;
         // Durable before anybody sees the new name: another thread may build on it.
         self.pm.fence(flushed);
         // One change of the index: a lookup sees the names as before or as after. The removed name goes first: where
         // its entry was before the log was collected, one of the new entries may be now.
         let (mut names, log) = (locked.directory.change(), &mut *locked.log);
-        if let Some(to) = &found.to {
-            self.name_removed(&mut names, log, to);
+        if let Some(other) = &found.to {
+            self.name_removed(&mut names, log, other);
         }
         self.name_removed(&mut names, log, &found.from);
         fault!(self.pm, RenamedInSteps => names = { drop(names); locked.directory.change() });
         let mut next = if found.to.is_some() { 2 } else { 1 };
-        self.name_added(&mut names, log, to_name, &found.from.node.inode, placed[next], first + next as u64);
-        if let Some(to) = exchanged {
+        self.name_added(
+            &mut names,
+            log,
+            to.name,
+            &found.from.node.inode,
+            batch.placed(next),
+            first + next as u64,
+        );
+        if let Some(other) = exchanged {
             next += 1;
-            self.name_added(&mut names, log, from_name, &to.node.inode, placed[next], first + next as u64);
+            self.name_added(
+                &mut names,
+                log,
+                from.name,
+                &other.node.inode,
+                batch.placed(next),
+                first + next as u64,
+            );
         }
         let left = self.replaced(found, mode, now);
         drop(names);
@@ -213,31 +229,17 @@ impl<P: Pm> Shared<P> {
     fn rename_across(
         &self,
         logs: &mut LockedDirectories<'_>,
-        from: Side<'_>,
-        to: Side<'_>,
+        request: Request<'_>,
         found: &Found,
-        mode: RenameMode,
-        now: Timestamp,
     ) -> Result<Option<u32>> {
+        let Request { from, to, mode, now } = request;
         let exchanged = found.to.as_ref().filter(|_| mode == RenameMode::Exchange);
         let (source, target) = logs.pair(from.dir, to.dir)?;
-        let mut source_batch = Batch::default();
-        let mut target_batch = Batch::default();
-        push_transaction(&mut source_batch, to.dir);
-        push_transaction(&mut target_batch, from.dir);
-        push_remove(&mut source_batch, &found.from, now);
-        if let Some(other) = exchanged {
-            push_dentry(&mut source_batch, from.name, &other.node.inode, now);
-        }
-        if let Some(other) = &found.to {
-            push_remove(&mut target_batch, other, now);
-        }
-        push_dentry(&mut target_batch, to.name, &found.from.node.inode, now);
-
+        let (mut source_batch, mut target_batch) = (Batch::default(), Batch::default());
+        push_halves(&mut source_batch, &mut target_batch, request, found);
         // Everything that can fail for want of space comes before the first entry.
-        let (mut source_places, mut target_places) = (Placed::new(), Placed::new());
-        source.log.make_room(self, source.inode, &source_batch, &mut source_places)?;
-        target.log.make_room(self, target.inode, &target_batch, &mut target_places)?;
+        source.log.make_room(self, source.inode, &mut source_batch)?;
+        target.log.make_room(self, target.inode, &mut target_batch)?;
         let (source_first, target_first) = (source.log.state.next_sequence, target.log.state.next_sequence);
         let gate = self.transactions.gate.read();
         // With room for all that take a number at the same time.
@@ -246,14 +248,8 @@ impl<P: Pm> Shared<P> {
                 .object("transactions: all numbers are used")
                 .advice("copy what is there to a new file system"));
         }
-        let flushed = self.write_both(
-            source,
-            &mut source_batch,
-            &source_places,
-            target,
-            &mut target_batch,
-            &target_places,
-        )?;
+        let flushed =
+            self.write_both((&mut *source, &mut source_batch), (&mut *target, &mut target_batch))?;
         self.pm.fence(flushed);
         drop(gate);
 
@@ -264,10 +260,10 @@ impl<P: Pm> Shared<P> {
         }
         self.name_removed(&mut source_names, &mut source.log, &found.from);
         let (inode, next) = (&found.from.node.inode, if found.to.is_some() { 2 } else { 1 });
-        let (place, sequence) = (target_places[next], target_first + next as u64);
+        let (place, sequence) = (target_batch.placed(next), target_first + next as u64);
         self.name_added(&mut target_names, &mut target.log, to.name, inode, place, sequence);
         if let Some(other) = exchanged {
-            let (inode, place, sequence) = (&other.node.inode, source_places[2], source_first + 2);
+            let (inode, place, sequence) = (&other.node.inode, source_batch.placed(2), source_first + 2);
             self.name_added(&mut source_names, &mut source.log, from.name, inode, place, sequence);
         }
         let left = self.replaced(found, mode, now);
@@ -287,12 +283,8 @@ impl<P: Pm> Shared<P> {
     /// Writes both halves of a transaction, for one fence. The caller holds the gate until that.
     fn write_both(
         &self,
-        source: &mut Locked<'_>,
-        source_batch: &mut Batch,
-        source_places: &Placed,
-        target: &mut Locked<'_>,
-        target_batch: &mut Batch,
-        target_places: &Placed,
+        (source, source_batch): (&mut Locked<'_>, &mut Batch),
+        (target, target_batch): (&mut Locked<'_>, &mut Batch),
     ) -> Result<Flushed> {
         let number = self.transactions.next.fetch_add(1, Ordering::Relaxed);
         source_batch.set_transaction(number);
@@ -300,9 +292,9 @@ impl<P: Pm> Shared<P> {
         source.log.state.last_transaction = number;
         target.log.state.last_transaction = number;
         let nothing = Durable::nothing_before;
-        let first = source.log.write(self, source.inode, source_batch, source_places, nothing())?;
+        let first = source.log.write(self, source.inode, source_batch, nothing())?;
         fault!(self.pm, SettledEarly => self.settle_early(number)?);
-        let second = target.log.write(self, target.inode, target_batch, target_places, nothing())?;
+        let second = target.log.write(self, target.inode, target_batch, nothing())?;
         Ok(first.and(second))
     }
 
@@ -313,21 +305,29 @@ impl<P: Pm> Shared<P> {
         superblock.write(&*self.pm)
     }
 
-    fn after_rename(
-        &self,
-        from_dir: &Arc<Inode>,
-        to_dir: &Arc<Inode>,
-        found: &Found,
-        mode: RenameMode,
-        now: Timestamp,
-    ) {
-        set_parent(&found.from.node.inode, to_dir.number);
+    fn after_rename(&self, Request { from, to, mode, now }: Request<'_>, found: &Found) {
+        set_parent(&found.from.node.inode, to.dir.number);
         self.links_changed(&found.from.node.inode, now);
-        if let Some(to) = found.to.as_ref().filter(|_| mode == RenameMode::Exchange) {
-            set_parent(&to.node.inode, from_dir.number);
-            self.links_changed(&to.node.inode, now);
+        if let Some(other) = found.to.as_ref().filter(|_| mode == RenameMode::Exchange) {
+            set_parent(&other.node.inode, from.dir.number);
+            self.links_changed(&other.node.inode, now);
         }
     }
+}
+
+/// The entries of a move between two directories, for the log of either.
+fn push_halves(source: &mut Batch, target: &mut Batch, request: Request<'_>, found: &Found) {
+    let Request { from, to, mode, now } = request;
+    push_transaction(source, to.dir);
+    push_transaction(target, from.dir);
+    push_remove(source, &found.from, now);
+    if let Some(other) = found.to.as_ref().filter(|_| mode == RenameMode::Exchange) {
+        push_dentry(source, from.name, &other.node.inode, now);
+    }
+    if let Some(other) = &found.to {
+        push_remove(target, other, now);
+    }
+    push_dentry(target, to.name, &found.from.node.inode, now);
 }
 
 /// Locks the indexes of two directories in the order of their numbers, as their logs are.
@@ -342,14 +342,9 @@ fn change_both<'a>(source: &Locked<'a>, target: &Locked<'a>) -> (DirectoryChange
 }
 
 /// The facts that the rules need.
-fn asked<'a>(
-    from: Side<'a>,
-    to: Side<'a>,
-    source: &'a Node,
-    target: Option<&'a Node>,
-    mode: RenameMode,
-) -> Rename<'a, Inode> {
+fn asked<'a>(request: Request<'a>, source: &'a Node, target: Option<&'a Node>) -> Rename<'a, Inode> {
     let target = target.map(|target| &*target.inode);
+    let Request { from, to, mode, .. } = request;
     Rename { from_dir: from.dir, to_dir: to.dir, source: &source.inode, target, mode }
 }
 

@@ -9,7 +9,8 @@ use nacre_media::{Durable, Flushed, Pm};
 
 use crate::alloc::{Purpose, Run, Runs};
 use crate::attributes::Attributes;
-use crate::commit::{Batch, Placed, commit};
+use crate::batch::Batch;
+use crate::commit::Commit;
 use crate::format::{LINE, MAX_ENTRY_LINES, MAX_XATTR_SIZE, XATTR_BYTES_OFFSET, XattrEntry, kind, place};
 use crate::fs::Shared;
 use crate::inode::Inode;
@@ -230,8 +231,7 @@ impl<P: Pm> Shared<P> {
             batch.push_line(&attr_entry(inode, &attributes, inode.size()));
         }
         let after = pending.map_or_else(Durable::nothing_before, |flushed| self.pm.fence(flushed));
-        let placed = self.commit_or_free(inode, &mut log, &mut batch, run, after)?;
-        let (owner, address) = placed;
+        let (owner, address) = self.commit_or_free(inode, &mut log, &mut batch, run, after)?;
         log.index.hold(owner, 1);
         let xattr = Xattr {
             name: name.into(),
@@ -261,8 +261,7 @@ impl<P: Pm> Shared<P> {
         run: Option<Run>,
         after: Durable,
     ) -> Result<(Owner, u64)> {
-        let mut placed = Placed::new();
-        let result = commit(self, inode, log, batch, after, &mut placed);
+        let result = Commit::of(inode, log).after(after).append(self, batch);
         // After a media error it is unknown whether the entry that names it is there.
         if let (Err(error), Some(run)) = (&result, run)
             && error.kind() != Kind::Media
@@ -270,7 +269,7 @@ impl<P: Pm> Shared<P> {
             self.alloc.free(run);
         }
         self.pm.fence(result?);
-        Ok(placed[0])
+        Ok(batch.placed(0))
     }
 
     pub(crate) fn remove_xattr(&self, inode: &Inode, name: &[u8], now: Timestamp) -> Result<()> {
@@ -285,8 +284,7 @@ impl<P: Pm> Shared<P> {
         entry.header.kind = kind::XATTR_REMOVE;
         let mut batch = Batch::default();
         batch.push(&entry, XATTR_BYTES_OFFSET, &[name]);
-        let (nothing, mut placed) = (Durable::nothing_before(), Placed::new());
-        let flushed = commit(self, inode, &mut log, &mut batch, nothing, &mut placed)?;
+        let flushed = Commit::of(inode, &mut log).append(self, &mut batch)?;
         self.pm.fence(flushed);
         let old = remove(&inode.xattrs, name);
         self.forget_xattr(&mut log, old);
