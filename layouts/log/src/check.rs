@@ -335,12 +335,9 @@ fn in_use_at_unmount(pm: &impl Pm, superblock: &Superblock) -> Option<BTreeMap<u
     let inodes = table(superblock).ok()?;
     inodes.load_chunks(pm).ok()?;
     let alloc = Allocator::new(raw.device_blocks, 1, 0);
-    let (first, seed) = (Block(raw.checkpoint), superblock.seed());
-    let first_data_block = superblock.first_data_block();
     let reach = Reach::of(pm.len() / BLOCK_SIZE, raw);
     let tiers = Tiers::new(&reach).ok()?;
-    checkpoint::read(pm, seed, first, raw.mount_epoch, first_data_block, &reach, &alloc, &tiers, &inodes)
-        .ok()?;
+    checkpoint::read(pm, superblock, &reach, &alloc, &tiers, &inodes).ok()?;
     let mut in_use = BTreeMap::new();
     inodes.for_each_chunk(|chunk, used| {
         in_use.insert(chunk, used);
@@ -386,10 +383,7 @@ fn check_checkpoint<P: Pm>(
     let read = table(superblock).and_then(|inodes| {
         let tiers = Tiers::new(&reach)?;
         inodes.load_chunks(pm)?;
-        let first = Block(raw.checkpoint);
-        let (seed, epoch) = (superblock.seed(), raw.mount_epoch);
-        let first_data_block = superblock.first_data_block();
-        checkpoint::read(pm, seed, first, epoch, first_data_block, &reach, &alloc, &tiers, &inodes)?;
+        checkpoint::read(pm, superblock, &reach, &alloc, &tiers, &inodes)?;
         Ok((inodes, tiers))
     });
     let (inodes, tiers) = match read {

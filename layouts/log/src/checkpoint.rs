@@ -12,6 +12,7 @@ use crate::format::{
     CHECKPOINT_MAGIC, CheckpointChunk, CheckpointHeader, CheckpointRun, checksum_of, place, seal,
 };
 use crate::fs::Shared;
+use crate::superblock::Superblock;
 use crate::table::InodeTable;
 use crate::tiers::{Reach, Tiers};
 
@@ -60,24 +61,22 @@ pub(crate) fn write<P: Pm>(fs: &Shared<P>, epoch: u64) -> Result<Option<Block>> 
     Ok(blocks.first().copied())
 }
 
-/// Reads a checkpoint into allocators in which nothing is free and a table in which no inode is in use.
-#[expect(clippy::too_many_arguments, reason = "a struct would only rename the arguments")]
+/// Reads the checkpoint that a superblock names into allocators in which nothing is free and a table in which no inode
+/// is in use.
 pub(crate) fn read(
     pm: &impl Pm,
-    seed: u32,
-    first: Block,
-    epoch: u64,
-    first_data_block: u64,
+    superblock: &Superblock,
     reach: &Reach,
     alloc: &Allocator,
     tiers: &Tiers,
     inodes: &InodeTable,
 ) -> Result<()> {
+    let (seed, epoch) = (superblock.seed(), superblock.raw.mount_epoch);
     let damaged = |what: &str| Error::corrupt(format!("checkpoint: {what}"));
     let device_blocks = pm.len() / BLOCK_SIZE;
-    let mut next = Some(first);
+    let mut next = Some(Block(superblock.raw.checkpoint));
     let mut seen = 0;
-    let mut last_end = first_data_block;
+    let mut last_end = superblock.first_data_block();
     let mut bytes = [0u8; BLOCK_SIZE as usize];
     while let Some(block) = next {
         if block.0 >= device_blocks || seen > device_blocks {

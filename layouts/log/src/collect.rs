@@ -13,6 +13,8 @@
 //! would keep each removal for ever. Entries of a transaction are copied without it, so all transactions are settled
 //! first.
 
+use std::ops::ControlFlow;
+
 use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{Block, Kind, Result};
 use nacre_media::{Durable, Pm};
@@ -30,7 +32,8 @@ use crate::format::{
 use crate::fs::Shared;
 use crate::inode::{Body, Inode};
 use crate::log::{
-    GROWTH, INLINE, Log, MIN_COLLECTED_PAGES, NO_PAGE, NOT_LISTED, Owner, Page, dentry_name, is_negative,
+    GROWTH, INLINE, LiveIndex, Log, MIN_COLLECTED_PAGES, NO_PAGE, NOT_LISTED, Owner, Page, dentry_name,
+    is_negative,
 };
 use crate::scan::parse_entry;
 use crate::seeded::fault;
@@ -55,8 +58,19 @@ pub(crate) struct Survivor {
 /// Runs of blocks; of an entry for one block, one.
 pub(crate) type Pieces = SmallVec<[Piece; 1]>;
 
+/// An entry where it is before a collection.
+pub(crate) struct OldEntry<'a> {
+    pub(crate) owner: Owner,
+    pub(crate) address: u64,
+    pub(crate) header: EntryHeader,
+    /// All its lines.
+    pub(crate) bytes: &'a [u8],
+}
+
 /// The live entries of some pages.
 pub(crate) struct Gathered {
+    /// The pages begin at the head of the log: nothing is older.
+    at_head: bool,
     pub(crate) survivors: Vec<Survivor>,
     /// Something of these pages is dead that an entry in a later page may have taken away.
     pub(crate) dead: bool,
@@ -64,6 +78,21 @@ pub(crate) struct Gathered {
     pub(crate) stuck: bool,
     /// Blocks apart from the entries that name them, for a compaction.
     pub(crate) loose: Option<Loose>,
+}
+
+impl Gathered {
+    /// Nothing yet.
+    pub(crate) fn new(at_head: bool, loose: Option<Loose>) -> Gathered {
+        Gathered { at_head, survivors: Vec::new(), dead: false, stuck: false, loose }
+    }
+
+    /// Keeps an entry, sealed for its new place.
+    pub(crate) fn keep(&mut self, old: &OldEntry<'_>, bytes: &[u8], references: References, seed: u32) {
+        let mut bytes = SmallVec::from_slice(bytes);
+        reseal(&mut bytes, seed);
+        let (old_owner, old_address, sequence) = (old.owner, old.address, old.header.sequence);
+        self.survivors.push(Survivor { bytes, sequence, old_owner, old_address, references });
+    }
 }
 
 #[derive(Clone)]
@@ -164,15 +193,14 @@ impl Log {
         if self.index.pages[from as usize].block.0 == 0 {
             return Ok(NO_PAGE); // it was dropped meanwhile: the next collection starts anew
         }
-        let at_head = from == self.index.head;
-        let survivors = Vec::with_capacity(PORTION * PAGE_LINES);
-        let mut gathered = Gathered { survivors, dead: false, stuck: false, loose: None };
+        let mut gathered = Gathered::new(from == self.index.head, None);
+        gathered.survivors.reserve(PORTION * PAGE_LINES);
         let mut last = from;
         let mut count = 0;
         let mut page = from;
         while count < PORTION && page != self.index.tail && page != NO_PAGE {
             let (before, last_before) = (gathered.survivors.len(), gathered.survivors.last().cloned());
-            self.gather(fs, inode, page, at_head, &mut gathered)?;
+            self.gather(fs, inode, page, &mut gathered)?;
             if gathered.survivors.len() > before + PAGE_LINES {
                 // The blocks that its entries name are in more pieces by now than it has lines: a copy would be larger.
                 gathered.survivors.truncate(before);
@@ -189,7 +217,7 @@ impl Log {
             count += 1;
             page = self.index.pages[page as usize].next;
         }
-        let Gathered { survivors, dead, stuck, loose: _ } = gathered;
+        let Gathered { survivors, dead, stuck, .. } = gathered;
         let pages = pack(&survivors);
         // With `gone_before`, a copy that saves no page is worth its cost: removals behind it can go.
         let is_worth =
@@ -210,7 +238,6 @@ impl Log {
         fs: &Shared<P>,
         inode: &Inode,
         page: u32,
-        at_head: bool,
         gathered: &mut Gathered,
     ) -> Result<()> {
         let block = self.index.pages[page as usize].block;
@@ -224,9 +251,9 @@ impl Log {
                 continue;
             };
             let count = usize::from(header.lines);
-            let entry = &bytes[line * LINE..(line + count) * LINE];
+            let bytes = &bytes[line * LINE..(line + count) * LINE];
             let address = block.offset() + ((1 + line) * LINE) as u64;
-            self.gather_entry(fs, inode, page, at_head, &header, entry, address, gathered)?;
+            self.gather_entry(fs, inode, &OldEntry { owner: page, address, header, bytes }, gathered)?;
             line += count;
         }
         Ok(())
@@ -247,104 +274,70 @@ impl Log {
         order.sort_by_key(|&line| (self.index.inline[line].sequence, line));
         for line in order {
             let Some(header) = parse_entry(&bytes[line * LINE..], inode.seed) else { continue };
-            let entry = &bytes[line * LINE..][..usize::from(header.lines) * LINE];
-            let address = address + (line * LINE) as u64;
-            self.gather_entry(fs, inode, INLINE + line as u32, true, &header, entry, address, gathered)?;
+            let bytes = &bytes[line * LINE..][..usize::from(header.lines) * LINE];
+            let (owner, address) = (INLINE + line as u32, address + (line * LINE) as u64);
+            self.gather_entry(fs, inode, &OldEntry { owner, address, header, bytes }, gathered)?;
         }
         Ok(())
     }
 
-    #[expect(clippy::too_many_arguments, reason = "a struct would only rename the arguments")]
     fn gather_entry<P: Pm>(
         &self,
         fs: &Shared<P>,
         inode: &Inode,
-        page: u32,
-        at_head: bool,
-        header: &EntryHeader,
-        entry: &[u8],
-        address: u64,
+        old: &OldEntry<'_>,
         gathered: &mut Gathered,
     ) -> Result<()> {
+        let OldEntry { owner, address, header, bytes } = *old;
         // An entry that only says where blocks are may share the number of an entry that says more of the file.
         let says = |last: Option<(Owner, u64)>| {
-            last.is_some_and(|(_, sequence)| sequence == header.sequence) && !only_places(header)
+            last.is_some_and(|(_, sequence)| sequence == header.sequence) && !only_places(&header)
         };
-        let (last_touch, last_attr, last_ctime) =
-            (says(self.index.last_touch), says(self.index.last_attr), says(self.index.last_ctime));
+        let LiveIndex { last_touch, last_attr, last_ctime, .. } = self.index;
+        let is_last_touch = says(last_touch);
+        let is_last = is_last_touch || says(last_attr) || says(last_ctime);
         if let Some(loose) = &mut gathered.loose {
             loose.greatest = loose.greatest.max(header.sequence);
         }
-        let kept = u32::from(last_touch) + u32::from(last_attr) + u32::from(last_ctime);
         let references = match header.kind {
             kind::WRITE if gathered.loose.is_some() => {
-                gather_loose(inode, page, entry, address, last_touch, gathered);
+                gather_loose(inode, old, is_last_touch, gathered);
                 return Ok(());
             }
-            kind::WRITE if !last_touch => {
-                return gather_write(inode, page, entry, address, gathered);
-            }
+            kind::WRITE if !is_last_touch => return gather_write(inode, old, gathered),
             kind::WRITE => {
-                let pieces = live_pieces(inode, page, entry, usize::MAX);
-                gathered.stuck |= !is_whole(entry, &pieces);
+                let pieces = live_pieces(inode, owner, bytes, usize::MAX);
+                gathered.stuck |= !is_whole(bytes, &pieces);
                 References::Pieces(pieces)
             }
-            kind::DENTRY => {
-                let name = dentry_name(entry).unwrap_or_default();
-                match &inode.body {
-                    Body::Directory(directory) if directory.refers_to(name, fs.hash_seed, address) => {
-                        References::Name
-                    }
-                    _ => {
-                        gathered.dead = true;
-                        gathered.stuck |= kept > 0;
-                        match kept {
-                            0 => return Ok(()),
-                            _ => References::Nothing,
-                        }
-                    }
-                }
-            }
-            kind::XATTR => {
-                let mut live = false;
-                xattr::for_each(&inode.xattrs, |xattr| {
-                    live |= xattr.address == address;
-                    std::ops::ControlFlow::Continue(())
-                });
-                gathered.dead |= !live;
-                gathered.stuck |= !live && kept > 0;
-                match live {
-                    true => References::Attribute,
-                    false if kept > 0 => References::Nothing,
+            kind::DENTRY | kind::XATTR => {
+                let (is_live, references) = match header.kind {
+                    kind::DENTRY => (has_name(inode, bytes, fs.hash_seed, address), References::Name),
+                    _ => (has_attribute(inode, address), References::Attribute),
+                };
+                gathered.dead |= !is_live;
+                gathered.stuck |= !is_live && is_last;
+                match is_live {
+                    true => references,
+                    false if is_last => References::Nothing,
                     false => return Ok(()),
                 }
             }
-            kind::TRANSACTION => {
-                let raw = TransactionEntry::read_from_prefix(entry).map_or(0, |(entry, _)| entry.transaction);
-                fault!(fs.pm, NotSettled => return Ok(()));
-                if raw >= fs.transactions.settled.load(Ordering::Relaxed) {
-                    fs.settle()?;
-                }
-                return Ok(());
-            }
+            kind::TRANSACTION => return settle_before(fs, bytes),
             kind::IMAGE if gathered.loose.as_ref().is_some_and(|loose| loose.is_whole) => return Ok(()),
             kind::SYMLINK | kind::IMAGE => References::Inode,
-            other if is_negative(other, header.flags) && !(at_head || self.is_gone(fs, header.sequence)) => {
+            other
+                if is_negative(other, header.flags)
+                    && !gathered.at_head
+                    && !self.is_gone(fs, header.sequence) =>
+            {
                 References::Nothing
             }
-            _ if kept > 0 => References::Nothing,
+            _ if is_last => References::Nothing,
             kind::ATTR | kind::HOLE | kind::REMOVE | kind::XATTR_REMOVE => return Ok(()),
-            _ => References::Nothing, // what a newer program wrote
+            _ => References::Nothing, // an entry of a newer program
         };
-        let mut bytes = SmallVec::from_slice(entry);
-        reseal(&mut bytes, inode.seed);
-        gathered.survivors.push(Survivor {
-            bytes,
-            sequence: header.sequence,
-            old_owner: page,
-            old_address: address,
-            references,
-        });
+        gathered.keep(old, bytes, references, inode.seed);
         Ok(())
     }
 
@@ -553,15 +546,40 @@ fn only_places(header: &EntryHeader) -> bool {
     header.kind == kind::WRITE && header.flags & flag::MOVED != 0 || header.kind == kind::IMAGE
 }
 
+/// Whether a dentry of media is the one that the index of a directory has.
+fn has_name(inode: &Inode, entry: &[u8], hash_seed: u64, address: u64) -> bool {
+    let name = dentry_name(entry).unwrap_or_default();
+    matches!(&inode.body, Body::Directory(directory) if directory.refers_to(name, hash_seed, address))
+}
+
+/// Whether an inode has the extended attribute of this entry.
+fn has_attribute(inode: &Inode, address: u64) -> bool {
+    let mut is_there = false;
+    xattr::for_each(&inode.xattrs, |xattr| {
+        is_there |= xattr.address == address;
+        ControlFlow::Continue(())
+    });
+    is_there
+}
+
+/// Settles a transaction whose entries are copied without it.
+fn settle_before<P: Pm>(fs: &Shared<P>, entry: &[u8]) -> Result<()> {
+    let number = TransactionEntry::read_from_prefix(entry).map_or(0, |(entry, _)| entry.transaction);
+    fault!(fs.pm, NotSettled => return Ok(()));
+    if number >= fs.transactions.settled.load(Ordering::Relaxed) {
+        fs.settle()?;
+    }
+    Ok(())
+}
+
 /// Adds the live part of a write: an entry for each run of blocks, joined with the entry before where it continues it.
 /// Live blocks are live wherever in the log they are named, so their order among themselves is free.
-fn gather_write(inode: &Inode, page: u32, entry: &[u8], address: u64, gathered: &mut Gathered) -> Result<()> {
-    let Ok((raw, _)) = WriteEntry::read_from_prefix(entry) else { return Ok(()) };
-    let pieces = live_pieces(inode, page, entry, PAGE_LINES);
-    gathered.dead |= !is_whole(entry, &pieces);
-    let survivors = &mut gathered.survivors;
+fn gather_write(inode: &Inode, old: &OldEntry<'_>, gathered: &mut Gathered) -> Result<()> {
+    let Ok((raw, _)) = WriteEntry::read_from_prefix(old.bytes) else { return Ok(()) };
+    let pieces = live_pieces(inode, old.owner, old.bytes, PAGE_LINES);
+    gathered.dead |= !is_whole(old.bytes, &pieces);
     for piece in pieces {
-        if let Some(last) = survivors.last_mut()
+        if let Some(last) = gathered.survivors.last_mut()
             && let References::Pieces(pieces) = &mut last.references
             && let Ok((mut joined, _)) = WriteEntry::read_from_prefix(&last.bytes)
             && joined.file_block + u64::from(joined.blocks) == piece.start
@@ -586,15 +604,8 @@ fn gather_write(inode: &Inode, page: u32, entry: &[u8], address: u64, gathered: 
             place: piece.place,
             ..raw
         };
-        let mut bytes = SmallVec::from_slice(copy.as_bytes());
-        reseal(&mut bytes, inode.seed);
-        survivors.push(Survivor {
-            bytes,
-            sequence: raw.header.sequence,
-            old_owner: page,
-            old_address: address,
-            references: References::Pieces(SmallVec::from_slice(&[piece])),
-        });
+        let references = References::Pieces(SmallVec::from_slice(&[piece]));
+        gathered.keep(old, copy.as_bytes(), references, inode.seed);
     }
     Ok(())
 }

@@ -30,7 +30,9 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::alloc::Purpose;
 use crate::blockmap::{BlockMap, Piece};
-use crate::collect::{Gathered, References, Survivor, is_whole, line_count, live_pieces, pack, reseal};
+use crate::collect::{
+    Gathered, OldEntry, References, Survivor, is_whole, line_count, live_pieces, pack, reseal,
+};
 use crate::format::{
     EntryHeader, HoleEntry, INLINE_LINES, LINE, MAX_FILE_SIZE, PAGE_LINES, WriteEntry, flag, kind, place,
 };
@@ -128,16 +130,15 @@ impl Log {
     /// Compacts pages from `from` on; gives the one to go on with, or [`NO_PAGE`].
     fn compact_portion<P: Pm>(&mut self, fs: &Shared<P>, inode: &Inode, from: u32) -> Result<u32> {
         let at_head = from == self.index.head;
-        let mut gathered =
-            Gathered { survivors: Vec::new(), dead: false, stuck: false, loose: Some(Loose::default()) };
+        let mut gathered = Gathered::new(at_head, Some(Loose::default()));
         let (mut last, mut count, mut behind) = (from, 0, from);
         while count < PORTION && behind != NO_PAGE {
             last = behind;
-            self.gather(fs, inode, last, at_head, &mut gathered)?;
+            self.gather(fs, inode, last, &mut gathered)?;
             behind = self.index.pages[last as usize].next;
             count += 1;
         }
-        let Gathered { mut survivors, dead, stuck, loose } = gathered;
+        let Gathered { mut survivors, dead, stuck, loose, .. } = gathered;
         let loose = loose.unwrap_or_default();
         let is_readable = loose.blocks.len() <= MOST_PIECES;
         if is_readable {
@@ -205,40 +206,27 @@ impl Log {
 }
 
 /// Takes the live blocks of a write entry apart. Its size and times stay if no later entry says them.
-pub(crate) fn gather_loose(
-    inode: &Inode,
-    page: u32,
-    entry: &[u8],
-    address: u64,
-    is_last_touch: bool,
-    gathered: &mut Gathered,
-) {
-    let Ok((raw, _)) = WriteEntry::read_from_prefix(entry) else { return };
-    let Gathered { survivors, dead, loose: Some(loose), .. } = gathered else { return };
-    let pieces = live_pieces(inode, page, entry, MOST_PIECES);
-    let is_live = is_whole(entry, &pieces);
-    *dead |= !is_live;
-    let mut keep = |bytes: &[u8], references| {
-        let mut bytes = SmallVec::from_slice(bytes);
-        reseal(&mut bytes, inode.seed);
-        let sequence = raw.header.sequence;
-        survivors.push(Survivor { bytes, sequence, old_owner: page, old_address: address, references });
-    };
+pub(crate) fn gather_loose(inode: &Inode, old: &OldEntry<'_>, is_last_touch: bool, gathered: &mut Gathered) {
+    let Ok((raw, _)) = WriteEntry::read_from_prefix(old.bytes) else { return };
+    let pieces = live_pieces(inode, old.owner, old.bytes, MOST_PIECES);
+    let is_live = is_whole(old.bytes, &pieces);
+    gathered.dead |= !is_live;
+    let Some(loose) = &mut gathered.loose else { return };
     if is_last_touch && is_live && !loose.is_whole {
-        keep(entry, References::Pieces(pieces));
         let start = raw.file_block & place::BLOCK_MASK;
         loose.kept = start..start + u64::from(raw.blocks);
+        gathered.keep(old, old.bytes, References::Pieces(pieces), inode.seed);
         return;
-    }
-    if is_last_touch {
-        let header = EntryHeader { kind: kind::HOLE, flags: 0, ..raw.header };
-        let hole = HoleEntry { header, size: raw.size, mtime: raw.mtime, ..HoleEntry::default() };
-        keep(hole.as_bytes(), References::Nothing);
     }
     // With too many of them none is looked at.
     let most = MOST_PIECES + 1;
     let blocks = pieces.into_iter().map(|piece| LooseBlocks { piece, modified: raw.mtime });
     loose.blocks.extend(blocks.take(most.saturating_sub(loose.blocks.len())));
+    if is_last_touch {
+        let header = EntryHeader { kind: kind::HOLE, flags: 0, ..raw.header };
+        let hole = HoleEntry { header, size: raw.size, mtime: raw.mtime, ..HoleEntry::default() };
+        gathered.keep(old, hole.as_bytes(), References::Nothing, inode.seed);
+    }
 }
 
 /// Names loose blocks by new entries, in the order of the file, those together that lie together, each block once.

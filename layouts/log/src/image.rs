@@ -9,7 +9,7 @@
 //! in the log. Then the mover, which has the devices, reads it, and the map is filled. It stays filled.
 //!
 //! **Changing.** An operation that changes where blocks are brings the log back first ([`Log::take_image_back`], called
-//! by [`commit`](crate::commit::commit)). So no entry that says where blocks are ever follows that of an image, and
+//! by [`Commit`](crate::commit::Commit)). So no entry that says where blocks are ever follows that of an image, and
 //! reading needs no order among them.
 //!
 //! **Commits.** Both ways work like a compaction of the whole log: copies where nothing reads, durable, then one store
@@ -442,14 +442,10 @@ impl Log {
 
     /// All live entries except those that say where blocks are.
     fn gather_whole<P: Pm>(&self, fs: &Shared<P>, inode: &Inode) -> Result<Gathered> {
-        let loose = Loose::of_whole();
-        let mut gathered = Gathered { survivors: Vec::new(), dead: false, stuck: false, loose: Some(loose) };
+        let mut gathered = Gathered::new(true, Some(Loose::of_whole()));
         match self.index.head {
             NO_PAGE => self.gather_inline(fs, inode, &mut gathered)?,
-            _ => self
-                .index
-                .page_order()
-                .try_for_each(|page| self.gather(fs, inode, page, true, &mut gathered))?,
+            _ => self.index.page_order().try_for_each(|page| self.gather(fs, inode, page, &mut gathered))?,
         }
         Ok(gathered)
     }

@@ -6,7 +6,7 @@ use std::time::Instant;
 use nacre_engine::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use nacre_engine::sync::thread::{self, JoinHandle};
 use nacre_engine::sync::{Mutex, RwLock};
-use nacre_engine::{BLOCK_SIZE, Block, Error, InodeCache, Kind, Result, background};
+use nacre_engine::{BLOCK_SIZE, Error, InodeCache, Kind, Result, background};
 use nacre_layout_parts::report::RecoveryReport;
 use nacre_layout_parts::scrub::Scrubber;
 use nacre_media::Pm;
@@ -260,10 +260,7 @@ fn bring_up<P: Pm>(
     let chunks = inodes.load_chunks(pm)?;
     let raw = &superblock.raw;
     if superblock.is_clean() && raw.checkpoint != 0 {
-        let first_data_block = superblock.first_data_block();
-        let first = Block(raw.checkpoint);
-        let (seed, epoch) = (superblock.seed(), raw.mount_epoch);
-        checkpoint::read(pm, seed, first, epoch, first_data_block, reach, alloc, tiers, inodes)
+        checkpoint::read(pm, superblock, reach, alloc, tiers, inodes)
             .map_err(|error| error.advice("run fsck: it can rebuild what the checkpoint holds"))?;
         return Ok(RecoveryReport { duration: started.elapsed(), ..RecoveryReport::default() });
     }
