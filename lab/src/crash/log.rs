@@ -26,7 +26,9 @@ pub(super) static SOURCES: Sources = Sources::new(
         ("commit.rs", include_str!("../../../layouts/log/src/commit.rs")),
         ("compact.rs", include_str!("../../../layouts/log/src/compact.rs")),
         ("evict.rs", include_str!("../../../layouts/log/src/evict.rs")),
-        ("file.rs", include_str!("../../../layouts/log/src/file.rs")),
+        ("file/change.rs", include_str!("../../../layouts/log/src/file/change.rs")),
+        ("file/write/commit.rs", include_str!("../../../layouts/log/src/file/write/commit.rs")),
+        ("file/write/prepare.rs", include_str!("../../../layouts/log/src/file/write/prepare.rs")),
         ("fs.rs", include_str!("../../../layouts/log/src/fs.rs")),
         ("layout.rs", include_str!("../../../layouts/log/src/layout.rs")),
         ("mkfs.rs", include_str!("../../../layouts/log/src/mkfs.rs")),
@@ -120,7 +122,7 @@ fn commit_of_store(spot: Spot, offset: u64) -> Option<usize> {
         ("namespace.rs", "build_inode" | "add_name" | "create_unnamed") => 0,
         ("commit.rs", "write_lines") if spot.text.contains("proof") => 2,
         ("commit.rs", "write_lines") => 1,
-        ("file.rs", "zero_gap") => 5,
+        ("file/change.rs", "zero_gap") => 5,
         ("xattr.rs", "push_set") => 6,
         ("commit.rs", "add_page") if spot.text.contains(".link(") && offset % HEAD.1 == HEAD.0 => 8,
         ("commit.rs", "add_page") if spot.text.contains(".link(") => 7,
@@ -211,7 +213,7 @@ impl Subject for Log {
         };
         match at(moment.fence) {
             ("commit.rs", "write_lines") => seen[3] = true,
-            ("file.rs", "commit_write") => seen[4] = true,
+            ("file/write/commit.rs", "commit_write") => seen[4] = true,
             ("collect.rs", "replace_pages") if at(moment.last_fence).1 == "write_chain" => seen[9] = true,
             ("collect.rs", "replace_pages") => seen[10] = true,
             ("compact.rs", "put_into_inode") if at(moment.last_fence).1 == "put_into_inode" => seen[9] = true,

@@ -21,7 +21,7 @@ use crate::commit::Commit;
 use crate::file::{Change, Changes, Freed, is_written, join, media_offset};
 use crate::format::{AttrEntry, MAX_FILE_SIZE, flag, kind, place};
 use crate::fs::Shared;
-use crate::inode::{Body, FREE_AT_ONCE, Inode};
+use crate::inode::{Body, FREE_AT_ONCE, Inode, NO_TRIM};
 
 impl<P: Pm> Shared<P> {
     pub(crate) fn setattr(&self, inode: &Arc<Inode>, change: &SetAttr, now: Timestamp) -> Result<Attr> {
@@ -85,6 +85,31 @@ impl<P: Pm> Shared<P> {
             self.graveyard.nudge();
         } else {
             self.finish_trim(inode, extend);
+        }
+    }
+
+    /// Frees the blocks that a truncation left behind.
+    pub(crate) fn finish_trim(&self, inode: &Inode, _extend: &MutexGuard<'_, ()>) {
+        let first = inode.trim.load(Ordering::Acquire);
+        if first == NO_TRIM {
+            return;
+        }
+        let Ok(map) = inode.file_map() else { return };
+        let mut freed = Vec::new();
+        {
+            let mut log = inode.log.lock();
+            if log.state.dead_inode {
+                return;
+            }
+            map.replace(first, MAX_FILE_SIZE / BLOCK_SIZE - first, None, 0, |piece| {
+                log.index.release(piece.owner, piece.len);
+                freed.push(piece);
+            });
+            inode.trim.store(NO_TRIM, Ordering::Release);
+        }
+        for piece in freed {
+            inode.blocks.fetch_sub(piece.len, Ordering::Relaxed);
+            self.free_piece(piece);
         }
     }
 
