@@ -35,6 +35,7 @@ pub(super) static SOURCES: Sources = Sources::new(
         ("mount.rs", include_str!("../../../layouts/log/src/mount.rs")),
         ("namespace.rs", include_str!("../../../layouts/log/src/namespace.rs")),
         ("overwrite.rs", include_str!("../../../layouts/log/src/overwrite.rs")),
+        ("pages.rs", include_str!("../../../layouts/log/src/pages.rs")),
         ("publish.rs", include_str!("../../../layouts/log/src/publish.rs")),
         ("recover.rs", include_str!("../../../layouts/log/src/recover.rs")),
         ("rename.rs", include_str!("../../../layouts/log/src/rename.rs")),

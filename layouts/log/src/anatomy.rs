@@ -70,9 +70,8 @@ const BAD_BLOCKS_LISTED: u64 = 8;
 pub fn structures<P: Pm>(pm: &P) -> Result<Vec<Structure>> {
     let superblock = crate::superblock::read(pm)?.superblock;
     let seed = superblock.seed();
-    let table = superblock.region(crate::format::region::CHUNK_TABLE)?;
-    let max_chunks = superblock.raw.device_blocks.div_ceil(CHUNK_INODES);
-    let inodes = InodeTable::new(table, seed, max_chunks, 1, u64::MAX);
+    let table = superblock.region(region::CHUNK_TABLE)?;
+    let inodes = InodeTable::of(&superblock, 1, u64::MAX)?;
     let (chunks, _) = inodes.load_chunks(pm)?;
     let mut found = Vec::new();
     let mut add = |kind, offset, len, inode, seed| found.push(Structure { kind, offset, len, inode, seed });

@@ -12,9 +12,10 @@ use crate::format::{
     CHECKPOINT_MAGIC, CheckpointChunk, CheckpointHeader, CheckpointRun, checksum_of, place, seal,
 };
 use crate::fs::Shared;
+use crate::places::Reach;
 use crate::superblock::Superblock;
 use crate::table::InodeTable;
-use crate::tiers::{Reach, Tiers};
+use crate::tiers::Tiers;
 
 const HEADER: usize = size_of::<CheckpointHeader>();
 const ROOM: usize = BLOCK_SIZE as usize - HEADER;

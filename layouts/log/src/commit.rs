@@ -19,20 +19,18 @@
 //! entries becomes the log when `head` is stored, and the inode's lines count no more.
 
 use nacre_engine::sync::atomic::Ordering;
-use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, Result};
+use nacre_engine::{Block, Error, Kind, Result};
 use nacre_media::{Durable, Flushed, Pm};
 use smallvec::SmallVec;
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::FromBytes;
 
 use crate::alloc::Purpose;
 use crate::batch::Batch;
-use crate::format::{
-    EntryHeader, INLINE_LINES, INODE_HEAD_OFFSET, LINE, PAGE_LINES, PAGE_MAGIC, PAGE_NEXT_OFFSET,
-    RawPageHeader, seal_word,
-};
+use crate::format::{EntryHeader, INLINE_LINES, LINE, PAGE_LINES};
 use crate::fs::Shared;
 use crate::inode::Inode;
 use crate::log::{INLINE, InlineLine, Log, NO_PAGE, Page, dentry_name, is_negative};
+use crate::pages::write_page;
 use crate::scan::MAX_SEQUENCE;
 use crate::seeded::fault;
 
@@ -296,55 +294,8 @@ impl Log {
         self.link(fs, inode, self.index.tail, Some(page), Durable::nothing_before())?.may_be_lost();
         Ok(())
     }
-
-    /// Stores the word that names the page after `page` (or the first page, after [`NO_PAGE`]).
-    #[track_caller]
-    pub(crate) fn link<P: Pm>(
-        &self,
-        fs: &Shared<P>,
-        inode: &Inode,
-        page: u32,
-        next: Option<Block>,
-        after: Durable,
-    ) -> Result<Flushed> {
-        let word = next.map_or(0, |block| seal_word(block.0, inode.seed));
-        let offset = match page {
-            NO_PAGE => inode.address + INODE_HEAD_OFFSET,
-            page => self.index.pages[page as usize].block.offset() + PAGE_NEXT_OFFSET,
-        };
-        let stored = fs.pm.publish_u64(offset, word, after)?;
-        Ok(fs.pm.flush(stored))
-    }
 }
 
 fn first_sequence_of(lines: &[u8]) -> Option<u64> {
     EntryHeader::read_from_prefix(lines).ok().map(|(header, _)| header.sequence)
-}
-
-/// Writes a whole page, its lines and zeros behind them, and makes it durable.
-#[track_caller]
-pub(crate) fn write_page<P: Pm>(
-    fs: &Shared<P>,
-    inode: &Inode,
-    page: &Page,
-    next_word: u64,
-    lines: &[u8],
-) -> Result<Durable> {
-    let mut bytes = [0u8; BLOCK_SIZE as usize];
-    let mut header = RawPageHeader {
-        checksum: 0,
-        magic: PAGE_MAGIC,
-        inode: inode.number,
-        generation: inode.generation,
-        reserved: 0,
-        first_sequence: page.first_sequence,
-        reserved2: [0; 2],
-        next: next_word,
-        reserved3: 0,
-    };
-    header.checksum = header.compute_checksum(inode.seed);
-    bytes[..LINE].copy_from_slice(header.as_bytes());
-    bytes[LINE..LINE + lines.len()].copy_from_slice(lines);
-    let copied = fs.pm.copy(page.block.offset(), &bytes)?;
-    Ok(fs.pm.fence(copied))
 }

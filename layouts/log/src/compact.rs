@@ -1,7 +1,7 @@
 //! Compaction of a file's log to the least that says the same (paper 002, section 5.6), when PM is short.
 //!
 //! Collection ([`collect`](crate::collect)) copies live entries page by page when a log has grown. A compaction takes a
-//! [`PORTION`] of pages at once, the tail among them, and splits their live write entries into blocks. All blocks of
+//! [portion](Loose::PAGES) of pages at once, the tail among them, and splits their live write entries into blocks. All blocks of
 //! the portion are named anew, in the order of the file, neighbours together. The new entries (those of moved blocks)
 //! say only where blocks are. The last entry that says size and times stays; if it named blocks that are elsewhere by
 //! now, a hole of no blocks says them instead. If all that is left fits into the inode's three lines, it goes back
@@ -19,65 +19,19 @@
 //! the head in all that the [`Collector`](crate::log::Collector) says; one that a foreground operation does goes
 //! on from there, and the other way round.
 
-use std::ops::Range;
 use std::sync::Arc;
 
-use nacre_engine::{BLOCK_SIZE, CompactedLog, Kind, Result};
+use nacre_engine::{CompactedLog, Kind, Result};
 use nacre_layout_parts::format::incompatible;
 use nacre_media::Pm;
-use smallvec::SmallVec;
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::FromBytes;
 
 use crate::alloc::Purpose;
-use crate::blockmap::{BlockMap, Piece};
-use crate::collect::{
-    Gathered, OldEntry, References, Survivor, is_whole, line_count, live_pieces, pack, reseal,
-};
-use crate::format::{
-    EntryHeader, HoleEntry, INLINE_LINES, LINE, MAX_FILE_SIZE, PAGE_LINES, WriteEntry, flag, kind, place,
-};
+use crate::format::{EntryHeader, INLINE_LINES, LINE};
 use crate::fs::Shared;
 use crate::inode::Inode;
 use crate::log::{INLINE, InlineLine, Log, NO_PAGE};
-
-/// Pages that are compacted at once: about as many as can be before other operations notice that the log is locked.
-const PORTION: usize = 16;
-/// Runs of blocks of a portion; with more of them it would not become smaller.
-const MOST_PIECES: usize = PORTION * PAGE_LINES;
-
-/// Blocks that are live in a portion, apart from their entries. Several entries may say the same of one block.
-#[derive(Default)]
-pub(crate) struct Loose {
-    blocks: Vec<LooseBlocks>,
-    /// All of a log is gathered, to say otherwise where its blocks are: of write entries, and of that of an image, none
-    /// stays.
-    pub(crate) is_whole: bool,
-    /// Those of the last write: its entry stays as it is.
-    kept: Range<u64>,
-    /// The greatest sequence number of the portion.
-    pub(crate) greatest: u64,
-}
-
-impl Loose {
-    /// For all of a log.
-    pub(crate) fn of_whole() -> Loose {
-        Loose { is_whole: true, ..Loose::default() }
-    }
-
-    /// All blocks of a file, for a log that is gathered whole.
-    pub(crate) fn take_all(&mut self, map: &BlockMap, modified: u64) {
-        self.blocks.clear();
-        map.for_each(0, MAX_FILE_SIZE / BLOCK_SIZE, |piece| {
-            self.blocks.push(LooseBlocks { piece, modified });
-        });
-    }
-}
-
-struct LooseBlocks {
-    piece: Piece,
-    /// Packed, when they were written.
-    modified: u64,
-}
+use crate::survivor::{Gathered, Loose, Survivor, line_count, name_anew, pack};
 
 impl<P: Pm> Shared<P> {
     /// Compacts a portion of a file's log.
@@ -132,7 +86,7 @@ impl Log {
         let at_head = from == self.index.head;
         let mut gathered = Gathered::new(at_head, Some(Loose::default()));
         let (mut last, mut count, mut behind) = (from, 0, from);
-        while count < PORTION && behind != NO_PAGE {
+        while count < Loose::PAGES && behind != NO_PAGE {
             last = behind;
             self.gather(fs, inode, last, &mut gathered)?;
             behind = self.index.pages[last as usize].next;
@@ -140,7 +94,7 @@ impl Log {
         }
         let Gathered { mut survivors, dead, stuck, loose, .. } = gathered;
         let loose = loose.unwrap_or_default();
-        let is_readable = loose.blocks.len() <= MOST_PIECES;
+        let is_readable = loose.blocks.len() <= Loose::MOST_PIECES;
         if is_readable {
             name_anew(loose, inode.seed, &mut survivors);
         }
@@ -203,84 +157,4 @@ impl Log {
         (self.index.pages, self.index.free_slot) = (Vec::new(), NO_PAGE);
         Ok(())
     }
-}
-
-/// Takes the live blocks of a write entry apart. Its size and times stay if no later entry says them.
-pub(crate) fn gather_loose(inode: &Inode, old: &OldEntry<'_>, is_last_touch: bool, gathered: &mut Gathered) {
-    let Ok((raw, _)) = WriteEntry::read_from_prefix(old.bytes) else { return };
-    let pieces = live_pieces(inode, old.owner, old.bytes, MOST_PIECES);
-    let is_live = is_whole(old.bytes, &pieces);
-    gathered.dead |= !is_live;
-    let Some(loose) = &mut gathered.loose else { return };
-    if is_last_touch && is_live && !loose.is_whole {
-        let start = raw.file_block & place::BLOCK_MASK;
-        loose.kept = start..start + u64::from(raw.blocks);
-        gathered.keep(old, old.bytes, References::Pieces(pieces), inode.seed);
-        return;
-    }
-    // With too many of them none is looked at.
-    let most = MOST_PIECES + 1;
-    let blocks = pieces.into_iter().map(|piece| LooseBlocks { piece, modified: raw.mtime });
-    loose.blocks.extend(blocks.take(most.saturating_sub(loose.blocks.len())));
-    if is_last_touch {
-        let header = EntryHeader { kind: kind::HOLE, flags: 0, ..raw.header };
-        let hole = HoleEntry { header, size: raw.size, mtime: raw.mtime, ..HoleEntry::default() };
-        gathered.keep(old, hole.as_bytes(), References::Nothing, inode.seed);
-    }
-}
-
-/// Names loose blocks by new entries, in the order of the file, those together that lie together, each block once.
-pub(crate) fn name_anew(loose: Loose, seed: u32, survivors: &mut Vec<Survivor>) {
-    let Loose { mut blocks, kept, greatest, .. } = loose;
-    blocks.sort_unstable_by_key(|blocks| blocks.piece.start);
-    let first = survivors.len();
-    let mut named = 0;
-    for LooseBlocks { piece, modified } in blocks {
-        let before = clip(piece, named..kept.start);
-        let behind = clip(piece, named.max(kept.end)..u64::MAX);
-        for piece in before.into_iter().chain(behind) {
-            name(piece, modified, greatest, first, survivors);
-        }
-        named = named.max(piece.start + piece.len);
-    }
-    survivors[first..].iter_mut().for_each(|survivor| reseal(&mut survivor.bytes, seed));
-}
-
-/// The blocks of a piece that are in a range.
-fn clip(piece: Piece, range: Range<u64>) -> Option<Piece> {
-    let start = piece.start.max(range.start);
-    let end = (piece.start + piece.len).min(range.end);
-    let place = piece.place + (start - piece.start);
-    (start < end).then(|| Piece { start, len: end - start, place, ..piece })
-}
-
-/// Names blocks by the last of the new entries, from `first` on, where they continue it, or by another one.
-fn name(piece: Piece, modified: u64, sequence: u64, first: usize, survivors: &mut Vec<Survivor>) {
-    if let Some(last) = survivors[first..].last_mut()
-        && let References::Pieces(pieces) = &mut last.references
-        && let Ok((entry, _)) = WriteEntry::mut_from_prefix(&mut last.bytes)
-        && entry.file_block + u64::from(entry.blocks) == piece.start
-        && entry.place + u64::from(entry.blocks) == piece.place
-        && u64::from(entry.blocks) + piece.len <= u64::from(u32::MAX)
-    {
-        entry.blocks += piece.len as u32;
-        entry.mtime = entry.mtime.max(modified);
-        pieces.push(piece);
-        return;
-    }
-    let mut entry = WriteEntry {
-        place: piece.place,
-        file_block: piece.start,
-        blocks: piece.len as u32,
-        mtime: modified,
-        ..WriteEntry::default()
-    };
-    entry.header = EntryHeader { kind: kind::WRITE, flags: flag::MOVED, lines: 1, sequence, ..entry.header };
-    survivors.push(Survivor {
-        bytes: SmallVec::from_slice(entry.as_bytes()),
-        sequence,
-        old_owner: piece.owner,
-        old_address: 0,
-        references: References::Pieces(SmallVec::from_slice(&[piece])),
-    });
 }

@@ -17,9 +17,9 @@ use crate::format::{
 use crate::image::Image;
 use crate::inode::{Body, Contents, Graveyard, Inode};
 use crate::log::{GROWTH, INLINE, Log, NO_PAGE, NOT_LISTED, Owner, Page};
+use crate::places::Reach;
 use crate::scan::{Ending, Entry, LogSource, Scan, Spot, scan_log};
-use crate::tiers::Reach;
-use crate::xattr;
+use crate::xattr_index;
 
 /// The context that an inode is built with.
 pub(crate) struct LoadContext<'a> {
@@ -66,7 +66,7 @@ struct Builder<'a> {
     map: BlockMap,
     names: Names,
     symlink: Option<Box<[u8]>>,
-    xattrs: xattr::XattrSlot,
+    xattrs: xattr_index::XattrSlot,
     log: Log,
     /// Owners of the pages by their index in the scan: the same, as pages are inserted in order.
     reach: &'a Reach,
@@ -333,15 +333,15 @@ impl<'a> Builder<'a> {
 
     fn apply_xattr(&mut self, entry: &Entry<'_>, owner: Owner) -> Result<()> {
         let raw: XattrEntry = entry.get()?;
-        let xattr = xattr::from_entry(&raw, entry.bytes, owner, entry.address)?;
+        let xattr = xattr_index::from_entry(&raw, entry.bytes, owner, entry.address)?;
         if xattr.run.is_some_and(|run| !self.reach.holds(run.start.0, run.len)) {
             return Err(self.damaged(entry, "place of an attribute's value"));
         }
         let old = if entry.header.kind == kind::XATTR {
             self.log.index.hold(owner, 1);
-            xattr::insert(&self.xattrs, xattr)
+            xattr_index::insert(&self.xattrs, xattr)
         } else {
-            xattr::remove(&self.xattrs, &xattr.name)
+            xattr_index::remove(&self.xattrs, &xattr.name)
         };
         if let Some(old) = old {
             self.log.index.release(old.owner, 1);
@@ -462,48 +462,5 @@ impl Names {
         let slots: Vec<_> = alive.into_iter().map(|(_, slot, ..)| slot).collect();
         directory.fill(&slots, subdirectories as u32);
         directory
-    }
-}
-
-impl Inode {
-    /// An entry of this inode's log was copied to another place.
-    pub(crate) fn entry_moved(
-        &self,
-        sequence: u64,
-        old: (Owner, u64),
-        new: (Owner, u64),
-        name: Option<(&[u8], u64)>,
-    ) {
-        match &self.body {
-            Body::File(map) => {
-                let mut pieces = Vec::new();
-                map.for_each(0, MAX_FILE_SIZE / BLOCK_SIZE, |piece| {
-                    if piece.owner == old.0 {
-                        pieces.push(piece);
-                    }
-                });
-                for piece in pieces {
-                    map.change_owner(piece, new.0);
-                }
-            }
-            Body::Directory(directory) => {
-                if let Some((name, seed)) = name {
-                    directory.moved(name, seed, sequence, old.1, new);
-                }
-            }
-            Body::Symlink(_) | Body::Special => {}
-        }
-        self.attribute_moved(sequence, old, new);
-    }
-
-    /// An extended attribute's entry was copied to another place.
-    pub(crate) fn attribute_moved(&self, sequence: u64, old: (Owner, u64), new: (Owner, u64)) {
-        xattr::for_each(&self.xattrs, |xattr| {
-            if xattr.sequence != sequence || xattr.address != old.1 {
-                return std::ops::ControlFlow::Continue(());
-            }
-            (xattr.owner, xattr.address) = new;
-            std::ops::ControlFlow::Break(())
-        });
     }
 }

@@ -14,15 +14,16 @@ use nacre_media::Pm;
 use crate::alloc::Allocator;
 use crate::badblocks;
 use crate::checkpoint;
-use crate::format::{CHUNK_INODES, ROOT_INODE, state};
+use crate::format::{ROOT_INODE, state};
 use crate::fs::{Shared, Transactions};
 use crate::inode::{Graveyard, Inode, Node};
+use crate::places::Reach;
 use crate::recover::{Walk, refuse};
 use crate::scan::Ending;
 use crate::seeded::fault;
 use crate::superblock::{Summary, Superblock};
 use crate::table::InodeTable;
-use crate::tiers::{Reach, Tiers};
+use crate::tiers::Tiers;
 
 /// How a file system is mounted.
 #[derive(Debug, Clone)]
@@ -75,14 +76,7 @@ impl<P: Pm + 'static> LogFs<P> {
         let lanes = options.lanes.unwrap_or_else(default_lanes).clamp(1, 64);
         let device_blocks = superblock.raw.device_blocks;
         let alloc = Allocator::new(device_blocks, lanes, reserve(device_blocks));
-        let max_chunks = device_blocks.div_ceil(CHUNK_INODES);
-        let inodes = InodeTable::new(
-            superblock.region(crate::format::region::CHUNK_TABLE)?,
-            superblock.seed(),
-            max_chunks,
-            lanes,
-            options.inode_cache,
-        );
+        let inodes = InodeTable::of(&superblock, lanes, options.inode_cache)?;
         for block in badblocks::read(&*pm, &superblock)?.blocks {
             alloc.withdraw(block);
         }

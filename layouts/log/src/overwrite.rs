@@ -25,11 +25,12 @@ use smallvec::SmallVec;
 use crate::alloc::{Purpose, Run, Runs};
 use crate::blockmap::{LEAF, Piece};
 use crate::commit::Commit;
-use crate::file::{Attempt, Change, Freed, Prepared, Range, Target, Write, is_written, join, media_offset};
+use crate::file::{Attempt, Change, Freed, Prepared, Range, Target, Write, join};
 use crate::format::place;
 use crate::fs::Shared;
 use crate::inode::Inode;
 use crate::log::Log;
+use crate::places::{is_written, media_offset};
 
 /// One block in so many of the reserve is borrowed at once, at the most.
 const BORROWED: u64 = 2;

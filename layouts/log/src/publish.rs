@@ -17,11 +17,11 @@ use crate::alloc::{Purpose, Runs};
 use crate::batch::Batch;
 use crate::blockmap::{BlockMap, LEAF, Piece};
 use crate::commit::{Commit, promised};
-use crate::file::{Change, Changes, Freed, apply_change, is_written, join};
+use crate::file::{Change, Changes, Freed, apply_change, join};
 use crate::format::{MAX_FILE_SIZE, WriteEntry, flag, kind, place};
 use crate::fs::Shared;
 use crate::inode::Inode;
-use crate::space::place_of;
+use crate::places::{follows, is_written, place_of};
 
 /// How blocks on tiers become a write.
 #[derive(Debug, Clone, Copy)]
@@ -71,7 +71,7 @@ impl<P: Pm> Shared<P> {
                 let is_same_leaf = |last: &Movable| last.extent.start.0 / LEAF == piece.start / LEAF;
                 if let Some(last) = found.last_mut().filter(|last| is_same_leaf(last))
                     && last.extent.start.0 + last.extent.len == piece.start
-                    && crate::space::follows(&last.extent, place_of(piece.place))
+                    && follows(&last.extent, place_of(piece.place))
                 {
                     last.extent.len += piece.len;
                     return;
@@ -377,8 +377,7 @@ fn is_current(inode: &Inode, map: &BlockMap, from: &Movable) -> bool {
     map.for_each(start.0, len, |piece: Piece| {
         let expected = PlacedExtent { start, len: piece.start - start.0, place };
         let here = place_of(piece.place);
-        is_same &=
-            if piece.start == start.0 { here == place } else { crate::space::follows(&expected, here) };
+        is_same &= if piece.start == start.0 { here == place } else { follows(&expected, here) };
         covered += piece.len;
     });
     // A truncation that has still to free them took them away.

@@ -22,11 +22,12 @@ use crate::fs::write_cached_fields;
 use crate::image::{Image, Whose};
 use crate::inode::{Body, Graveyard};
 use crate::load::{Child, LoadContext, Loaded, load_inode};
+use crate::places::Reach;
 use crate::scan::{Ending, LogSource, PendingTransaction, read_inode, scan_log};
 use crate::seeded::fault;
 use crate::superblock::Superblock;
 use crate::table::InodeTable;
-use crate::tiers::{Reach, Tiers};
+use crate::tiers::{Tiers, for_each_unmarked};
 
 /// Files that one task of the walk reads.
 const BATCH: usize = 1024;
@@ -297,13 +298,13 @@ impl<'a, P: Pm> Walk<'a, P> {
             self.mark_place(image.place(), image.run.len, what());
             self.images.lock().push((inode.whose(), image));
         }
-        crate::xattr::for_each(&inode.xattrs, |xattr| {
+        crate::xattr_index::for_each(&inode.xattrs, |xattr| {
             if let Some(run) = xattr.run {
                 self.mark(run, what());
             }
             std::ops::ControlFlow::Continue(())
         });
-        for (_, error) in crate::xattr::damaged_values(self.pm, inode) {
+        for (_, error) in crate::xattr_index::damaged_values(self.pm, inode.number, &inode.xattrs) {
             self.note_damage(&error);
         }
         if !loaded.scan.torn.is_empty() {
@@ -484,23 +485,6 @@ impl<'a, P: Pm> Walk<'a, P> {
 /// A bit for each block, none of them set.
 fn bits(blocks: u64) -> Vec<AtomicU64> {
     (0..blocks.div_ceil(64)).map(|_| AtomicU64::new(0)).collect()
-}
-
-/// Calls `visit` with the runs of blocks from `first` to before `end` that are not marked.
-pub(crate) fn for_each_unmarked(marks: &[AtomicU64], first: u64, end: u64, mut visit: impl FnMut(Run)) {
-    let mut start = None;
-    for block in first..=end {
-        let free =
-            block < end && marks[(block / 64) as usize].load(Ordering::Relaxed) >> (block % 64) & 1 == 0;
-        match (free, start) {
-            (true, None) => start = Some(block),
-            (false, Some(first)) => {
-                visit(Run { start: Block(first), len: block - first });
-                start = None;
-            }
-            _ => {}
-        }
-    }
 }
 
 /// The error of a mount that recovery does not allow.

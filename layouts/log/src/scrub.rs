@@ -228,7 +228,7 @@ pub(crate) fn hits(inode: &Inode, bad: &BTreeSet<u64>, told: &mut BTreeSet<u64>)
             });
         });
     }
-    crate::xattr::for_each(&inode.xattrs, |xattr| {
+    crate::xattr_index::for_each(&inode.xattrs, |xattr| {
         if let Some(run) = xattr.run {
             let name = String::from_utf8_lossy(&xattr.name).into_owned();
             look(run, told, &|_| format!("a media error in the value of attribute {name}"));

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use nacre_engine::sync::MutexGuard;
 use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{
-    Attr, BLOCK_SIZE, Block, Error, FallocateMode, FileBlock, FileKind, Kind, Place, PlacedExtent, Result,
-    SeekTo, SetAttr, Timestamp,
+    Attr, BLOCK_SIZE, Error, FallocateMode, FileBlock, FileKind, Kind, Place, PlacedExtent, Result, SeekTo,
+    SetAttr, Timestamp,
 };
 use nacre_layout_parts::ranges::{edges, whole_blocks};
 use nacre_layout_parts::rules::{InodeFacts, check_fallocate};
@@ -18,10 +18,11 @@ use crate::attributes::Attributes;
 use crate::batch::Batch;
 use crate::blockmap::{BlockMap, Piece};
 use crate::commit::Commit;
-use crate::file::{Change, Changes, Freed, is_written, join, media_offset};
-use crate::format::{AttrEntry, MAX_FILE_SIZE, flag, kind, place};
+use crate::file::{Change, Changes, Freed, join};
+use crate::format::{MAX_FILE_SIZE, flag, place};
 use crate::fs::Shared;
 use crate::inode::{Body, FREE_AT_ONCE, Inode, NO_TRIM};
+use crate::places::{follows, is_written, media_offset, place_of};
 
 impl<P: Pm> Shared<P> {
     pub(crate) fn setattr(&self, inode: &Arc<Inode>, change: &SetAttr, now: Timestamp) -> Result<Attr> {
@@ -386,7 +387,7 @@ impl Commit<'_> {
         flags: u8,
     ) -> Result<()> {
         let inode = self.inode;
-        let mut entry = attr_entry(inode, &attributes, size);
+        let mut entry = inode.attr_entry(&attributes, size);
         entry.header.flags = flags;
         let mut batch = Batch::default();
         batch.push_line(&entry);
@@ -419,24 +420,6 @@ fn pinned() -> Error {
     Error::new(Kind::Busy).advice("a program has mapped the file; it must let go of it first")
 }
 
-/// The entry that says all attributes of an inode.
-pub(crate) fn attr_entry(inode: &Inode, attributes: &Attributes, size: u64) -> AttrEntry {
-    let mut entry = AttrEntry {
-        mode: attributes.mode,
-        policy: attributes.policy,
-        uid: attributes.uid,
-        gid: attributes.gid,
-        flags: attributes.flags,
-        size: if inode.kind == FileKind::Regular { size } else { 0 },
-        atime: inode.pack(attributes.atime),
-        mtime: inode.pack(attributes.mtime),
-        ctime: inode.pack(attributes.ctime),
-        ..AttrEntry::default()
-    };
-    entry.header.kind = kind::ATTR;
-    entry
-}
-
 /// The changes that fallocate will commit to a range of a file.
 struct Plan<'a> {
     map: &'a BlockMap,
@@ -457,29 +440,5 @@ impl<'a> Plan<'a> {
     fn new(map: &'a BlockMap, bytes: Range<u64>, size: u64, new_size: u64) -> Plan<'a> {
         let (changes, allocated, unwritten) = (Changes::new(), Runs::new(), Vec::new());
         Plan { map, bytes, size, new_size, changes, allocated, unwritten, flushed: None }
-    }
-}
-
-pub(crate) fn place_of(raw: u64) -> Place {
-    let block = Block(raw & place::BLOCK_MASK);
-    let tier = (raw >> place::TIER_SHIFT) as u8;
-    match (tier, is_written(raw)) {
-        (0, true) => Place::Pm(block),
-        (0, false) => Place::Unwritten(block),
-        (tier, true) => Place::Tier { tier, block },
-        (tier, false) => Place::UnwrittenOnTier { tier, block },
-    }
-}
-
-pub(crate) fn follows(last: &PlacedExtent, place: Place) -> bool {
-    match (last.place, place) {
-        (Place::Hole, Place::Hole) => true,
-        (Place::Pm(a), Place::Pm(b)) | (Place::Unwritten(a), Place::Unwritten(b)) => a.0 + last.len == b.0,
-        (Place::Tier { tier: one, block: a }, Place::Tier { tier: other, block: b })
-        | (
-            Place::UnwrittenOnTier { tier: one, block: a },
-            Place::UnwrittenOnTier { tier: other, block: b },
-        ) => one == other && a.0 + last.len == b.0,
-        _ => false,
     }
 }

@@ -5,7 +5,6 @@ use nacre_engine::{BLOCK_SIZE, Result, Timestamp};
 use nacre_media::{Flushed, Pm};
 use smallvec::SmallVec;
 
-use super::{is_written, media_offset};
 use crate::alloc::Purpose;
 use crate::batch::Batch;
 use crate::blockmap::{BlockMap, Piece};
@@ -14,6 +13,7 @@ use crate::format::{HoleEntry, WriteEntry, kind};
 use crate::fs::Shared;
 use crate::inode::Inode;
 use crate::log::Log;
+use crate::places::{is_written, media_offset};
 use crate::seeded::fault;
 
 /// Where a part of a file goes in one commit.

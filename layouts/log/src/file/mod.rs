@@ -13,20 +13,4 @@ mod read;
 mod write;
 
 pub(crate) use change::{Change, Changes, Freed, apply_change, join};
-use nacre_engine::{Block, Error, Kind, Result};
 pub(crate) use write::{Attempt, Prepared, Range, Target, Write};
-
-use crate::format::place;
-
-/// True for a place that holds data.
-pub(crate) fn is_written(raw: u64) -> bool {
-    raw & place::UNWRITTEN == 0
-}
-
-/// The offset on PM of blocks that are there.
-pub(crate) fn media_offset(raw: u64) -> Result<u64> {
-    match place::tier(raw) {
-        0 => Ok(Block(raw & place::BLOCK_MASK).offset()),
-        _ => Err(Error::new(Kind::Elsewhere)),
-    }
-}

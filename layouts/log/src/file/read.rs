@@ -4,10 +4,10 @@ use nacre_engine::sync::atomic::{Ordering, fence};
 use nacre_engine::{BLOCK_SIZE, Result, Timestamp};
 use nacre_media::Pm;
 
-use super::{is_written, media_offset};
 use crate::blockmap::BlockMap;
 use crate::fs::Shared;
 use crate::inode::Inode;
+use crate::places::{is_written, media_offset};
 use crate::seeded::fault;
 
 impl<P: Pm> Shared<P> {

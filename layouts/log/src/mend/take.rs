@@ -14,10 +14,10 @@ use crate::format::{
 };
 use crate::inode::Graveyard;
 use crate::load::{LoadContext, Loaded, load_saved};
+use crate::places::Reach;
 use crate::recover::Peer;
 use crate::scan::{Ending, Entry, LogSource, Spot, parse_entry, read_inode};
 use crate::superblock::Superblock;
-use crate::tiers::Reach;
 
 /// The facts that a name states about the inode that it refers to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -212,7 +212,9 @@ impl<'a, P: Pm> Taker<'a, P> {
         // without effect.
         let mut entries = entries;
         refused.into_iter().for_each(|index| entries[index].bytes.clear());
-        for (name, error) in crate::xattr::damaged_values(self.grounds.pm, &loaded.inode) {
+        for (name, error) in
+            crate::xattr_index::damaged_values(self.grounds.pm, source.number, &loaded.inode.xattrs)
+        {
             damage.push((error.to_string(), true));
             // Older values of it are not to come back.
             entries

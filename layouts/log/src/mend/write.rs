@@ -11,7 +11,6 @@ use super::tree::{Append, Edit, Tree, names_of};
 use super::{LOST_AND_FOUND, chunk_run, device_blocks, new_directory};
 use crate::alloc::{Run, for_each_mask};
 use crate::badblocks;
-use crate::collect::reseal;
 use crate::file::join;
 use crate::format::{
     CHUNK_BLOCKS, CHUNK_INODES, CHUNK_SCATTERED, DENTRY_NAME_OFFSET, DentryEntry, EntryHeader, HoleEntry,
@@ -19,8 +18,8 @@ use crate::format::{
     lines_for, seal_word,
 };
 use crate::scan::{LogSource, MAX_SEQUENCE};
-use crate::space::attr_entry;
 use crate::superblock::Superblock;
+use crate::survivor::reseal;
 use crate::table::chunk_seed;
 
 /// Writes into blocks that nothing uses, known or forgotten.
@@ -123,7 +122,7 @@ impl<'w, P: Pm> Writer<'w, P> {
             }
         }
         // The last entry says how everything is now, with a number that no lost entry had.
-        add(attr_entry(inode, &attributes, size).as_bytes().to_vec());
+        add(inode.attr_entry(&attributes, size).as_bytes().to_vec());
         let head = self.write_pages(source, &entries, copied)?;
         self.publish(source, &taken.raw, head, taken.rewrite)
     }

@@ -9,9 +9,10 @@ use super::{Attempt, Range, Write};
 use crate::alloc::Purpose;
 use crate::blockmap::{BlockMap, Piece};
 use crate::commit::{Commit, promised};
-use crate::file::{Change, Changes, Freed, is_written, join, media_offset};
+use crate::file::{Change, Changes, Freed, join};
 use crate::fs::Shared;
 use crate::log::{INLINE, Log, NO_PAGE};
+use crate::places::{is_written, media_offset};
 use crate::seeded::fault;
 
 impl<P: Pm> Shared<P> {

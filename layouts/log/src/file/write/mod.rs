@@ -12,12 +12,13 @@ use nacre_layout_parts::rules::{InodeFacts, check_write};
 use nacre_media::Pm;
 pub(crate) use prepare::{Prepared, Target};
 
-use super::{Freed, is_written};
+use super::Freed;
 use crate::alloc::Purpose;
 use crate::blockmap::BlockMap;
 use crate::format::{MAX_FILE_SIZE, place};
 use crate::fs::Shared;
 use crate::inode::Inode;
+use crate::places::is_written;
 use crate::seeded::fault;
 
 /// Times that a write prepares without the log's lock before it prepares under it.

@@ -9,8 +9,9 @@ use smallvec::SmallVec;
 use super::{Range, Write};
 use crate::alloc::{Run, Runs};
 use crate::blockmap::BlockMap;
-use crate::file::{is_written, join, media_offset};
+use crate::file::join;
 use crate::fs::Shared;
+use crate::places::{is_written, media_offset};
 
 const BLOCK: usize = BLOCK_SIZE as usize;
 
