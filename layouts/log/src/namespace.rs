@@ -205,20 +205,23 @@ impl<P: Pm> Shared<P> {
         built
     }
 
-    fn build_inode(&self, new: &NewInode<'_>, parent: u64, free: FreeInode, used: &mut Used) -> Result<Made> {
-        let number = free.number;
-        let address = self.inodes.address(number)?;
-        let old_generation = match free.generation {
+    /// The generation for an inode that is made: the next one.
+    fn next_generation(&self, free: FreeInode, address: u64) -> Result<u32> {
+        let old = match free.generation {
             Some(generation) => generation,
             None => {
-                let mut old = 0u32;
-                self.pm.read(address + INODE_GENERATION_OFFSET, old.as_mut_bytes())?;
-                old
+                let mut generation = 0u32;
+                self.pm.read(address + INODE_GENERATION_OFFSET, generation.as_mut_bytes())?;
+                generation
             }
         };
-        let mut generation = old_generation.wrapping_add(1).max(1);
-        fault!(self.pm, GenerationKept => generation = old_generation.max(1));
-        let seed = inode_seed(self.seed, number, generation);
+        let mut generation = old.wrapping_add(1).max(1);
+        fault!(self.pm, GenerationKept => generation = old.max(1));
+        Ok(generation)
+    }
+
+    /// The bytes of a new inode, without entries.
+    fn raw_inode(&self, new: &NewInode<'_>, parent: u64, generation: u32, seed: u32) -> RawInode {
         let mut raw = RawInode::new_zeroed();
         raw.magic = INODE_MAGIC;
         raw.version = INODE_VERSION;
@@ -232,7 +235,15 @@ impl<P: Pm> Shared<P> {
         raw.parent = if new.kind == FileKind::Directory { parent } else { 0 };
         raw.checksum = raw.compute_checksum(seed);
         raw.cached_checksum = RawInode::compute_cached_checksum(raw.links, raw.parent, seed);
+        raw
+    }
 
+    fn build_inode(&self, new: &NewInode<'_>, parent: u64, free: FreeInode, used: &mut Used) -> Result<Made> {
+        let number = free.number;
+        let address = self.inodes.address(number)?;
+        let generation = self.next_generation(free, address)?;
+        let seed = inode_seed(self.seed, number, generation);
+        let mut raw = self.raw_inode(new, parent, generation, seed);
         let mut pending: Option<Flushed> = None;
         let mut batch = Batch::default();
         if new.kind == FileKind::Symlink {
