@@ -33,7 +33,7 @@ pub struct Sources {
 }
 
 impl Sources {
-    /// The files in a directory, each with its text.
+    /// The files below a directory, each with its text.
     pub const fn new(dir: &'static str, files: &'static [(&'static str, &'static str)]) -> Sources {
         Sources { dir, files, spots: OnceLock::new() }
     }
@@ -64,10 +64,8 @@ impl Sources {
 
     /// Where a site is, if it is in this layout.
     pub(super) fn spot(&self, site: Site) -> Option<Spot> {
-        let (rest, file) = site.file().rsplit_once('/')?;
-        if !rest.ends_with(self.dir) {
-            return None;
-        }
+        let (_, below) = site.file().rsplit_once(self.dir)?;
+        let file = below.strip_prefix('/')?;
         self.spots().get(file)?.get(site.line() as usize - 1).copied()
     }
 
@@ -121,19 +119,19 @@ mod tests {
     const LEFT_OUT: [(&str, &str); 3] = [
         ("anatomy.rs", "damages images on purpose, for tests of fsck"),
         ("mend.rs", "only where an inode table has media errors: lab/tests/media_errors crashes it"),
-        ("write.rs", "only where damage is mended: lab/tests/repair.rs has mutants of its own"),
+        ("mend/write.rs", "only where damage is mended: lab/tests/repair.rs has mutants of its own"),
     ];
 
-    /// The files below a directory that send lines to media.
-    fn that_write(dir: &Path, found: &mut BTreeSet<String>) {
+    /// The files below a directory, as they are called from `root`, that send lines to media.
+    fn that_write(root: &Path, dir: &Path, found: &mut BTreeSet<String>) {
         for entry in std::fs::read_dir(dir).expect("the source of the layout is there") {
             let path = entry.expect("an entry").path();
             if path.is_dir() {
-                that_write(&path, found);
+                that_write(root, &path, found);
             } else if let Ok(text) = std::fs::read_to_string(&path)
                 && TO_MEDIA.iter().any(|call| text.contains(call))
             {
-                found.insert(path.file_name().expect("a name").to_string_lossy().into_owned());
+                found.insert(path.strip_prefix(root).expect("below it").to_string_lossy().into_owned());
             }
         }
     }
@@ -145,7 +143,7 @@ mod tests {
             let sources: &Sources = sources;
             let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(sources.dir);
             let mut found = BTreeSet::new();
-            that_write(&dir, &mut found);
+            that_write(&dir, &dir, &mut found);
             found.retain(|file| !LEFT_OUT.iter().any(|(known, _)| known == file));
             let listed: BTreeSet<String> = sources.files.iter().map(|(file, _)| (*file).to_owned()).collect();
             let missing: Vec<_> = found.difference(&listed).collect();

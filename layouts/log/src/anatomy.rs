@@ -7,10 +7,10 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use crate::badblocks::seed as bad_blocks_seed;
 use crate::format::{
-    CHECKPOINT_MAGIC, CHUNK_INODES, CheckpointHeader, INLINE_LINES, INODE_CACHED_OFFSET, INODE_HEAD_OFFSET,
-    ImageEntry, LINE, PAGE_LINES, PAGE_NEXT_OFFSET, RawInode, RawPageHeader, RawSuperblock,
-    SUPERBLOCK_COPY_OFFSET, SUPERBLOCK_OFFSET, entry_checksum, inode_seed, kind, open_word, place, region,
-    seal_word,
+    CHECKPOINT_MAGIC, CHUNK_INODES, CheckpointHeader, EntryHeader, INLINE_LINES, INODE_CACHED_OFFSET,
+    INODE_HEAD_OFFSET, ImageEntry, LINE, PAGE_LINES, PAGE_NEXT_OFFSET, RawCached, RawInode, RawPageHeader,
+    RawSuperblock, SUPERBLOCK_COPY_OFFSET, SUPERBLOCK_OFFSET, inode_seed, kind, open_word, place, region,
+    seal, seal_word,
 };
 use crate::scan::{parse_entry, read_inode};
 use crate::table::{InodeTable, chunk_seed};
@@ -70,9 +70,8 @@ const BAD_BLOCKS_LISTED: u64 = 8;
 pub fn structures<P: Pm>(pm: &P) -> Result<Vec<Structure>> {
     let superblock = crate::superblock::read(pm)?.superblock;
     let seed = superblock.seed();
-    let table = superblock.region(crate::format::region::CHUNK_TABLE)?;
-    let max_chunks = superblock.raw.device_blocks.div_ceil(CHUNK_INODES);
-    let inodes = InodeTable::new(table, seed, max_chunks, 1, u64::MAX);
+    let table = superblock.region(region::CHUNK_TABLE)?;
+    let inodes = InodeTable::of(&superblock, 1, u64::MAX)?;
     let (chunks, _) = inodes.load_chunks(pm)?;
     let mut found = Vec::new();
     let mut add = |kind, offset, len, inode, seed| found.push(Structure { kind, offset, len, inode, seed });
@@ -90,9 +89,9 @@ pub fn structures<P: Pm>(pm: &P) -> Result<Vec<Structure>> {
         if !raw.is_valid(seed) {
             continue;
         }
-        add(Kind::Inode, address, 40, number, seed);
+        add(Kind::Inode, address, INODE_HEAD_OFFSET, number, seed);
         add(Kind::Head, address + INODE_HEAD_OFFSET, 8, number, seed);
-        add(Kind::Cached, address + INODE_CACHED_OFFSET, 16, number, seed);
+        add(Kind::Cached, address + INODE_CACHED_OFFSET, size_of::<RawCached>() as u64, number, seed);
         if raw.head == 0 {
             let lines = raw.lines.as_flattened();
             entries(lines, INLINE_LINES, seed, |line, len| {
@@ -181,37 +180,30 @@ pub fn reseal<P: Pm>(pm: &P, structure: &Structure) -> Result<()> {
             }
         }
         Kind::ChunkWord | Kind::Head | Kind::Link | Kind::BadBlock => {
-            let value = u64::from_le_bytes(bytes[..8].try_into().unwrap_or_default()) & ((1 << 48) - 1);
-            let word = if value == 0 { 0 } else { seal_word(value, seed) };
-            bytes = word.to_le_bytes().to_vec();
+            if let Ok(word) = u64::mut_from_bytes(&mut bytes) {
+                let value = *word & place::BLOCK_MASK;
+                *word = if value == 0 { 0 } else { seal_word(value, seed) };
+            }
         }
         Kind::Inode => {
             // The generation, which may have been changed, is a part of the seed.
             let mut raw = RawInode::new_zeroed();
-            raw.as_mut_bytes()[..40].copy_from_slice(&bytes);
+            raw.as_mut_bytes()[..bytes.len()].copy_from_slice(&bytes);
             let superblock = crate::superblock::read(pm)?.superblock;
-            let checksum = raw.compute_checksum(inode_seed(superblock.seed(), inode, raw.generation));
-            bytes[..4].copy_from_slice(&checksum.to_le_bytes());
+            seal(&mut bytes, inode_seed(superblock.seed(), inode, raw.generation));
         }
         Kind::Cached => {
-            let links = u32::from_le_bytes(bytes[..4].try_into().unwrap_or_default());
-            let parent = u64::from_le_bytes(bytes[8..].try_into().unwrap_or_default());
-            let checksum = RawInode::compute_cached_checksum(links, parent, seed);
-            bytes[4..8].copy_from_slice(&checksum.to_le_bytes());
-        }
-        Kind::PageHeader => {
-            let checksum = crc32c::crc32c_append(seed, &bytes[4..48]);
-            bytes[..4].copy_from_slice(&checksum.to_le_bytes());
+            if let Ok(cached) = RawCached::mut_from_bytes(&mut bytes) {
+                *cached = RawCached::sealed(cached.links, cached.parent, seed);
+            }
         }
         Kind::Entry => {
-            bytes[6] = (len / LINE as u64) as u8;
-            let checksum = entry_checksum(&bytes, seed);
-            bytes[..4].copy_from_slice(&checksum.to_le_bytes());
+            if let Ok((header, _)) = EntryHeader::mut_from_prefix(&mut bytes) {
+                header.lines = (len / LINE as u64) as u8;
+            }
+            seal(&mut bytes, seed);
         }
-        Kind::Checkpoint => {
-            let checksum = crc32c::crc32c_append(seed, &bytes[4..]);
-            bytes[..4].copy_from_slice(&checksum.to_le_bytes());
-        }
+        Kind::PageHeader | Kind::Checkpoint => seal(&mut bytes, seed),
     }
     let copied = pm.copy(offset, &bytes)?;
     pm.fence(copied);

@@ -16,8 +16,8 @@ use nacre_engine::sync::{EXPLORED, OnceLock, RwLock, SMALL, hint};
 use nacre_engine::{BLOCK_SIZE, Result};
 use smallvec::SmallVec;
 
-use crate::commit::Owner;
 use crate::format::MAX_FILE_SIZE;
+use crate::log::Owner;
 
 /// Blocks in a leaf.
 pub(crate) const LEAF: u64 = if SMALL { 8 } else { 512 };

@@ -12,13 +12,15 @@ use nacre_media::{Overlay, Pm};
 use crate::alloc::Allocator;
 use crate::badblocks::{self, BadBlocks};
 use crate::checkpoint;
-use crate::format::{CHUNK_INODES, state};
+use crate::format::state;
 use crate::mend::{self, Evidence, Finding};
+use crate::places::Reach;
 use crate::recover::Walk;
 use crate::scan::Ending;
 use crate::superblock::Superblock;
+use crate::superblock::listed;
 use crate::table::InodeTable;
-use crate::tiers::{Reach, Tiers, listed};
+use crate::tiers::Tiers;
 
 /// Rounds of repair. Each leaves less damage than the one before; damage that is still there after so many stays.
 const ROUNDS: usize = 8;
@@ -170,16 +172,7 @@ fn mend<P: Pm>(pm: &P, level: Repair, tiers: Option<&dyn TierReader>) -> Result<
             if pass.left.is_empty() || round > 0 || !is_untouched {
                 settle(pm, &mut pass.superblock)?;
             }
-            report.problems.retain(|problem| !problem.repair.is_empty());
-            report.problems.iter_mut().for_each(|problem| problem.repaired = true);
-            let summary = report.summary.clone();
-            let problems = std::mem::take(&mut report.problems);
-            let mut last = CheckReport { summary, problems, ..pass.report };
-            add_findings(&mut last, findings);
-            // Nothing is left, so that repairs that failed in one round were done in a later one.
-            last.problems.iter_mut().for_each(|problem| problem.repaired = true);
-            pass.left.into_iter().for_each(|what| last.add(what, ""));
-            return Ok((last, true));
+            return Ok((report_of_repair(report, pass, findings), true));
         }
         if round + 1 == ROUNDS {
             break;
@@ -204,6 +197,18 @@ fn mend<P: Pm>(pm: &P, level: Repair, tiers: Option<&dyn TierReader>) -> Result<
         report.problems.retain(|problem| !problem.repair.is_empty());
     }
     Ok((report, false))
+}
+
+/// The report of a repair after which a pass found nothing: the problems of the first pass, and the findings.
+fn report_of_repair(first: &mut CheckReport, pass: Pass, findings: Vec<Finding>) -> CheckReport {
+    let mut problems = std::mem::take(&mut first.problems);
+    problems.retain(|problem| !problem.repair.is_empty());
+    let mut last = CheckReport { summary: first.summary.clone(), problems, ..pass.report };
+    add_findings(&mut last, findings);
+    // Nothing is left, so that repairs that failed in one round were done in a later one.
+    last.problems.iter_mut().for_each(|problem| problem.repaired = true);
+    pass.left.into_iter().for_each(|what| last.add(what, ""));
+    last
 }
 
 /// Marks the file system as one under repair. Free blocks must be counted again from now on, and a mount before the end
@@ -316,14 +321,7 @@ fn allocator(superblock: &Superblock, bad: &BadBlocks) -> Allocator {
 }
 
 fn table(superblock: &Superblock) -> Result<InodeTable> {
-    let max_chunks = superblock.raw.device_blocks.div_ceil(CHUNK_INODES);
-    Ok(InodeTable::new(
-        superblock.region(crate::format::region::CHUNK_TABLE)?,
-        superblock.seed(),
-        max_chunks,
-        1,
-        u64::MAX,
-    ))
+    InodeTable::of(superblock, 1, u64::MAX)
 }
 
 /// The inodes that the checkpoint says are in use.
@@ -335,12 +333,9 @@ fn in_use_at_unmount(pm: &impl Pm, superblock: &Superblock) -> Option<BTreeMap<u
     let inodes = table(superblock).ok()?;
     inodes.load_chunks(pm).ok()?;
     let alloc = Allocator::new(raw.device_blocks, 1, 0);
-    let (first, seed) = (Block(raw.checkpoint), superblock.seed());
-    let first_data_block = superblock.first_data_block();
     let reach = Reach::of(pm.len() / BLOCK_SIZE, raw);
     let tiers = Tiers::new(&reach).ok()?;
-    checkpoint::read(pm, seed, first, raw.mount_epoch, first_data_block, &reach, &alloc, &tiers, &inodes)
-        .ok()?;
+    checkpoint::read(pm, superblock, &reach, &alloc, &tiers, &inodes).ok()?;
     let mut in_use = BTreeMap::new();
     inodes.for_each_chunk(|chunk, used| {
         in_use.insert(chunk, used);
@@ -386,10 +381,7 @@ fn check_checkpoint<P: Pm>(
     let read = table(superblock).and_then(|inodes| {
         let tiers = Tiers::new(&reach)?;
         inodes.load_chunks(pm)?;
-        let first = Block(raw.checkpoint);
-        let (seed, epoch) = (superblock.seed(), raw.mount_epoch);
-        let first_data_block = superblock.first_data_block();
-        checkpoint::read(pm, seed, first, epoch, first_data_block, &reach, &alloc, &tiers, &inodes)?;
+        checkpoint::read(pm, superblock, &reach, &alloc, &tiers, &inodes)?;
         Ok((inodes, tiers))
     });
     let (inodes, tiers) = match read {

@@ -8,10 +8,14 @@ use nacre_media::Pm;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::alloc::{Allocator, Purpose, Run};
-use crate::format::{CHECKPOINT_MAGIC, CheckpointChunk, CheckpointHeader, CheckpointRun, place};
+use crate::format::{
+    CHECKPOINT_MAGIC, CheckpointChunk, CheckpointHeader, CheckpointRun, checksum_of, place, seal,
+};
 use crate::fs::Shared;
+use crate::places::Reach;
+use crate::superblock::Superblock;
 use crate::table::InodeTable;
-use crate::tiers::{Reach, Tiers};
+use crate::tiers::Tiers;
 
 const HEADER: usize = size_of::<CheckpointHeader>();
 const ROOM: usize = BLOCK_SIZE as usize - HEADER;
@@ -51,32 +55,29 @@ pub(crate) fn write<P: Pm>(fs: &Shared<P>, epoch: u64) -> Result<Option<Block>> 
         let mut bytes = [0u8; BLOCK_SIZE as usize];
         bytes[..HEADER].copy_from_slice(header.as_bytes());
         bytes[HEADER..HEADER + records.len()].copy_from_slice(records);
-        let checksum = crc32c::crc32c_append(fs.seed, &bytes[4..]);
-        bytes[..4].copy_from_slice(&checksum.to_le_bytes());
+        seal(&mut bytes, fs.seed);
         let copied = fs.pm.copy(blocks[index].offset(), &bytes)?;
         fs.pm.fence(copied);
     }
     Ok(blocks.first().copied())
 }
 
-/// Reads a checkpoint into allocators in which nothing is free and a table in which no inode is in use.
-#[expect(clippy::too_many_arguments, reason = "a struct would only rename the arguments")]
+/// Reads the checkpoint that a superblock names into allocators in which nothing is free and a table in which no inode
+/// is in use.
 pub(crate) fn read(
     pm: &impl Pm,
-    seed: u32,
-    first: Block,
-    epoch: u64,
-    first_data_block: u64,
+    superblock: &Superblock,
     reach: &Reach,
     alloc: &Allocator,
     tiers: &Tiers,
     inodes: &InodeTable,
 ) -> Result<()> {
+    let (seed, epoch) = (superblock.seed(), superblock.raw.mount_epoch);
     let damaged = |what: &str| Error::corrupt(format!("checkpoint: {what}"));
     let device_blocks = pm.len() / BLOCK_SIZE;
-    let mut next = Some(first);
+    let mut next = Some(Block(superblock.raw.checkpoint));
     let mut seen = 0;
-    let mut last_end = first_data_block;
+    let mut last_end = superblock.first_data_block();
     let mut bytes = [0u8; BLOCK_SIZE as usize];
     while let Some(block) = next {
         if block.0 >= device_blocks || seen > device_blocks {
@@ -86,7 +87,7 @@ pub(crate) fn read(
         pm.read(block.offset(), &mut bytes)?;
         let (header, records) =
             CheckpointHeader::read_from_prefix(&bytes[..]).map_err(|_| damaged("header"))?;
-        let checksum = crc32c::crc32c_append(seed, &bytes[4..]);
+        let checksum = checksum_of(&bytes, seed);
         let (runs, chunks) = (header.runs as usize, header.chunks as usize);
         let fits = runs <= RUNS_PER_BLOCK && chunks <= CHUNKS_PER_BLOCK && (runs == 0 || chunks == 0);
         if header.checksum != checksum || header.magic != CHECKPOINT_MAGIC || header.epoch != epoch || !fits {

@@ -1,7 +1,7 @@
 //! Compaction of a file's log to the least that says the same (paper 002, section 5.6), when PM is short.
 //!
 //! Collection ([`collect`](crate::collect)) copies live entries page by page when a log has grown. A compaction takes a
-//! [`PORTION`] of pages at once, the tail among them, and splits their live write entries into blocks. All blocks of
+//! [portion](Loose::PAGES) of pages at once, the tail among them, and splits their live write entries into blocks. All blocks of
 //! the portion are named anew, in the order of the file, neighbours together. The new entries (those of moved blocks)
 //! say only where blocks are. The last entry that says size and times stays; if it named blocks that are elsewhere by
 //! now, a hole of no blocks says them instead. If all that is left fits into the inode's three lines, it goes back
@@ -16,66 +16,22 @@
 //!
 //! **Portions.** The log is locked for one portion at a time. A compaction begins one only when the lock is free. The
 //! next portion begins with the last page of the one before, which may have room left. It is a collection that began at
-//! the head in all that [`Log::collect_from`] and [`Log::gone_before`] say; one that a foreground operation does goes
+//! the head in all that the [`Collector`](crate::log::Collector) says; one that a foreground operation does goes
 //! on from there, and the other way round.
 
-use std::ops::Range;
 use std::sync::Arc;
 
-use nacre_engine::{BLOCK_SIZE, CompactedLog, Kind, Result};
+use nacre_engine::{CompactedLog, Kind, Result};
 use nacre_layout_parts::format::incompatible;
 use nacre_media::Pm;
-use smallvec::SmallVec;
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::FromBytes;
 
 use crate::alloc::Purpose;
-use crate::blockmap::{BlockMap, Piece};
-use crate::collect::{Gathered, References, Survivor, is_whole, line_count, live_pieces, pack, reseal};
-use crate::commit::{INLINE, InlineLine, Log, NO_PAGE};
-use crate::format::{
-    EntryHeader, HoleEntry, INLINE_LINES, LINE, MAX_FILE_SIZE, PAGE_LINES, WriteEntry, flag, kind, place,
-};
+use crate::format::{EntryHeader, INLINE_LINES, LINE};
 use crate::fs::Shared;
 use crate::inode::Inode;
-
-/// Pages that are compacted at once: about as many as can be before other operations notice that the log is locked.
-const PORTION: usize = 16;
-/// Runs of blocks of a portion; with more of them it would not become smaller.
-const MOST_PIECES: usize = PORTION * PAGE_LINES;
-
-/// Blocks that are live in a portion, apart from their entries. Several entries may say the same of one block.
-#[derive(Default)]
-pub(crate) struct Loose {
-    blocks: Vec<LooseBlocks>,
-    /// All of a log is gathered, to say otherwise where its blocks are: of write entries, and of that of an image, none
-    /// stays.
-    pub(crate) is_whole: bool,
-    /// Those of the last write: its entry stays as it is.
-    kept: Range<u64>,
-    /// The greatest sequence number of the portion.
-    pub(crate) greatest: u64,
-}
-
-impl Loose {
-    /// For all of a log.
-    pub(crate) fn of_whole() -> Loose {
-        Loose { is_whole: true, ..Loose::default() }
-    }
-
-    /// All blocks of a file, for a log that is gathered whole.
-    pub(crate) fn take_all(&mut self, map: &BlockMap, modified: u64) {
-        self.blocks.clear();
-        map.for_each(0, MAX_FILE_SIZE / BLOCK_SIZE, |piece| {
-            self.blocks.push(LooseBlocks { piece, modified });
-        });
-    }
-}
-
-struct LooseBlocks {
-    piece: Piece,
-    /// Packed, when they were written.
-    modified: u64,
-}
+use crate::log::{INLINE, InlineLine, Log, NO_PAGE};
+use crate::survivor::{Gathered, Loose, Survivor, line_count, name_anew, pack};
 
 impl<P: Pm> Shared<P> {
     /// Compacts a portion of a file's log.
@@ -88,7 +44,7 @@ impl<P: Pm> Shared<P> {
         }
         // A writer of it goes first, and it is not cold.
         let Some(mut log) = inode.log.try_lock() else { return Ok(nothing) };
-        if log.broken || log.dead_inode || inode.trim_is_pending() {
+        if log.state.broken || log.state.dead_inode || inode.trim_is_pending() {
             return Ok(nothing);
         }
         match log.compact(self, inode, begin) {
@@ -101,44 +57,44 @@ impl<P: Pm> Shared<P> {
 
 impl Log {
     fn compact<P: Pm>(&mut self, fs: &Shared<P>, inode: &Inode, begin: bool) -> Result<CompactedLog> {
-        let before = self.page_count;
-        if self.head == NO_PAGE || begin && self.compacted == self.next_sequence {
+        let before = self.index.page_count;
+        if self.index.head == NO_PAGE || begin && self.compaction.done_at == self.state.next_sequence {
             return Ok(CompactedLog { freed: 0, is_done: true });
         }
         self.drop_dead_pages(fs, inode)?;
         if begin {
             self.begin_collection();
-            self.compacting = self.next_sequence;
+            self.compaction.begun_at = self.state.next_sequence;
         }
         // A page that was dropped meanwhile ends it, as it ends a collection.
-        let from = self.collect_from.filter(|&from| self.pages[from as usize].block.0 != 0);
-        if let Some(from) = from {
-            self.collect_from = self.compact_portion(fs, inode, from)?;
+        let from = self.collector.from;
+        let goes_on = from != NO_PAGE && self.index.pages[from as usize].block.0 != 0;
+        if goes_on {
+            self.collector.from = self.compact_portion(fs, inode, from)?;
         }
-        let is_done = from.is_none() || self.collect_from.is_none();
+        let is_done = !goes_on || self.collector.from == NO_PAGE;
         if is_done {
             self.end_collection();
             // Blocks that died since it began have an entry that says so.
-            self.compacted = self.compacting;
+            self.compaction.done_at = self.compaction.begun_at;
         }
-        Ok(CompactedLog { freed: u64::from(before.saturating_sub(self.page_count)), is_done })
+        Ok(CompactedLog { freed: u64::from(before.saturating_sub(self.index.page_count)), is_done })
     }
 
-    /// Compacts pages from `from` on; gives the one to go on with, if there is one.
-    fn compact_portion<P: Pm>(&mut self, fs: &Shared<P>, inode: &Inode, from: u32) -> Result<Option<u32>> {
-        let at_head = from == self.head;
-        let mut gathered =
-            Gathered { survivors: Vec::new(), dead: false, stuck: false, loose: Some(Loose::default()) };
+    /// Compacts pages from `from` on; gives the one to go on with, or [`NO_PAGE`].
+    fn compact_portion<P: Pm>(&mut self, fs: &Shared<P>, inode: &Inode, from: u32) -> Result<u32> {
+        let at_head = from == self.index.head;
+        let mut gathered = Gathered::new(at_head, Some(Loose::default()));
         let (mut last, mut count, mut behind) = (from, 0, from);
-        while count < PORTION && behind != NO_PAGE {
+        while count < Loose::PAGES && behind != NO_PAGE {
             last = behind;
-            self.gather(fs, inode, last, at_head, &mut gathered)?;
-            behind = self.pages[last as usize].next;
+            self.gather(fs, inode, last, &mut gathered)?;
+            behind = self.index.pages[last as usize].next;
             count += 1;
         }
-        let Gathered { mut survivors, dead, stuck, loose } = gathered;
+        let Gathered { mut survivors, dead, stuck, loose, .. } = gathered;
         let loose = loose.unwrap_or_default();
-        let is_readable = loose.blocks.len() <= MOST_PIECES;
+        let is_readable = loose.blocks.len() <= Loose::MOST_PIECES;
         if is_readable {
             name_anew(loose, inode.seed, &mut survivors);
         }
@@ -146,22 +102,23 @@ impl Log {
         let is_all = at_head && behind == NO_PAGE;
         let next = if is_readable && is_all && line_count(&survivors) <= INLINE_LINES {
             self.put_into_inode(fs, inode, last, &survivors)?;
-            None
+            NO_PAGE
         } else if is_readable && pages.len() < count {
             self.replace_pages(fs, inode, Some((from, last)), &pages, Purpose::Removal)?;
-            let goes_on = if behind == NO_PAGE { NO_PAGE } else { self.pages[behind as usize].previous };
+            let goes_on =
+                if behind == NO_PAGE { NO_PAGE } else { self.index.pages[behind as usize].previous };
             // Nothing may be left of the portion.
-            Some(if goes_on == NO_PAGE { behind } else { goes_on })
+            if goes_on == NO_PAGE { behind } else { goes_on }
         } else {
             if dead {
-                self.gone_before = 0;
+                self.collector.gone_before = 0;
             }
-            Some(behind)
+            behind
         };
         if stuck {
-            self.gone_before = 0;
+            self.collector.gone_before = 0;
         }
-        Ok(next.filter(|_| behind != NO_PAGE))
+        Ok(if behind == NO_PAGE { NO_PAGE } else { next })
     }
 
     /// Moves all of a log with the last page `last` back into the inode's lines.
@@ -181,7 +138,7 @@ impl Log {
             if let Ok((header, _)) = EntryHeader::read_from_prefix(&survivor.bytes) {
                 let EntryHeader { kind, flags, lines, sequence, .. } = header;
                 // Only directories have removals, which name a victim.
-                self.inline[line] = InlineLine { kind, flags, lines, live: 0, sequence, victim: 0 };
+                self.index.inline[line] = InlineLine { kind, flags, lines, live: 0, sequence, victim: 0 };
             }
             line += survivor.bytes.len() / LINE;
         }
@@ -190,107 +147,14 @@ impl Log {
         match linked {
             Ok(flushed) => fs.pm.fence(flushed),
             Err(error) => {
-                self.inline = [InlineLine::default(); INLINE_LINES];
+                self.index.inline = [InlineLine::default(); INLINE_LINES];
                 return Err(error);
             }
         };
         self.move_references(fs, inode, survivors, |line| INLINE + line as u32, address);
-        self.give_back(fs, self.head, last, false);
-        (self.head, self.tail, self.dead) = (NO_PAGE, NO_PAGE, NO_PAGE);
-        (self.pages, self.free_slot) = (Vec::new(), NO_PAGE);
+        self.give_back(fs, self.index.head, last, false);
+        (self.index.head, self.index.tail, self.index.dead) = (NO_PAGE, NO_PAGE, NO_PAGE);
+        (self.index.pages, self.index.free_slot) = (Vec::new(), NO_PAGE);
         Ok(())
     }
-}
-
-/// Takes the live blocks of a write entry apart. Its size and times stay if no later entry says them.
-pub(crate) fn gather_loose(
-    inode: &Inode,
-    page: u32,
-    entry: &[u8],
-    address: u64,
-    is_last_touch: bool,
-    gathered: &mut Gathered,
-) {
-    let Ok((raw, _)) = WriteEntry::read_from_prefix(entry) else { return };
-    let Gathered { survivors, dead, loose: Some(loose), .. } = gathered else { return };
-    let pieces = live_pieces(inode, page, entry, MOST_PIECES);
-    let is_live = is_whole(entry, &pieces);
-    *dead |= !is_live;
-    let mut keep = |bytes: &[u8], references| {
-        let mut bytes = SmallVec::from_slice(bytes);
-        reseal(&mut bytes, inode.seed);
-        let sequence = raw.header.sequence;
-        survivors.push(Survivor { bytes, sequence, old_owner: page, old_address: address, references });
-    };
-    if is_last_touch && is_live && !loose.is_whole {
-        keep(entry, References::Pieces(pieces));
-        let start = raw.file_block & place::BLOCK_MASK;
-        loose.kept = start..start + u64::from(raw.blocks);
-        return;
-    }
-    if is_last_touch {
-        let header = EntryHeader { kind: kind::HOLE, flags: 0, ..raw.header };
-        let hole = HoleEntry { header, size: raw.size, mtime: raw.mtime, ..HoleEntry::default() };
-        keep(hole.as_bytes(), References::Nothing);
-    }
-    // With too many of them none is looked at.
-    let most = MOST_PIECES + 1;
-    let blocks = pieces.into_iter().map(|piece| LooseBlocks { piece, modified: raw.mtime });
-    loose.blocks.extend(blocks.take(most.saturating_sub(loose.blocks.len())));
-}
-
-/// Names loose blocks by new entries, in the order of the file, those together that lie together, each block once.
-pub(crate) fn name_anew(loose: Loose, seed: u32, survivors: &mut Vec<Survivor>) {
-    let Loose { mut blocks, kept, greatest, .. } = loose;
-    blocks.sort_unstable_by_key(|blocks| blocks.piece.start);
-    let first = survivors.len();
-    let mut named = 0;
-    for LooseBlocks { piece, modified } in blocks {
-        let before = clip(piece, named..kept.start);
-        let behind = clip(piece, named.max(kept.end)..u64::MAX);
-        for piece in before.into_iter().chain(behind) {
-            name(piece, modified, greatest, first, survivors);
-        }
-        named = named.max(piece.start + piece.len);
-    }
-    survivors[first..].iter_mut().for_each(|survivor| reseal(&mut survivor.bytes, seed));
-}
-
-/// The blocks of a piece that are in a range.
-fn clip(piece: Piece, range: Range<u64>) -> Option<Piece> {
-    let start = piece.start.max(range.start);
-    let end = (piece.start + piece.len).min(range.end);
-    let place = piece.place + (start - piece.start);
-    (start < end).then(|| Piece { start, len: end - start, place, ..piece })
-}
-
-/// Names blocks by the last of the new entries, from `first` on, where they continue it, or by another one.
-fn name(piece: Piece, modified: u64, sequence: u64, first: usize, survivors: &mut Vec<Survivor>) {
-    if let Some(last) = survivors[first..].last_mut()
-        && let References::Pieces(pieces) = &mut last.references
-        && let Ok((entry, _)) = WriteEntry::mut_from_prefix(&mut last.bytes)
-        && entry.file_block + u64::from(entry.blocks) == piece.start
-        && entry.place + u64::from(entry.blocks) == piece.place
-        && u64::from(entry.blocks) + piece.len <= u64::from(u32::MAX)
-    {
-        entry.blocks += piece.len as u32;
-        entry.mtime = entry.mtime.max(modified);
-        pieces.push(piece);
-        return;
-    }
-    let mut entry = WriteEntry {
-        place: piece.place,
-        file_block: piece.start,
-        blocks: piece.len as u32,
-        mtime: modified,
-        ..WriteEntry::default()
-    };
-    entry.header = EntryHeader { kind: kind::WRITE, flags: flag::MOVED, lines: 1, sequence, ..entry.header };
-    survivors.push(Survivor {
-        bytes: SmallVec::from_slice(entry.as_bytes()),
-        sequence,
-        old_owner: piece.owner,
-        old_address: 0,
-        references: References::Pieces(SmallVec::from_slice(&[piece])),
-    });
 }

@@ -18,8 +18,8 @@ use nacre_layout_parts::rules::MAX_NAME;
 use nacre_media::Pm;
 use zerocopy::FromBytes;
 
-use crate::commit::Owner;
 use crate::format::{DENTRY_NAME_OFFSET, DentryEntry, LINE};
+use crate::log::Owner;
 
 /// Bits of the hash that a slot keeps.
 const HASH_BITS: u32 = 26;

@@ -20,32 +20,15 @@ use nacre_engine::sync::atomic::Ordering;
 use nacre_media::Pm;
 
 use crate::format::CHUNK_INODES;
-use crate::fs::Shared;
+use crate::fs::{Evicted, Shared};
 use crate::inode::{Inode, Node};
-use crate::layout::inode_bytes;
 
 /// Bytes that wait to be freed before the background thread is called.
 const CALL_BYTES: u64 = 64 << 10;
 /// With so many, the thread that brings the next one frees them itself.
 const MANY: usize = 8192;
 
-/// The state of inodes that have left, and is not freed yet.
-#[derive(Default)]
-pub(crate) struct Evicted {
-    inodes: Vec<Arc<Inode>>,
-    bytes: u64,
-}
-
 impl Inode {
-    /// It was used: the next sweep leaves it.
-    #[inline]
-    pub(crate) fn note_use(&self) {
-        // Written once between two sweeps, so that threads share the line.
-        if !self.used.load(Ordering::Relaxed) {
-            self.used.store(true, Ordering::Relaxed);
-        }
-    }
-
     /// Media has all the state that is in DRAM, and the inode can be found by a name. Asked while no other thread has
     /// it.
     fn can_go(&self) -> bool {
@@ -54,7 +37,7 @@ impl Inode {
             && !self.trim_is_pending();
         let is_written = !self.lazy.load(Ordering::Acquire) && !self.cached_changed.load(Ordering::Acquire);
         let log = self.log.lock();
-        is_quiet && is_written && self.links() > 0 && !log.broken && !log.dead_inode
+        is_quiet && is_written && self.links() > 0 && !log.state.broken && !log.state.dead_inode
     }
 }
 
@@ -107,7 +90,7 @@ impl<P: Pm> Shared<P> {
 
     /// Frees the DRAM that the state of an inode took, or leaves that to the background thread.
     fn drop_state(&self, inode: Arc<Inode>) {
-        let bytes = inode_bytes(&inode);
+        let bytes = inode.bytes();
         if !self.has_thread {
             drop(inode);
             self.inodes.eviction.freed(bytes, self.inodes.in_use());

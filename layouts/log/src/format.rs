@@ -103,6 +103,15 @@ pub(crate) struct RawInode {
     pub(crate) lines: [[u8; LINE]; INLINE_LINES],
 }
 
+/// The cached fields of an inode, which are written together: [`RawInode::links`] and the two behind it.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub(crate) struct RawCached {
+    pub(crate) links: u32,
+    pub(crate) checksum: u32,
+    pub(crate) parent: u64,
+}
+
 pub(crate) const INODE_MAGIC: u16 = 0x4e49;
 pub(crate) const INODE_VERSION: u8 = 1;
 
@@ -408,7 +417,11 @@ pub(crate) struct CheckpointChunk {
 const _: () = {
     assert!(size_of::<RawInode>() as u64 == INODE_SIZE);
     assert!(std::mem::offset_of!(RawInode, head) == INODE_HEAD_OFFSET as usize);
+    assert!(std::mem::offset_of!(RawInode, generation) == INODE_GENERATION_OFFSET as usize);
     assert!(std::mem::offset_of!(RawInode, links) == INODE_CACHED_OFFSET as usize);
+    assert!(std::mem::offset_of!(RawInode, cached_checksum) == INODE_CACHED_OFFSET as usize + 4);
+    assert!(std::mem::offset_of!(RawInode, parent) == INODE_CACHED_OFFSET as usize + 8);
+    assert!(size_of::<RawCached>() == 16);
     assert!(std::mem::offset_of!(RawInode, lines) == LINE);
     assert!(size_of::<RawPageHeader>() == LINE);
     assert!(std::mem::offset_of!(RawPageHeader, next) == PAGE_NEXT_OFFSET as usize);
@@ -432,7 +445,9 @@ const _: () = {
     assert!(size_of::<CheckpointChunk>() == 48);
 };
 
-/// Offset of [`RawInode::head`].
+/// Offset of [`RawInode::generation`].
+pub(crate) const INODE_GENERATION_OFFSET: u64 = 8;
+/// Offset of [`RawInode::head`], and bytes of the header before it, which the checksum covers.
 pub(crate) const INODE_HEAD_OFFSET: u64 = 40;
 /// Offset of the cached fields of an inode.
 pub(crate) const INODE_CACHED_OFFSET: u64 = 48;
@@ -441,7 +456,7 @@ pub(crate) const PAGE_NEXT_OFFSET: u64 = 48;
 
 impl RawInode {
     pub(crate) fn compute_checksum(&self, seed: u32) -> u32 {
-        crc32c::crc32c_append(seed, &self.as_bytes()[4..40])
+        crc32c::crc32c_append(seed, &self.as_bytes()[4..INODE_HEAD_OFFSET as usize])
     }
 
     pub(crate) fn compute_cached_checksum(links: u32, parent: u64, seed: u32) -> u32 {
@@ -463,15 +478,28 @@ impl RawInode {
     }
 }
 
-impl RawPageHeader {
-    pub(crate) fn compute_checksum(&self, seed: u32) -> u32 {
-        crc32c::crc32c_append(seed, &self.as_bytes()[4..48])
+impl RawCached {
+    /// The fields with their checksum.
+    pub(crate) fn sealed(links: u32, parent: u64, seed: u32) -> RawCached {
+        RawCached { links, checksum: RawInode::compute_cached_checksum(links, parent, seed), parent }
     }
 }
 
-/// The checksum of an entry, over all its lines.
-pub(crate) fn entry_checksum(lines: &[u8], seed: u32) -> u32 {
-    crc32c::crc32c_append(seed, &lines[4..])
+impl RawPageHeader {
+    pub(crate) fn compute_checksum(&self, seed: u32) -> u32 {
+        crc32c::crc32c_append(seed, &self.as_bytes()[4..PAGE_NEXT_OFFSET as usize])
+    }
+}
+
+/// The checksum of a structure that begins with it: of all lines of an entry, or of a block of the checkpoint.
+pub(crate) fn checksum_of(bytes: &[u8], seed: u32) -> u32 {
+    crc32c::crc32c_append(seed, &bytes[4..])
+}
+
+/// Writes the checksum of a structure that begins with it; see [`checksum_of`].
+pub(crate) fn seal(bytes: &mut [u8], seed: u32) {
+    let checksum = checksum_of(bytes, seed);
+    bytes[..4].copy_from_slice(checksum.as_bytes());
 }
 
 /// Lines that an entry with this many bytes takes.

@@ -3,22 +3,21 @@
 use std::sync::Arc;
 
 use nacre_engine::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use nacre_engine::sync::{Mutex, RwLock, thread};
+use nacre_engine::sync::{Mutex, RwLock};
 use nacre_engine::{Attr, Block, Error, InodeId, Kind, Result, TierReader, TierRun, TimeRange};
 use nacre_media::{Flushed, Pm};
 use zerocopy::IntoBytes;
 
-use crate::alloc::{Allocator, Purpose, Run, Runs};
+use crate::alloc::{Allocator, Run};
 use crate::blockmap::Piece;
-use crate::evict::Evicted;
-use crate::format::{INODE_CACHED_OFFSET, MAX_FILE_SIZE, RawInode, inode_seed, place};
-use crate::inode::{Body, FREE_AT_ONCE, Graveyard, Inode, Node};
+use crate::format::{INODE_CACHED_OFFSET, RawCached, inode_seed, place};
+use crate::inode::{Body, Graveyard, Inode, Node};
 use crate::load::{LoadContext, load_inode};
+use crate::places::Reach;
 use crate::scan::{Ending, LogSource, read_inode};
-use crate::seeded::Mistake;
 use crate::superblock::Superblock;
-use crate::table::{FreeInode, InodeTable};
-use crate::tiers::{Reach, Tiers};
+use crate::table::InodeTable;
+use crate::tiers::Tiers;
 
 /// Numbers of transactions: operations that span two logs.
 pub(crate) struct Transactions {
@@ -27,6 +26,13 @@ pub(crate) struct Transactions {
     pub(crate) settled: AtomicU64,
     /// Held shared from taking a number to the fence, and exclusively to settle.
     pub(crate) gate: RwLock<()>,
+}
+
+/// The state of inodes that have left, and is not freed yet.
+#[derive(Default)]
+pub(crate) struct Evicted {
+    pub(crate) inodes: Vec<Arc<Inode>>,
+    pub(crate) bytes: u64,
 }
 
 /// The state that all operations share.
@@ -160,21 +166,6 @@ impl<P: Pm> Shared<P> {
         if self.read_only { Err(Error::new(Kind::ReadOnly)) } else { Ok(()) }
     }
 
-    /// Allocates blocks; when there are none, first frees the blocks that wait to be freed.
-    pub(crate) fn allocate(
-        &self,
-        goal: Option<Block>,
-        blocks: u64,
-        purpose: Purpose,
-        runs: &mut Runs,
-    ) -> Result<()> {
-        if self.alloc.allocate_near(goal, blocks, purpose, runs).is_ok() {
-            return Ok(());
-        }
-        self.free_all_now();
-        self.alloc.allocate_near(goal, blocks, purpose, runs)
-    }
-
     pub(crate) fn free_runs(&self, runs: &[Run]) {
         for &run in runs {
             self.alloc.free(run);
@@ -212,139 +203,6 @@ impl<P: Pm> Shared<P> {
         }
         Ok(())
     }
-
-    /// Reclaims inodes without links and without holders.
-    pub(crate) fn reclaim_buried(&self) {
-        for number in self.graveyard.take() {
-            self.reclaim(number);
-        }
-    }
-
-    /// Gives an inode and everything it has back, unless it is held or linked again.
-    pub(crate) fn reclaim(&self, number: u64) {
-        self.reclaim_as(number, self.background && !self.stopping.load(Ordering::Acquire));
-    }
-
-    /// The same; where images may be read `later`, that is left to the background thread.
-    fn reclaim_as(&self, number: u64, later: bool) {
-        let Ok(slot) = self.inodes.slot(number) else { return };
-        let inode = {
-            let mut slot = slot.write();
-            match &*slot {
-                Some(inode) if inode.links() > 0 => None,
-                Some(inode) if later && inode.image.is_unread() => {
-                    self.unread.lock().push(number);
-                    self.graveyard.nudge();
-                    None
-                }
-                Some(inode) if inode.holds.load(Ordering::Acquire) == 0 && !self.inodes.is_parked(number) => {
-                    self.inodes.forget_media(number);
-                    slot.take()
-                }
-                _ => None,
-            }
-        };
-        if let Some(inode) = inode {
-            self.free_inode(&inode);
-        }
-    }
-
-    /// Frees inodes after reading their images. No operation waits for it, because it may wait for a device.
-    pub(crate) fn reclaim_unread(&self) {
-        let numbers = std::mem::take(&mut *self.unread.lock());
-        for number in numbers {
-            let inode = self.inodes.slot(number).ok().and_then(|slot| slot.read().clone());
-            if let Some(inode) = inode {
-                // Unreadable files are counted by the next mount.
-                let _ = self.file(&inode);
-            }
-            self.reclaim_as(number, false);
-        }
-    }
-
-    /// Frees the contents and the number of an inode that is unreachable.
-    pub(crate) fn free_inode(&self, inode: &Inode) {
-        let mut log = inode.log.lock();
-        if std::mem::replace(&mut log.dead_inode, true) {
-            return;
-        }
-        if log.last_transaction >= self.transactions.settled.load(Ordering::Relaxed)
-            && log.last_transaction != 0
-            && !Mistake::NotSettled.is_made(&*self.pm)
-            && self.settle().is_err()
-        {
-            // Its pages cannot be reused before its transactions are settled: leave them to the next recovery.
-            return;
-        }
-        self.let_go_of_image(inode);
-        if let Body::File(map) = &inode.body {
-            map.for_each(0, MAX_FILE_SIZE / nacre_engine::BLOCK_SIZE, |piece| self.free_piece(piece));
-        }
-        self.free_runs(&self.xattr_runs(inode));
-        for run in log.blocks() {
-            self.alloc.free(run);
-        }
-        drop(log);
-        self.inodes.free(FreeInode { number: inode.number, generation: Some(inode.generation) });
-    }
-
-    /// Reclaims an inode that just lost its last link: now when it is small, else in the background.
-    pub(crate) fn unlinked(&self, node: Node) {
-        if self.background && node.inode.blocks.load(Ordering::Relaxed) > FREE_AT_ONCE {
-            return; // dropping the node buries it
-        }
-        let number = node.inode.number;
-        if node.inode.holds.fetch_sub(1, Ordering::AcqRel) == 1 {
-            // The hold is given up here instead of in `Node::drop`, which would bury the inode.
-            node.forget_hold();
-            self.reclaim(number);
-        } else {
-            node.forget_hold();
-        }
-    }
-
-    /// Frees the blocks that wait to be freed, and waits for those that the background thread is just freeing: they
-    /// count as free already.
-    pub(crate) fn free_all_now(&self) {
-        self.free_everything_waiting();
-        while self.freeing.load(Ordering::Acquire) {
-            thread::yield_now();
-        }
-    }
-
-    /// Frees the blocks that wait to be freed and are not being changed. The caller may hold locks of files.
-    pub(crate) fn free_everything_waiting(&self) {
-        self.reclaim_buried();
-        let waiting = std::mem::take(&mut *self.trims.lock());
-        for inode in waiting {
-            match inode.extend.try_lock() {
-                Some(extend) => self.finish_trim(&inode, &extend),
-                None => self.trims.lock().push(Arc::clone(&inode)),
-            }
-        }
-    }
-
-    /// The work of the background thread until the unmount.
-    pub(crate) fn run_background(&self) {
-        while !self.stopping.load(Ordering::Acquire) {
-            self.graveyard.wait();
-            self.freeing.store(true, Ordering::Release);
-            self.free_everything_waiting();
-            self.freeing.store(false, Ordering::Release);
-            self.reclaim_unread();
-            if self.inodes.eviction.is_due() {
-                self.sweep();
-            }
-            self.drop_evicted();
-            // A file whose size is being changed comes again when its lock is free. No operation waits for this thread
-            // then.
-            let waiting = self.trims.lock().last().cloned();
-            if let Some(inode) = waiting {
-                drop(inode.extend.lock());
-                self.graveyard.nudge();
-            }
-        }
-    }
 }
 
 /// Writes the cached fields of the inode at `address`. The caller fences.
@@ -356,11 +214,7 @@ pub(crate) fn write_cached_fields(
     links: u32,
     parent: u64,
 ) -> Result<Flushed> {
-    let checksum = RawInode::compute_cached_checksum(links, parent, seed);
-    let mut bytes = [0u8; 16];
-    bytes[..4].copy_from_slice(links.as_bytes());
-    bytes[4..8].copy_from_slice(checksum.as_bytes());
-    bytes[8..].copy_from_slice(parent.as_bytes());
-    let stored = pm.store(address + INODE_CACHED_OFFSET, &bytes)?;
+    let cached = RawCached::sealed(links, parent, seed);
+    let stored = pm.store(address + INODE_CACHED_OFFSET, cached.as_bytes())?;
     Ok(pm.flush(stored))
 }

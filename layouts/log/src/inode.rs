@@ -6,6 +6,7 @@
 //! Locks, in the order in which they are taken: `extend`, `log`, then `attr`, a directory's index, a leaf of the block
 //! map, `xattrs`. Two logs are locked in the order of their inode numbers.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use nacre_engine::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -17,12 +18,12 @@ use nacre_layout_parts::rules::{InodeFacts, check_flags};
 
 use crate::attributes::{AttributeCell, Attributes};
 use crate::blockmap::BlockMap;
-use crate::commit::Log;
 use crate::directory::Directory;
-use crate::format::{ROOT_INODE, RawInode};
-use crate::image::{Image, ImageSlot};
+use crate::format::{AttrEntry, MAX_FILE_SIZE, ROOT_INODE, RawInode, kind};
+use crate::image::{Image, ImageSlot, Whose};
+use crate::log::{Log, Owner};
 use crate::scan::LogSource;
-use crate::xattr::XattrSlot;
+use crate::xattr_index::{self, XattrSlot};
 
 /// The contents of an inode.
 pub(crate) enum Body {
@@ -208,7 +209,7 @@ impl Inode {
             used: AtomicBool::new(true),
             unnamed: AtomicBool::new(false),
             pins: AtomicU32::new(0),
-            change: AtomicU64::new(contents.log.next_sequence),
+            change: AtomicU64::new(contents.log.state.next_sequence),
             relatime: Relatime::of(&attributes),
             lazy: AtomicBool::new(false),
             trim: AtomicU64::new(NO_TRIM),
@@ -331,6 +332,91 @@ impl Inode {
         attr.ctime = attr.ctime.max(now);
         drop(attr);
         self.relatime.changed();
+    }
+
+    /// The entry that says all attributes.
+    pub(crate) fn attr_entry(&self, attributes: &Attributes, size: u64) -> AttrEntry {
+        let mut entry = AttrEntry {
+            mode: attributes.mode,
+            policy: attributes.policy,
+            uid: attributes.uid,
+            gid: attributes.gid,
+            flags: attributes.flags,
+            size: if self.kind == FileKind::Regular { size } else { 0 },
+            atime: self.pack(attributes.atime),
+            mtime: self.pack(attributes.mtime),
+            ctime: self.pack(attributes.ctime),
+            ..AttrEntry::default()
+        };
+        entry.header.kind = kind::ATTR;
+        entry
+    }
+
+    /// DRAM that it takes, an estimate.
+    pub(crate) fn bytes(&self) -> u64 {
+        let body = match &self.body {
+            Body::File(map) => map.heap_bytes(),
+            Body::Directory(directory) => directory.heap_bytes(),
+            Body::Symlink(target) => target.len() as u64,
+            Body::Special => 0,
+        };
+        let log = self.log.lock().index.heap_bytes();
+        let xattrs = self.xattrs.lock().as_ref().map_or(0, |index| index.heap_bytes());
+        size_of::<Inode>() as u64 + 16 + body + log + xattrs
+    }
+
+    pub(crate) fn whose(&self) -> Whose {
+        Whose { number: self.number, generation: self.generation }
+    }
+
+    /// It was used: the next sweep leaves it.
+    #[inline]
+    pub(crate) fn note_use(&self) {
+        // Written once between two sweeps, so that threads share the line.
+        if !self.used.load(Ordering::Relaxed) {
+            self.used.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// An entry of this inode's log was copied to another place.
+    pub(crate) fn entry_moved(
+        &self,
+        sequence: u64,
+        old: (Owner, u64),
+        new: (Owner, u64),
+        name: Option<(&[u8], u64)>,
+    ) {
+        match &self.body {
+            Body::File(map) => {
+                let mut pieces = Vec::new();
+                map.for_each(0, MAX_FILE_SIZE / BLOCK_SIZE, |piece| {
+                    if piece.owner == old.0 {
+                        pieces.push(piece);
+                    }
+                });
+                for piece in pieces {
+                    map.change_owner(piece, new.0);
+                }
+            }
+            Body::Directory(directory) => {
+                if let Some((name, seed)) = name {
+                    directory.moved(name, seed, sequence, old.1, new);
+                }
+            }
+            Body::Symlink(_) | Body::Special => {}
+        }
+        self.attribute_moved(sequence, old, new);
+    }
+
+    /// An extended attribute's entry was copied to another place.
+    pub(crate) fn attribute_moved(&self, sequence: u64, old: (Owner, u64), new: (Owner, u64)) {
+        xattr_index::for_each(&self.xattrs, |xattr| {
+            if xattr.sequence != sequence || xattr.address != old.1 {
+                return ControlFlow::Continue(());
+            }
+            (xattr.owner, xattr.address) = new;
+            ControlFlow::Break(())
+        });
     }
 }
 

@@ -12,11 +12,11 @@ use nacre_engine::{
 use nacre_media::Pm;
 
 use crate::directory::Dentry;
-use crate::file::is_written;
 use crate::format::{CHUNK_BLOCKS, CHUNK_INODES, MAX_FILE_SIZE, MAX_XATTR_SIZE, place};
 use crate::fs::Shared;
-use crate::inode::{Body, Inode, Node};
+use crate::inode::{Body, Node};
 use crate::mount::LogFs;
+use crate::places::is_written;
 use crate::rename::{Asked, Side};
 
 /// The capabilities of the layout.
@@ -318,7 +318,7 @@ impl<P: Pm + 'static> Extents for LogFs<P> {
     fn index_bytes(&self) -> u64 {
         let fs = &self.shared;
         let mut bytes = fs.alloc.index_bytes() + fs.tiers.index_bytes() + fs.inodes.index_bytes();
-        fs.inodes.for_each_loaded(|inode| bytes += inode_bytes(inode));
+        fs.inodes.for_each_loaded(|inode| bytes += inode.bytes());
         bytes
     }
 
@@ -334,17 +334,4 @@ fn dir_entry(dentry: &Dentry, cookie: u64) -> Result<DirEntry<'_>> {
         id: InodeId { number: dentry.raw.inode, generation: dentry.raw.generation, volume: 0 },
         kind: dentry.kind()?,
     })
-}
-
-/// DRAM that an inode takes, an estimate.
-pub(crate) fn inode_bytes(inode: &Inode) -> u64 {
-    let body = match &inode.body {
-        Body::File(map) => map.heap_bytes(),
-        Body::Directory(directory) => directory.heap_bytes(),
-        Body::Symlink(target) => target.len() as u64,
-        Body::Special => 0,
-    };
-    let log = inode.log.lock().heap_bytes();
-    let xattrs = inode.xattrs.lock().as_ref().map_or(0, |index| index.heap_bytes());
-    size_of::<Inode>() as u64 + 16 + body + log + xattrs
 }

@@ -8,22 +8,32 @@
 //! | `anatomy` | where the structures of an image are, for tools that damage images |
 //! | `scrub` | reading everything while it is mounted |
 //! | `superblock`, `checkpoint` | the superblock's copies; the checkpoint of a clean unmount |
-//! | `commit`, `collect`, `compact` | the commit protocol of a log; garbage collection; compaction |
-//! | `image` | the part of a log that is on a tier |
+//! | `batch`, `pages`, `commit` | the entries of an operation; pages of a log; the commit protocol |
+//! | `survivor`, `gather` | live entries on their way to other pages; gathering them |
+//! | `collect`, `compact` | garbage collection; compaction |
+//! | `image`, `offload` | the part of a log that is on a tier; moving it there and back |
 //! | `scan`, `load` | reading a log; building an inode in DRAM from it |
-//! | `fs`, `table`, `inode` | state of the file system; the inode table; one inode |
-//! | `blockmap`, `directory` | where a file's blocks are; the names of a directory |
-//! | `tiers`, `publish` | which blocks of tiers are free; committing where blocks were moved or written to |
+//! | `fs`, `table`, `inode`, `log` | state of the file system; the inode table; one inode; its log |
+//! | `reclaim`, `evict` | freeing inodes without names; dropping the state of unused ones from DRAM |
+//! | `places`, `blockmap` | places of blocks; where a file's blocks are |
+//! | `directory`, `xattr_index` | the names of a directory; the extended attributes of an inode |
+//! | `tiers`, `tier_table`, `tier_paths` | which blocks of tiers are free; the list of tiers; where they were last |
+//! | `publish` | committing where blocks were moved or written to |
 //! | `file`, `space`, `namespace`, `rename`, `xattr` | the operations |
 //! | `overwrite` | overwriting existing data on a full device |
 //! | `seeded` | mistakes on purpose, for the crash explorer; none over real PM |
 //! | `layout`, `lifecycle` | the contract of `nacre-engine`, and the life of the layout, implemented |
+//!
+//! No files import each other in a circle. The state of an inode (`inode` and the files of its parts) knows nothing of
+//! the file system, and `fs` nothing of the operations. These are `impl` blocks over `Shared`, each in its file above
+//! it. `layout` is above all.
 //!
 //! Neighbours: the contract is in `nacre-engine`, the media in `nacre-media`; the parts shared with other layouts (free
 //! blocks, attributes in DRAM, the superblock's copies, bad blocks) in `nacre-layout-parts`. The format is described
 //! and argued in `docs/format/log.md`.
 
 pub mod anatomy;
+mod batch;
 mod blockmap;
 pub mod check;
 mod checkpoint;
@@ -35,17 +45,23 @@ mod evict;
 mod file;
 mod format;
 mod fs;
+mod gather;
 mod image;
 mod inode;
 mod layout;
 mod lifecycle;
 mod load;
+mod log;
 mod mend;
 mod mkfs;
 mod mount;
 mod namespace;
+mod offload;
 mod overwrite;
+mod pages;
+mod places;
 mod publish;
+mod reclaim;
 mod recover;
 mod rename;
 mod scan;
@@ -53,11 +69,14 @@ mod scrub;
 mod seeded;
 mod space;
 mod superblock;
+mod survivor;
 mod table;
 mod tier_paths;
+mod tier_table;
 mod tiered;
 mod tiers;
 mod xattr;
+mod xattr_index;
 
 use nacre_layout_parts::{alloc, attributes, badblocks};
 

@@ -4,13 +4,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use nacre_engine::sync::Mutex;
-use nacre_engine::{BLOCK_SIZE, Error, FileKind, Result, TimeRange, Timestamp};
+use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, Result, TimeRange, Timestamp};
 use nacre_media::Pm;
 
 use crate::attributes::Attributes;
 use crate::blockmap::{BlockMap, Piece};
-use crate::collect::GROWTH;
-use crate::commit::{INLINE, Log, NO_PAGE, NOT_LISTED, Owner, Page};
 use crate::directory::{Directory, NameHash, Slot};
 use crate::format::{
     AttrEntry, DENTRY_NAME_OFFSET, DentryEntry, HoleEntry, MAX_FILE_SIZE, RawInode, RemoveEntry,
@@ -18,9 +16,10 @@ use crate::format::{
 };
 use crate::image::Image;
 use crate::inode::{Body, Contents, Graveyard, Inode};
+use crate::log::{GROWTH, INLINE, Log, NO_PAGE, NOT_LISTED, Owner, Page};
+use crate::places::Reach;
 use crate::scan::{Ending, Entry, LogSource, Scan, Spot, scan_log};
-use crate::tiers::Reach;
-use crate::xattr;
+use crate::xattr_index;
 
 /// The context that an inode is built with.
 pub(crate) struct LoadContext<'a> {
@@ -67,7 +66,7 @@ struct Builder<'a> {
     map: BlockMap,
     names: Names,
     symlink: Option<Box<[u8]>>,
-    xattrs: xattr::XattrSlot,
+    xattrs: xattr_index::XattrSlot,
     log: Log,
     /// Owners of the pages by their index in the scan: the same, as pages are inserted in order.
     reach: &'a Reach,
@@ -190,7 +189,7 @@ impl<'a> Builder<'a> {
                 let remove: RemoveEntry = entry.get()?;
                 self.touch(remove.time, entry)?;
                 if let Some(owner) = self.names.remove(remove.cookie) {
-                    self.log.release(owner, 1);
+                    self.log.index.release(owner, 1);
                 }
             }
             kind::XATTR | kind::XATTR_REMOVE => self.apply_xattr(entry, owner)?,
@@ -245,13 +244,13 @@ impl<'a> Builder<'a> {
         let owner = match entry.spot {
             Spot::Inline(line) => INLINE + line as u32,
             Spot::Page(page) => {
-                while self.log.pages.len() <= page {
-                    self.log.pages.push(empty_page());
+                while self.log.index.pages.len() <= page {
+                    self.log.index.pages.push(Page::empty(Block(0)));
                 }
                 page as u32
             }
         };
-        self.log.note_entry(owner, &entry.header, entry.bytes);
+        self.log.index.note_entry(owner, &entry.header, entry.bytes);
         owner
     }
 
@@ -274,7 +273,7 @@ impl<'a> Builder<'a> {
             return Err(self.damaged(entry, "extent"));
         }
         self.replace(start, blocks, Some(write.place), owner);
-        self.log.hold(owner, blocks);
+        self.log.index.hold(owner, blocks);
         self.blocks += blocks;
         if moved {
             return Ok(());
@@ -328,24 +327,24 @@ impl<'a> Builder<'a> {
         self.touch(dentry.time, entry)?;
         let slot = Slot::new(entry.address, NameHash::of(name, self.hash_seed), dentry.inode, owner);
         self.names.list.push((entry.header.sequence, slot, kind, dentry.generation, true));
-        self.log.hold(owner, 1);
+        self.log.index.hold(owner, 1);
         Ok(())
     }
 
     fn apply_xattr(&mut self, entry: &Entry<'_>, owner: Owner) -> Result<()> {
         let raw: XattrEntry = entry.get()?;
-        let xattr = xattr::from_entry(&raw, entry.bytes, owner, entry.address)?;
+        let xattr = xattr_index::from_entry(&raw, entry.bytes, owner, entry.address)?;
         if xattr.run.is_some_and(|run| !self.reach.holds(run.start.0, run.len)) {
             return Err(self.damaged(entry, "place of an attribute's value"));
         }
         let old = if entry.header.kind == kind::XATTR {
-            self.log.hold(owner, 1);
-            xattr::insert(&self.xattrs, xattr)
+            self.log.index.hold(owner, 1);
+            xattr_index::insert(&self.xattrs, xattr)
         } else {
-            xattr::remove(&self.xattrs, &xattr.name)
+            xattr_index::remove(&self.xattrs, &xattr.name)
         };
         if let Some(old) = old {
-            self.log.release(old.owner, 1);
+            self.log.index.release(old.owner, 1);
         }
         self.attributes.ctime = self.times.unpack(raw.ctime).ok_or_else(|| self.damaged(entry, "time"))?;
         Ok(())
@@ -354,7 +353,7 @@ impl<'a> Builder<'a> {
     fn replace(&mut self, start: u64, blocks: u64, place: Option<u64>, owner: Owner) {
         let (log, count) = (&mut self.log, &mut self.blocks);
         self.map.replace(start, blocks, place, owner, |piece| {
-            log.release(piece.owner, piece.len);
+            log.index.release(piece.owner, piece.len);
             *count -= piece.len;
         });
     }
@@ -419,45 +418,32 @@ impl<'a> Builder<'a> {
 
     fn finish_log(&mut self, scan: &Scan) {
         let log = &mut self.log;
-        log.next_sequence = scan.next_sequence;
-        log.last_transaction = scan.greatest_transaction;
-        while log.pages.len() < scan.pages.len() {
-            log.pages.push(empty_page());
+        log.state.next_sequence = scan.next_sequence;
+        log.state.last_transaction = scan.greatest_transaction;
+        while log.index.pages.len() < scan.pages.len() {
+            log.index.pages.push(Page::empty(Block(0)));
         }
         for (index, scanned) in scan.pages.iter().enumerate() {
-            let page = &mut log.pages[index];
+            let page = &mut log.index.pages[index];
             page.block = scanned.block;
             page.first_sequence = scanned.first_sequence;
             page.previous = if index == 0 { NO_PAGE } else { index as u32 - 1 };
             page.next = if index + 1 == scan.pages.len() { NO_PAGE } else { index as u32 + 1 };
         }
         if !scan.pages.is_empty() {
-            log.head = 0;
-            log.page_count = scan.pages.len() as u32;
-            log.tail = scan.pages.len() as u32 - 1;
-            let tail = log.tail;
-            log.dead = NO_PAGE;
+            log.index.head = 0;
+            log.index.page_count = scan.pages.len() as u32;
+            log.index.tail = scan.pages.len() as u32 - 1;
+            let tail = log.index.tail;
+            log.index.dead = NO_PAGE;
             for page in 0..tail {
-                log.pages[page as usize].next_dead = NOT_LISTED;
-                if log.pages[page as usize].live == 0 {
-                    log.note_dead(page);
+                log.index.pages[page as usize].next_dead = NOT_LISTED;
+                if log.index.pages[page as usize].live == 0 {
+                    log.index.note_dead(page);
                 }
             }
-            log.collect_at = log.collect_at.max(log.page_count * GROWTH);
+            log.collector.at = log.collector.at.max(log.index.page_count * GROWTH);
         }
-    }
-}
-
-fn empty_page() -> Page {
-    Page {
-        block: nacre_engine::Block(0),
-        first_sequence: 0,
-        live: 0,
-        lines: 0,
-        negatives: 0,
-        previous: NO_PAGE,
-        next: NO_PAGE,
-        next_dead: NOT_LISTED,
     }
 }
 
@@ -476,48 +462,5 @@ impl Names {
         let slots: Vec<_> = alive.into_iter().map(|(_, slot, ..)| slot).collect();
         directory.fill(&slots, subdirectories as u32);
         directory
-    }
-}
-
-impl Inode {
-    /// An entry of this inode's log was copied to another place.
-    pub(crate) fn entry_moved(
-        &self,
-        sequence: u64,
-        old: (Owner, u64),
-        new: (Owner, u64),
-        name: Option<(&[u8], u64)>,
-    ) {
-        match &self.body {
-            Body::File(map) => {
-                let mut pieces = Vec::new();
-                map.for_each(0, MAX_FILE_SIZE / BLOCK_SIZE, |piece| {
-                    if piece.owner == old.0 {
-                        pieces.push(piece);
-                    }
-                });
-                for piece in pieces {
-                    map.change_owner(piece, new.0);
-                }
-            }
-            Body::Directory(directory) => {
-                if let Some((name, seed)) = name {
-                    directory.moved(name, seed, sequence, old.1, new);
-                }
-            }
-            Body::Symlink(_) | Body::Special => {}
-        }
-        self.attribute_moved(sequence, old, new);
-    }
-
-    /// An extended attribute's entry was copied to another place.
-    pub(crate) fn attribute_moved(&self, sequence: u64, old: (Owner, u64), new: (Owner, u64)) {
-        xattr::for_each(&self.xattrs, |xattr| {
-            if xattr.sequence != sequence || xattr.address != old.1 {
-                return std::ops::ControlFlow::Continue(());
-            }
-            (xattr.owner, xattr.address) = new;
-            std::ops::ControlFlow::Break(())
-        });
     }
 }

@@ -6,7 +6,7 @@ use std::time::Instant;
 use nacre_engine::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use nacre_engine::sync::thread::{self, JoinHandle};
 use nacre_engine::sync::{Mutex, RwLock};
-use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, Result, background};
+use nacre_engine::{BLOCK_SIZE, Error, Kind, Result, background};
 use nacre_layout_parts::lifecycle::MountOptions;
 use nacre_layout_parts::report::RecoveryReport;
 use nacre_layout_parts::scrub::Scrubber;
@@ -15,15 +15,16 @@ use nacre_media::Pm;
 use crate::alloc::Allocator;
 use crate::badblocks;
 use crate::checkpoint;
-use crate::format::{CHUNK_INODES, ROOT_INODE, state};
+use crate::format::{ROOT_INODE, state};
 use crate::fs::{Shared, Transactions};
 use crate::inode::{Graveyard, Inode, Node};
+use crate::places::Reach;
 use crate::recover::{Walk, refuse};
 use crate::scan::Ending;
-use crate::seeded::Mistake;
+use crate::seeded::fault;
 use crate::superblock::{Summary, Superblock};
 use crate::table::InodeTable;
-use crate::tiers::{Reach, Tiers};
+use crate::tiers::Tiers;
 
 /// A mounted file system with the log layout. Dropping it unmounts it, without telling of errors.
 pub struct LogFs<P: Pm> {
@@ -47,14 +48,7 @@ impl<P: Pm + 'static> LogFs<P> {
         let lanes = options.lanes.unwrap_or_else(default_lanes).clamp(1, 64);
         let device_blocks = superblock.raw.device_blocks;
         let alloc = Allocator::new(device_blocks, lanes, reserve(device_blocks));
-        let max_chunks = device_blocks.div_ceil(CHUNK_INODES);
-        let inodes = InodeTable::new(
-            superblock.region(crate::format::region::CHUNK_TABLE)?,
-            superblock.seed(),
-            max_chunks,
-            lanes,
-            options.inode_cache,
-        );
+        let inodes = InodeTable::of(&superblock, lanes, options.inode_cache)?;
         for block in badblocks::read(&*pm, &superblock)?.blocks {
             alloc.withdraw(block);
         }
@@ -65,13 +59,7 @@ impl<P: Pm + 'static> LogFs<P> {
 
         let settled = superblock.raw.settled_transactions;
         if !read_only {
-            superblock.raw.state = state::DIRTY;
-            superblock.raw.mount_epoch += 1;
-            superblock.raw.lanes = lanes as u32;
-            superblock.raw.checkpoint = 0;
-            if !Mistake::NotMarkedDirty.is_made(&*pm) {
-                superblock.write(&*pm)?;
-            }
+            mark_dirty(&*pm, &mut superblock, lanes)?;
         }
         let summary = superblock.summary(found.valid);
         let shared = Arc::new(Shared {
@@ -151,11 +139,7 @@ impl<P: Pm> LogFs<P> {
             return Ok(());
         }
         let fs = &self.shared;
-        if Mistake::CleanTooSoon.is_made(&*fs.pm) {
-            let mut superblock = fs.superblock.lock();
-            superblock.raw.state = state::CLEAN;
-            superblock.write(&*fs.pm)?;
-        }
+        fault!(fs.pm, CleanTooSoon => mark_clean_early(fs)?);
         fs.free_everything_waiting();
         fs.reclaim_unread();
         let mut changed: Vec<Arc<Inode>> = Vec::new();
@@ -211,6 +195,23 @@ impl<P: Pm> Drop for LogFs<P> {
     }
 }
 
+/// From now on the checkpoint is out of date, and a mount after a crash recovers.
+fn mark_dirty<P: Pm>(pm: &P, superblock: &mut Superblock, lanes: usize) -> Result<()> {
+    superblock.raw.state = state::DIRTY;
+    superblock.raw.mount_epoch += 1;
+    superblock.raw.lanes = lanes as u32;
+    superblock.raw.checkpoint = 0;
+    fault!(pm, NotMarkedDirty => return Ok(()));
+    superblock.write(pm)
+}
+
+/// Marks a file system clean that is still to be changed, as a mistake.
+fn mark_clean_early<P: Pm>(fs: &Shared<P>) -> Result<()> {
+    let mut superblock = fs.superblock.lock();
+    superblock.raw.state = state::CLEAN;
+    superblock.write(&*fs.pm)
+}
+
 /// Brings the allocator and the inode table up to date, from the checkpoint or from the logs.
 fn bring_up<P: Pm>(
     pm: &P,
@@ -225,10 +226,7 @@ fn bring_up<P: Pm>(
     let chunks = inodes.load_chunks(pm)?;
     let raw = &superblock.raw;
     if superblock.is_clean() && raw.checkpoint != 0 {
-        let first_data_block = superblock.first_data_block();
-        let first = Block(raw.checkpoint);
-        let (seed, epoch) = (superblock.seed(), raw.mount_epoch);
-        checkpoint::read(pm, seed, first, epoch, first_data_block, reach, alloc, tiers, inodes)
+        checkpoint::read(pm, superblock, reach, alloc, tiers, inodes)
             .map_err(|error| error.advice("run fsck: it can rebuild what the checkpoint holds"))?;
         return Ok(RecoveryReport { duration: started.elapsed(), ..RecoveryReport::default() });
     }

@@ -18,18 +18,20 @@ use smallvec::SmallVec;
 use zerocopy::{FromZeros, IntoBytes};
 
 use crate::alloc::{Purpose, Run};
-use crate::commit::{Batch, Log, Placed, commit, seal_inline};
+use crate::batch::{Batch, seal_inline};
+use crate::commit::Commit;
 use crate::directory::{Dentry, Directory, DirectoryChange, NameHash, Slot, position};
 use crate::format::{
-    DENTRY_NAME_OFFSET, DentryEntry, INLINE_LINES, INODE_MAGIC, INODE_VERSION, LINE, MAX_XATTR_SIZE,
-    RawInode, RemoveEntry, SYMLINK_INLINE_MAX, SYMLINK_TARGET_OFFSET, SymlinkEntry, WriteEntry, inode_seed,
-    kind,
+    DENTRY_NAME_OFFSET, DentryEntry, INLINE_LINES, INODE_GENERATION_OFFSET, INODE_MAGIC, INODE_VERSION, LINE,
+    MAX_XATTR_SIZE, RawInode, RemoveEntry, SYMLINK_INLINE_MAX, SYMLINK_TARGET_OFFSET, SymlinkEntry,
+    WriteEntry, inode_seed, kind,
 };
 use crate::fs::Shared;
 use crate::inode::{Inode, Node};
 use crate::load::{LoadContext, load_inode};
+use crate::log::Log;
 use crate::scan::{Ending, LogSource};
-use crate::seeded::Mistake;
+use crate::seeded::fault;
 use crate::table::FreeInode;
 
 /// The most names of one inode.
@@ -72,12 +74,15 @@ impl<P: Pm> Shared<P> {
     #[inline]
     pub(crate) fn lookup(&self, dir: &Inode, name: &[u8]) -> Result<Node> {
         check_lookup(name)?;
-        if Mistake::HeldLate.is_made(&*self.pm) {
-            let slot = dir.directory()?.find(&*self.pm, name, self.hash(name))?;
-            return self.hold(slot.ok_or(Error::new(Kind::NotFound))?.inode());
-        }
+        fault!(self.pm, HeldLate => return self.lookup_and_hold_late(dir, name));
         // Held before the name can go away, so that the inode cannot be reclaimed in between.
         dir.directory()?.lookup(&*self.pm, name, self.hash(name), |slot| self.hold(slot.inode()))
+    }
+
+    /// Looks a name up, and holds its inode after its directory was let go, as a mistake.
+    fn lookup_and_hold_late(&self, dir: &Inode, name: &[u8]) -> Result<Node> {
+        let slot = dir.directory()?.find(&*self.pm, name, self.hash(name))?;
+        self.hold(slot.ok_or(Error::new(Kind::NotFound))?.inode())
     }
 
     /// The attributes of the inode that a name refers to. The inode needs no hold, because its name cannot be removed
@@ -112,11 +117,11 @@ impl<P: Pm> Shared<P> {
     }
 
     fn name_new(&self, dir: &Arc<Inode>, name: &[u8], made: &Made, now: Timestamp) -> Result<()> {
-        let early = Mistake::NameSoughtEarly.is_made(&*self.pm);
         let seeks = || Ok::<_, Error>(dir.directory()?.find(&*self.pm, name, self.hash(name))?.is_some());
-        let exists_early = early && seeks()?;
+        let mut early = None;
+        fault!(self.pm, NameSoughtEarly => early = Some(seeks()?));
         let mut locked = Locked::new(dir)?;
-        if exists_early || !early && seeks()? {
+        if early.map_or_else(seeks, Ok)? {
             return Err(Error::new(Kind::Exists));
         }
         dir.check_flags(Attr::IMMUTABLE)?;
@@ -135,18 +140,24 @@ impl<P: Pm> Shared<P> {
     ) -> Result<()> {
         let mut batch = Batch::default();
         push_dentry(&mut batch, name, inode, now);
-        let mut placed = Placed::new();
-        locked.log.make_room(self, locked.inode, &batch, &mut placed)?;
+        locked.log.make_room(self, locked.inode, &mut batch)?;
         let written = unwritten.map(|raw| self.pm.copy(inode.address, raw.as_bytes())).transpose()?;
         let after = Durable::nothing_before();
-        let mut flushed = locked.log.write(self, locked.inode, &mut batch, &placed, after)?;
+        let mut flushed = locked.log.write(self, locked.inode, &mut batch, after)?;
         if let Some(written) = written {
             flushed = flushed.and(written);
         }
         // Durable before anybody sees it: another thread may build on it, in logs that this fence is not for.
         self.pm.fence(flushed);
-        let sequence = locked.log.next_sequence - 1;
-        self.name_added(&mut locked.directory.change(), &mut locked.log, name, inode, placed[0], sequence);
+        let sequence = locked.log.state.next_sequence - 1;
+        self.name_added(
+            &mut locked.directory.change(),
+            &mut locked.log,
+            name,
+            inode,
+            batch.placed(0),
+            sequence,
+        );
         locked.inode.touch(now);
         Ok(())
     }
@@ -163,7 +174,7 @@ impl<P: Pm> Shared<P> {
     ) {
         let hash = self.hash(name);
         let slot = Slot::new(placed.1, hash, inode.number, placed.0);
-        log.hold(placed.0, 1);
+        log.index.hold(placed.0, 1);
         names.insert(slot, position(hash, sequence), inode.kind);
     }
 
@@ -171,7 +182,7 @@ impl<P: Pm> Shared<P> {
     pub(crate) fn name_removed(&self, names: &mut DirectoryChange<'_>, log: &mut Log, named: &Named) {
         // The batch that was just committed may have moved the dentry to a page.
         let slot = names.remove(&*self.pm, named.slot, (named.hash, named.sequence), named.kind);
-        log.release(slot.owner, 1);
+        log.index.release(slot.owner, 1);
     }
 
     /// Makes an inode without a name.
@@ -194,20 +205,23 @@ impl<P: Pm> Shared<P> {
         built
     }
 
-    fn build_inode(&self, new: &NewInode<'_>, parent: u64, free: FreeInode, used: &mut Used) -> Result<Made> {
-        let number = free.number;
-        let address = self.inodes.address(number)?;
-        let old_generation = match free.generation {
+    /// The generation for an inode that is made: the next one.
+    fn next_generation(&self, free: FreeInode, address: u64) -> Result<u32> {
+        let old = match free.generation {
             Some(generation) => generation,
             None => {
-                let mut old = [0u8; 16];
-                self.pm.read(address, &mut old)?;
-                u32::from_le_bytes([old[8], old[9], old[10], old[11]])
+                let mut generation = 0u32;
+                self.pm.read(address + INODE_GENERATION_OFFSET, generation.as_mut_bytes())?;
+                generation
             }
         };
-        let growth = if Mistake::GenerationKept.is_made(&*self.pm) { 0 } else { 1 };
-        let generation = old_generation.wrapping_add(growth).max(1);
-        let seed = inode_seed(self.seed, number, generation);
+        let mut generation = old.wrapping_add(1).max(1);
+        fault!(self.pm, GenerationKept => generation = old.max(1));
+        Ok(generation)
+    }
+
+    /// The bytes of a new inode, without entries.
+    fn raw_inode(&self, new: &NewInode<'_>, parent: u64, generation: u32, seed: u32) -> RawInode {
         let mut raw = RawInode::new_zeroed();
         raw.magic = INODE_MAGIC;
         raw.version = INODE_VERSION;
@@ -221,7 +235,15 @@ impl<P: Pm> Shared<P> {
         raw.parent = if new.kind == FileKind::Directory { parent } else { 0 };
         raw.checksum = raw.compute_checksum(seed);
         raw.cached_checksum = RawInode::compute_cached_checksum(raw.links, raw.parent, seed);
+        raw
+    }
 
+    fn build_inode(&self, new: &NewInode<'_>, parent: u64, free: FreeInode, used: &mut Used) -> Result<Made> {
+        let number = free.number;
+        let address = self.inodes.address(number)?;
+        let generation = self.next_generation(free, address)?;
+        let seed = inode_seed(self.seed, number, generation);
+        let mut raw = self.raw_inode(new, parent, generation, seed);
         let mut pending: Option<Flushed> = None;
         let mut batch = Batch::default();
         if new.kind == FileKind::Symlink {
@@ -360,10 +382,10 @@ impl<P: Pm> Shared<P> {
     /// Counts one more name, unless the last one is gone already.
     pub(crate) fn take_link(&self, inode: &Inode) -> Result<()> {
         let _attr = inode.attr.lock();
+        let mut is_gone = inode.links() == 0 && !inode.unnamed.load(Ordering::Acquire);
+        fault!(self.pm, LinkedWhenGone => is_gone = false);
         match inode.links() {
-            0 if !inode.unnamed.load(Ordering::Acquire) && !Mistake::LinkedWhenGone.is_made(&*self.pm) => {
-                Err(Error::new(Kind::NotFound))
-            }
+            _ if is_gone => Err(Error::new(Kind::NotFound)),
             MAX_LINKS.. => Err(Error::new(Kind::TooManyLinks)),
             _ => {
                 inode.links.fetch_add(1, Ordering::AcqRel);
@@ -408,8 +430,7 @@ impl<P: Pm> Shared<P> {
     fn remove_name(&self, locked: &mut Locked<'_>, named: &Named, now: Timestamp) -> Result<u32> {
         let mut batch = Batch::default();
         push_remove(&mut batch, named, now);
-        let (nothing, mut placed) = (Durable::nothing_before(), Placed::new());
-        let flushed = commit(self, locked.inode, &mut locked.log, &mut batch, nothing, &mut placed)?;
+        let flushed = Commit::of(locked.inode, &mut locked.log).append(self, &mut batch)?;
         let left = {
             let mut names = locked.directory.change();
             self.name_removed(&mut names, &mut locked.log, named);
@@ -504,9 +525,8 @@ pub(crate) fn lock_directories<'a>(
     directories: &[&'a Arc<Inode>],
 ) -> Result<LockedDirectories<'a>> {
     let mut order: SmallVec<[&'a Arc<Inode>; 4]> = SmallVec::from_slice(directories);
-    if !Mistake::LockedAsCalled.is_made(pm) {
-        order.sort_unstable_by_key(|inode| inode.number);
-    }
+    order.sort_unstable_by_key(|inode| inode.number);
+    fault!(pm, LockedAsCalled => order = SmallVec::from_slice(directories));
     order.dedup_by_key(|inode| inode.number);
     let mut locked = LockedDirectories { list: SmallVec::new() };
     for inode in order {

@@ -15,8 +15,6 @@
 //! All other blocks of a write must find space as always; where they find none, nothing has changed.
 
 use std::collections::VecDeque;
-use std::io::IoSlice;
-use std::sync::Arc;
 
 use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{BLOCK_SIZE, Block, Kind, Result, Timestamp};
@@ -26,26 +24,18 @@ use smallvec::SmallVec;
 
 use crate::alloc::{Purpose, Run, Runs};
 use crate::blockmap::{LEAF, Piece};
-use crate::commit::{Batch, Log};
-use crate::file::{Attempt, Change, Freed, Prepared, Range, Target, is_written, join, media_offset};
+use crate::commit::Commit;
+use crate::file::{Attempt, Change, Freed, Prepared, Range, Target, Write, join};
 use crate::format::place;
 use crate::fs::Shared;
 use crate::inode::Inode;
+use crate::log::Log;
+use crate::places::{is_written, media_offset};
 
 /// One block in so many of the reserve is borrowed at once, at the most.
 const BORROWED: u64 = 2;
 /// Places that a piece goes to at the most: two pages of a log have entries for them.
 const MAX_TARGETS: usize = 126;
-
-/// A write on a full device.
-struct Write<'a> {
-    inode: &'a Arc<Inode>,
-    data: &'a [IoSlice<'a>],
-    now: Timestamp,
-    extends: bool,
-    /// It may take from the reserve, and overwrite in place.
-    borrows: bool,
-}
 
 /// Blocks that were found for parts that the file does not have yet.
 struct Supply(VecDeque<Run>);
@@ -76,20 +66,8 @@ struct Targets {
 impl<P: Pm> Shared<P> {
     /// Writes a range for which there is no space as a whole; `None` when it should be an overwrite and is none any
     /// more.
-    pub(crate) fn write_on_full(
-        &self,
-        inode: &Arc<Inode>,
-        range: Range,
-        data: &[IoSlice<'_>],
-        now: Timestamp,
-        extends: bool,
-    ) -> Result<Option<u64>> {
-        let write =
-            Write { inode, data, now, extends, borrows: range.borrows || self.tier_list().is_empty() };
-        self.write_with(&write, range)
-    }
-
-    fn write_with(&self, write: &Write<'_>, range: Range) -> Result<Option<u64>> {
+    pub(crate) fn write_on_full(&self, write: &Write<'_>, range: Range) -> Result<Option<u64>> {
+        let range = Range { borrows: range.borrows || self.tier_list().is_empty(), ..range };
         let missing = self.missing(write, range)?;
         let mut found = Runs::new();
         if missing > 0 {
@@ -120,7 +98,7 @@ impl<P: Pm> Shared<P> {
         let _log = write.inode.log.lock();
         let mut here = 0;
         map.for_each(range.first_block(), range.blocks(), |piece| {
-            if is_here(write, piece.place) {
+            if is_here(range, piece.place) {
                 here += piece.len;
             }
         });
@@ -131,7 +109,7 @@ impl<P: Pm> Shared<P> {
     fn write_next(&self, write: &Write<'_>, rest: Range, supply: &mut Supply) -> Result<Option<u64>> {
         // A write that was accepted before has all its pages reserved.
         let takes = |pages| Range { pages: (rest.purpose == Purpose::Data).then_some(pages), ..rest };
-        if !write.borrows {
+        if !rest.borrows {
             return self.write_piece(write, rest, supply);
         }
         match self.write_piece(write, takes(Purpose::Pieces), supply) {
@@ -145,7 +123,7 @@ impl<P: Pm> Shared<P> {
     }
 
     fn write_piece(&self, write: &Write<'_>, rest: Range, supply: &mut Supply) -> Result<Option<u64>> {
-        let Write { inode, data, now, extends, .. } = *write;
+        let Write { inode, extends, .. } = *write;
         let log = inode.log.lock();
         if !extends && rest.end > inode.size() {
             return Ok(None);
@@ -153,9 +131,9 @@ impl<P: Pm> Shared<P> {
         self.check_pieces(&log, rest.pages.unwrap_or(rest.purpose))?;
         let Targets { range, mut prepared, borrowed, supplied } = self.target(write, rest, supply)?;
         let mut freed = Freed::new();
-        let attempt = self.copy_data(inode, range, &mut prepared, data).and_then(|()| {
-            self.commit_write(inode, log, range, &mut prepared, data, now, extends, &mut freed)
-        });
+        let attempt = self
+            .copy_data(write, range, &mut prepared)
+            .and_then(|()| self.commit_write(write, log, range, &mut prepared, &mut freed));
         // After a media error it is unknown whether the entry is there: then the blocks stay taken.
         let is_unused = match &attempt {
             Ok(Attempt::Done) => false,
@@ -176,7 +154,7 @@ impl<P: Pm> Shared<P> {
 
     /// Lines of a page that was taken for something else are not for more pieces.
     pub(crate) fn check_pieces(&self, log: &Log, pages: Purpose) -> Result<()> {
-        match pages == Purpose::Pieces && log.page_count > 1 && !self.alloc.fits(1, pages) {
+        match pages == Purpose::Pieces && log.index.page_count > 1 && !self.alloc.fits(1, pages) {
             true => Err(Kind::NoSpace.into()),
             false => Ok(()),
         }
@@ -191,7 +169,7 @@ impl<P: Pm> Shared<P> {
         let (mut at, end) = (rest.first_block(), rest.first_block() + rest.blocks());
         while at < end && prepared.targets.len() < MAX_TARGETS {
             let (found, len) = map.find(at, end - at);
-            let here = found.filter(|&raw| is_here(write, raw));
+            let here = found.filter(|&raw| is_here(rest, raw));
             let runs: Runs = match here {
                 Some(raw) if !is_written(raw) => {
                     let run = Run { start: Block(raw & place::BLOCK_MASK), len };
@@ -239,9 +217,9 @@ impl<P: Pm> Shared<P> {
         let mut log = inode.log.lock();
         let block = rest.offset / BLOCK_SIZE;
         let (found, len) = map.find(block, rest.end.div_ceil(BLOCK_SIZE) - block);
-        let Some(raw) = found.filter(|&raw| is_here(write, raw)) else { return Ok(None) };
+        let Some(raw) = found.filter(|&raw| is_here(rest, raw)) else { return Ok(None) };
         let end = rest.end.min((block + len) * BLOCK_SIZE);
-        if log.broken || log.dead_inode || end > inode.size() {
+        if log.state.broken || log.state.dead_inode || end > inode.size() {
             return Ok(None);
         }
         if !is_written(raw) {
@@ -304,8 +282,8 @@ impl<P: Pm> Shared<P> {
         let after = zeroed.map_or_else(Durable::nothing_before, |zeroed| self.pm.fence(zeroed));
         let len = last.start + last.len - from.start;
         let change = Change { start: from.start, len, place: Some(written(from.place)), kept: len };
-        let batch = Batch::with_pages(Purpose::Overwrite);
-        self.commit_changes(inode, log, batch, &[change], inode.size(), now, after, &mut Freed::new())
+        let commit = Commit::of(inode, log).pages(Purpose::Overwrite).after(after);
+        commit.changes(self, &[change], inode.size(), now, &mut Freed::new())
     }
 }
 
@@ -315,6 +293,6 @@ fn written(raw: u64) -> u64 {
 }
 
 /// Whether blocks with this place can be written again without space.
-fn is_here(write: &Write<'_>, raw: u64) -> bool {
-    place::tier(raw) == 0 && (write.borrows || !is_written(raw))
+fn is_here(range: Range, raw: u64) -> bool {
+    place::tier(raw) == 0 && (range.borrows || !is_written(raw))
 }

@@ -14,13 +14,14 @@ use nacre_engine::{
 use nacre_media::{Durable, Flushed, Pm};
 
 use crate::alloc::{Purpose, Runs};
+use crate::batch::Batch;
 use crate::blockmap::{BlockMap, LEAF, Piece};
-use crate::commit::{Batch, Log, Placed, commit};
-use crate::file::{Change, Changes, Freed, apply_change, is_written, join};
+use crate::commit::{Commit, promised};
+use crate::file::{Change, Changes, Freed, apply_change, join};
 use crate::format::{MAX_FILE_SIZE, WriteEntry, flag, kind, place};
 use crate::fs::Shared;
 use crate::inode::Inode;
-use crate::space::place_of;
+use crate::places::{follows, is_written, place_of};
 
 /// How blocks on tiers become a write.
 #[derive(Debug, Clone, Copy)]
@@ -70,7 +71,7 @@ impl<P: Pm> Shared<P> {
                 let is_same_leaf = |last: &Movable| last.extent.start.0 / LEAF == piece.start / LEAF;
                 if let Some(last) = found.last_mut().filter(|last| is_same_leaf(last))
                     && last.extent.start.0 + last.extent.len == piece.start
-                    && crate::space::follows(&last.extent, place_of(piece.place))
+                    && follows(&last.extent, place_of(piece.place))
                 {
                     last.extent.len += piece.len;
                     return;
@@ -126,8 +127,8 @@ impl<P: Pm> Shared<P> {
             for (copy, start, raw) in part {
                 push_change(&mut changes, *start, copy.from.extent.len, *raw);
             }
-            let batch = Batch::with_pages(pages);
-            match self.commit_moved(inode, &mut log, batch, &changes, modified, proof.again(), &mut freed) {
+            let commit = Commit::of(inode, &mut log).pages(pages).after(proof.again());
+            match commit.moved(self, &changes, modified, &mut freed) {
                 Err(error) if error.kind() == Kind::NoSpace && done > 0 => break,
                 result => result?,
             }
@@ -186,8 +187,8 @@ impl<P: Pm> Shared<P> {
         };
         let size = size.max(before);
         // Allocated blocks can be written however full the file system is.
-        let batch = has.map_or_else(|| Batch::promised(purpose), Batch::with_pages);
-        self.commit_changes(inode, &mut log, batch, &changes, size, now, proof, &mut freed)?;
+        let commit = Commit::of(inode, &mut log).pages(has.or(promised(purpose))).after(proof);
+        commit.changes(self, &changes, size, now, &mut freed)?;
         drop(log);
         freed.into_iter().for_each(|piece| self.free_piece(piece));
         Ok(true)
@@ -222,18 +223,19 @@ impl<P: Pm> Shared<P> {
             if !is_current(inode, map, from) {
                 return Ok(false);
             }
-            let batch = match purpose {
-                Purpose::Overwrite => Batch::with_pages(Purpose::Pieces),
-                purpose => Batch::promised(purpose),
+            let pages = match purpose {
+                Purpose::Overwrite => Some(Purpose::Pieces),
+                purpose => promised(purpose),
             };
-            self.check_pieces(&log, batch.purpose())?;
+            self.check_pieces(&log, pages.unwrap_or(purpose))?;
             let mut changes = Changes::new();
             let mut at = start.0;
             for run in &runs {
                 push_change(&mut changes, at, run.len, run.start.0);
                 at += run.len;
             }
-            self.commit_moved(inode, &mut log, batch, &changes, modified, proof, &mut freed).map(|()| true)
+            let commit = Commit::of(inode, &mut log).pages(pages).after(proof);
+            commit.moved(self, &changes, modified, &mut freed).map(|()| true)
         });
         // After a media error it is unknown whether the entry is there: then the blocks stay taken.
         let is_taken = committed.as_ref().map_or_else(|error| error.kind() == Kind::Media, |done| *done);
@@ -255,7 +257,7 @@ impl<P: Pm> Shared<P> {
         let map = self.file(inode)?;
         let log = inode.log.lock();
         inode.check_flags(Attr::IMMUTABLE)?;
-        if log.dead_inode || !is_current(inode, map, from) {
+        if log.state.dead_inode || !is_current(inode, map, from) {
             return Ok(false);
         }
         map.change_in_place(from.extent.start.0, change).transpose()?;
@@ -306,8 +308,7 @@ impl<P: Pm> Shared<P> {
         let (mut done, mut freed) = (Ok(()), Freed::new());
         let mut unused: Vec<Change> = Vec::new();
         for part in parts.by_ref() {
-            let (batch, nothing) = (Batch::default(), Durable::nothing_before());
-            done = self.commit_moved(inode, &mut log, batch, part, modified, nothing, &mut freed);
+            done = Commit::of(inode, &mut log).moved(self, part, modified, &mut freed);
             if let Err(error) = &done {
                 // After a media error it is unknown whether the entry is there: then the blocks stay taken.
                 unused.extend(part.iter().filter(|_| error.kind() != Kind::Media));
@@ -332,21 +333,21 @@ impl<P: Pm> Shared<P> {
         }
         Ok(flushed)
     }
+}
 
+impl Commit<'_> {
     /// Commits other places of the same content, as one operation; the replaced blocks go to `freed`.
-    #[expect(clippy::too_many_arguments, reason = "a struct would only rename the arguments")]
-    fn commit_moved(
-        &self,
-        inode: &Inode,
-        log: &mut Log,
-        mut batch: Batch,
+    fn moved<P: Pm>(
+        mut self,
+        fs: &Shared<P>,
         changes: &[Change],
         modified: Timestamp,
-        proof: Durable,
         freed: &mut Freed,
     ) -> Result<()> {
-        let map = self.file(inode)?;
-        self.check_pins(inode, map, changes)?;
+        let inode = self.inode;
+        let map = fs.file(inode)?;
+        fs.check_pins(inode, map, changes)?;
+        let mut batch = Batch::default();
         for change in changes {
             let mut entry = WriteEntry {
                 place: change.place.unwrap_or_default(),
@@ -359,12 +360,11 @@ impl<P: Pm> Shared<P> {
             entry.header.flags = flag::MOVED;
             batch.push_line(&entry);
         }
-        let mut placed = Placed::new();
-        let flushed = commit(self, inode, log, &mut batch, proof, &mut placed)?;
-        for (change, (owner, _)) in changes.iter().zip(&placed) {
-            apply_change(inode, map, log, change, *owner, freed, None);
+        let flushed = self.append(fs, &mut batch)?;
+        for (index, change) in changes.iter().enumerate() {
+            apply_change(inode, map, self.log, change, batch.placed(index).0, freed, None);
         }
-        self.pm.fence(flushed);
+        fs.pm.fence(flushed);
         Ok(())
     }
 }
@@ -377,8 +377,7 @@ fn is_current(inode: &Inode, map: &BlockMap, from: &Movable) -> bool {
     map.for_each(start.0, len, |piece: Piece| {
         let expected = PlacedExtent { start, len: piece.start - start.0, place };
         let here = place_of(piece.place);
-        is_same &=
-            if piece.start == start.0 { here == place } else { crate::space::follows(&expected, here) };
+        is_same &= if piece.start == start.0 { here == place } else { follows(&expected, here) };
         covered += piece.len;
     });
     // A truncation that has still to free them took them away.

@@ -22,11 +22,12 @@ use crate::fs::write_cached_fields;
 use crate::image::{Image, Whose};
 use crate::inode::{Body, Graveyard};
 use crate::load::{Child, LoadContext, Loaded, load_inode};
+use crate::places::Reach;
 use crate::scan::{Ending, LogSource, PendingTransaction, read_inode, scan_log};
-use crate::seeded::Mistake;
+use crate::seeded::fault;
 use crate::superblock::Superblock;
 use crate::table::InodeTable;
-use crate::tiers::{Reach, Tiers};
+use crate::tiers::{Tiers, for_each_unmarked};
 
 /// Files that one task of the walk reads.
 const BATCH: usize = 1024;
@@ -170,11 +171,7 @@ impl<'a, P: Pm> Walk<'a, P> {
             return Err(Error::corrupt(format!("inode {number}: named as a directory, but is none")));
         }
         let mut loaded = self.load(source, &raw, false)?;
-        if let Some(transaction) = loaded.scan.last_transaction
-            && transaction.number >= self.settled
-            && self.peer_has(transaction, number) == Peer::HasNot
-            && !Mistake::HalfTransactionKept.is_made(self.pm)
-        {
+        if self.ends_in_half(&loaded, number) {
             self.rolled_back.fetch_add(1, Ordering::Relaxed);
             self.roll_back.lock().extend_from_slice(&loaded.scan.last_batch);
             loaded = self.load(source, &raw, true)?;
@@ -188,16 +185,24 @@ impl<'a, P: Pm> Walk<'a, P> {
         Ok(loaded.children)
     }
 
+    /// Whether the last batch of a directory is half a transaction: the other directory does not have it.
+    fn ends_in_half(&self, loaded: &Loaded, number: u64) -> bool {
+        fault!(self.pm, HalfTransactionKept => return false);
+        loaded.scan.last_transaction.is_some_and(|transaction| {
+            transaction.number >= self.settled && self.peer_has(transaction, number) == Peer::HasNot
+        })
+    }
+
     /// A create writes the inode and its name under one fence. When the last name of the log refers to an inode that
     /// is not there, that create was on its way.
     fn drop_unborn(&self, loaded: &mut Loaded) {
+        fault!(self.pm, UnbornKept => return);
         let &[(address, len)] = loaded.scan.last_batch.as_slice() else { return };
         let Some(position) = loaded.children.iter().position(|child| child.address == address) else {
             return;
         };
         let child = loaded.children[position];
-        let kept = Mistake::UnbornKept.is_made(self.pm);
-        if self.ending == Ending::MayBeTorn && !self.is_born(child) && !kept {
+        if self.ending == Ending::MayBeTorn && !self.is_born(child) {
             self.torn.fetch_add(1, Ordering::Relaxed);
             self.erase.lock().push((address, len));
             loaded.children.remove(position);
@@ -293,13 +298,13 @@ impl<'a, P: Pm> Walk<'a, P> {
             self.mark_place(image.place(), image.run.len, what());
             self.images.lock().push((inode.whose(), image));
         }
-        crate::xattr::for_each(&inode.xattrs, |xattr| {
+        crate::xattr_index::for_each(&inode.xattrs, |xattr| {
             if let Some(run) = xattr.run {
                 self.mark(run, what());
             }
             std::ops::ControlFlow::Continue(())
         });
-        for (_, error) in crate::xattr::damaged_values(self.pm, inode) {
+        for (_, error) in crate::xattr_index::damaged_values(self.pm, inode.number, &inode.xattrs) {
             self.note_damage(&error);
         }
         if !loaded.scan.torn.is_empty() {
@@ -368,14 +373,14 @@ impl<'a, P: Pm> Walk<'a, P> {
         // From the end of each log to its beginning, with a fence between pages: a crash in between leaves a batch
         // that is torn in one page and has nothing behind it, as every other crash does.
         let mut page = None;
-        let torn_stays = Mistake::TornNotErased.is_made(self.pm);
         let mut erase = std::mem::take(&mut *self.roll_back.lock());
         if self.damage_count.load(Ordering::Relaxed) > 0 {
             erase.clear();
         }
         // Torn batches are behind those that are rolled back.
         erase.extend_from_slice(&self.erase.lock());
-        for &(address, len) in erase.iter().rev().filter(|_| !torn_stays) {
+        fault!(self.pm, TornNotErased => erase.clear());
+        for &(address, len) in erase.iter().rev() {
             if page.is_some_and(|page| page != address / BLOCK_SIZE) {
                 self.pm.fence(flushed);
                 flushed = self.pm.zero(0, 0)?;
@@ -383,8 +388,8 @@ impl<'a, P: Pm> Walk<'a, P> {
             page = Some(address / BLOCK_SIZE);
             flushed = flushed.and(self.pm.zero(address, len)?);
         }
-        let uncounted = Mistake::LinksNotCounted.is_made(self.pm);
-        for (number, count, _) in self.wrong_links().filter(|_| !uncounted) {
+        for (number, count, _) in self.wrong_links() {
+            fault!(self.pm, LinksNotCounted => break);
             // One that cannot be read is damage, which the report names.
             let Ok((_, source)) = self.inode(number) else { continue };
             flushed = flushed.and(write_cached_fields(self.pm, source.address, source.seed, count, 0)?);
@@ -415,10 +420,11 @@ impl<'a, P: Pm> Walk<'a, P> {
         let mut images = std::mem::take(self.images.get_mut());
         for (tier, blocks) in self.reach.tiers() {
             let used = &mut self.tiers_used[usize::from(tier)];
-            let (here, others): (Vec<_>, Vec<_>) =
+            let (mut here, others): (Vec<_>, Vec<_>) =
                 images.into_iter().partition(|(_, image)| image.run.tier == tier);
             images = others;
-            if !here.is_empty() && !Mistake::ImagesNotCounted.is_made(self.pm) {
+            fault!(self.pm, ImagesNotCounted => here.clear());
+            if !here.is_empty() {
                 tiers.leave_uncounted(tier, std::mem::take(used), here);
                 continue;
             }
@@ -479,23 +485,6 @@ impl<'a, P: Pm> Walk<'a, P> {
 /// A bit for each block, none of them set.
 fn bits(blocks: u64) -> Vec<AtomicU64> {
     (0..blocks.div_ceil(64)).map(|_| AtomicU64::new(0)).collect()
-}
-
-/// Calls `visit` with the runs of blocks from `first` to before `end` that are not marked.
-pub(crate) fn for_each_unmarked(marks: &[AtomicU64], first: u64, end: u64, mut visit: impl FnMut(Run)) {
-    let mut start = None;
-    for block in first..=end {
-        let free =
-            block < end && marks[(block / 64) as usize].load(Ordering::Relaxed) >> (block % 64) & 1 == 0;
-        match (free, start) {
-            (true, None) => start = Some(block),
-            (false, Some(first)) => {
-                visit(Run { start: Block(first), len: block - first });
-                start = None;
-            }
-            _ => {}
-        }
-    }
 }
 
 /// The error of a mount that recovery does not allow.

@@ -12,14 +12,15 @@ use nacre_layout_parts::rules::{Rename, check_name, whiteout};
 use nacre_media::{Durable, Flushed, Pm};
 use smallvec::{SmallVec, smallvec};
 
-use crate::commit::{Batch, Placed, commit};
+use crate::batch::Batch;
+use crate::commit::Commit;
 use crate::directory::DirectoryChange;
 use crate::format::{TransactionEntry, kind};
 use crate::fs::Shared;
 use crate::inode::{Body, Inode, Node};
 use crate::namespace::{Locked, LockedDirectories, Named, lock_directories, push_dentry, push_remove};
 use crate::scan::MAX_SEQUENCE;
-use crate::seeded::Mistake;
+use crate::seeded::fault;
 
 /// One side of a rename.
 #[derive(Clone, Copy)]
@@ -212,36 +213,32 @@ impl<P: Pm> Shared<P> {
         let Asked { from, to, mode, now } = *asked;
         let mut batch = Batch::default();
         push_remove(&mut batch, &found.from, now);
-        if let Some(to) = &found.to {
-            push_remove(&mut batch, to, now);
+        if let Some(other) = &found.to {
+            push_remove(&mut batch, other, now);
         }
         push_dentry(&mut batch, to.name, &found.from.node.inode, now);
         let left_behind = found.left_behind(mode);
         if let Some(node) = left_behind {
             push_dentry(&mut batch, from.name, &node.inode, now);
         }
-        let first = locked.log.next_sequence;
-        let mut placed = Placed::new();
-        let flushed =
-            commit(self, locked.inode, &mut locked.log, &mut batch, Durable::nothing_before(), &mut placed)?;
+        let first = locked.log.state.next_sequence;
+        let flushed = Commit::of(locked.inode, &mut locked.log).append(self, &mut batch)?;
         // Durable before anybody sees the new name: another thread may build on it.
         self.pm.fence(flushed);
         // One change of the index: a lookup sees the names as before or as after. The removed name goes first: where
         // its entry was before the log was collected, one of the new entries may be now.
         let (mut names, log) = (locked.directory.change(), &mut *locked.log);
-        if let Some(to) = &found.to {
-            self.name_removed(&mut names, log, to);
+        if let Some(other) = &found.to {
+            self.name_removed(&mut names, log, other);
         }
         self.name_removed(&mut names, log, &found.from);
-        if Mistake::RenamedInSteps.is_made(&*self.pm) {
-            drop(names);
-            names = locked.directory.change();
-        }
+        fault!(self.pm, RenamedInSteps => names = { drop(names); locked.directory.change() });
         let mut next = if found.to.is_some() { 2 } else { 1 };
-        self.name_added(&mut names, log, to.name, &found.from.node.inode, placed[next], first + next as u64);
+        let (inode, sequence) = (&found.from.node.inode, first + next as u64);
+        self.name_added(&mut names, log, to.name, inode, batch.placed(next), sequence);
         if let Some(node) = left_behind {
             next += 1;
-            self.name_added(&mut names, log, from.name, &node.inode, placed[next], first + next as u64);
+            self.name_added(&mut names, log, from.name, &node.inode, batch.placed(next), first + next as u64);
         }
         let left = self.replaced(found, mode, now);
         drop(names);
@@ -258,24 +255,12 @@ impl<P: Pm> Shared<P> {
         let Asked { from, to, mode, now } = *asked;
         let left_behind = found.left_behind(mode);
         let (source, target) = logs.pair(from.dir, to.dir)?;
-        let mut source_batch = Batch::default();
-        let mut target_batch = Batch::default();
-        push_transaction(&mut source_batch, to.dir);
-        push_transaction(&mut target_batch, from.dir);
-        push_remove(&mut source_batch, &found.from, now);
-        if let Some(node) = left_behind {
-            push_dentry(&mut source_batch, from.name, &node.inode, now);
-        }
-        if let Some(other) = &found.to {
-            push_remove(&mut target_batch, other, now);
-        }
-        push_dentry(&mut target_batch, to.name, &found.from.node.inode, now);
-
+        let (mut source_batch, mut target_batch) = (Batch::default(), Batch::default());
+        push_halves(&mut source_batch, &mut target_batch, asked, found);
         // Everything that can fail for want of space comes before the first entry.
-        let (mut source_places, mut target_places) = (Placed::new(), Placed::new());
-        source.log.make_room(self, source.inode, &source_batch, &mut source_places)?;
-        target.log.make_room(self, target.inode, &target_batch, &mut target_places)?;
-        let (source_first, target_first) = (source.log.next_sequence, target.log.next_sequence);
+        source.log.make_room(self, source.inode, &mut source_batch)?;
+        target.log.make_room(self, target.inode, &mut target_batch)?;
+        let (source_first, target_first) = (source.log.state.next_sequence, target.log.state.next_sequence);
         let gate = self.transactions.gate.read();
         // With room for all that take a number at the same time.
         if self.transactions.next.load(Ordering::Relaxed) > MAX_SEQUENCE - (1 << 32) {
@@ -283,14 +268,8 @@ impl<P: Pm> Shared<P> {
                 .object("transactions: all numbers are used")
                 .advice("copy what is there to a new file system"));
         }
-        let flushed = self.write_both(
-            source,
-            &mut source_batch,
-            &source_places,
-            target,
-            &mut target_batch,
-            &target_places,
-        )?;
+        let flushed =
+            self.write_both((&mut *source, &mut source_batch), (&mut *target, &mut target_batch))?;
         self.pm.fence(flushed);
         drop(gate);
 
@@ -301,10 +280,10 @@ impl<P: Pm> Shared<P> {
         }
         self.name_removed(&mut source_names, &mut source.log, &found.from);
         let (inode, next) = (&found.from.node.inode, if found.to.is_some() { 2 } else { 1 });
-        let (place, sequence) = (target_places[next], target_first + next as u64);
+        let (place, sequence) = (target_batch.placed(next), target_first + next as u64);
         self.name_added(&mut target_names, &mut target.log, to.name, inode, place, sequence);
         if let Some(node) = left_behind {
-            let (inode, place, sequence) = (&node.inode, source_places[2], source_first + 2);
+            let (inode, place, sequence) = (&node.inode, source_batch.placed(2), source_first + 2);
             self.name_added(&mut source_names, &mut source.log, from.name, inode, place, sequence);
         }
         let left = self.replaced(found, mode, now);
@@ -324,27 +303,26 @@ impl<P: Pm> Shared<P> {
     /// Writes both halves of a transaction, for one fence. The caller holds the gate until that.
     fn write_both(
         &self,
-        source: &mut Locked<'_>,
-        source_batch: &mut Batch,
-        source_places: &Placed,
-        target: &mut Locked<'_>,
-        target_batch: &mut Batch,
-        target_places: &Placed,
+        (source, source_batch): (&mut Locked<'_>, &mut Batch),
+        (target, target_batch): (&mut Locked<'_>, &mut Batch),
     ) -> Result<Flushed> {
         let number = self.transactions.next.fetch_add(1, Ordering::Relaxed);
         source_batch.set_transaction(number);
         target_batch.set_transaction(number);
-        source.log.last_transaction = number;
-        target.log.last_transaction = number;
+        source.log.state.last_transaction = number;
+        target.log.state.last_transaction = number;
         let nothing = Durable::nothing_before;
-        let first = source.log.write(self, source.inode, source_batch, source_places, nothing())?;
-        if Mistake::SettledEarly.is_made(&*self.pm) {
-            let mut superblock = self.superblock.lock();
-            superblock.raw.settled_transactions = number + 1;
-            superblock.write(&*self.pm)?;
-        }
-        let second = target.log.write(self, target.inode, target_batch, target_places, nothing())?;
+        let first = source.log.write(self, source.inode, source_batch, nothing())?;
+        fault!(self.pm, SettledEarly => self.settle_early(number)?);
+        let second = target.log.write(self, target.inode, target_batch, nothing())?;
         Ok(first.and(second))
+    }
+
+    /// Settles a transaction of which one half is written, as a mistake.
+    fn settle_early(&self, number: u64) -> Result<()> {
+        let mut superblock = self.superblock.lock();
+        superblock.raw.settled_transactions = number + 1;
+        superblock.write(&*self.pm)
     }
 
     fn after_rename(&self, asked: &Asked<'_>, found: &Found<'_>) {
@@ -356,6 +334,21 @@ impl<P: Pm> Shared<P> {
             self.links_changed(&other.inode, now);
         }
     }
+}
+
+/// The entries of a move between two directories, for the log of either.
+fn push_halves(source: &mut Batch, target: &mut Batch, asked: &Asked<'_>, found: &Found<'_>) {
+    let Asked { from, to, mode, now } = *asked;
+    push_transaction(source, to.dir);
+    push_transaction(target, from.dir);
+    push_remove(source, &found.from, now);
+    if let Some(node) = found.left_behind(mode) {
+        push_dentry(source, from.name, &node.inode, now);
+    }
+    if let Some(other) = &found.to {
+        push_remove(target, other, now);
+    }
+    push_dentry(target, to.name, &found.from.node.inode, now);
 }
 
 /// Locks the indexes of two directories in the order of their numbers, as their logs are.

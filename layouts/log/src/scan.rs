@@ -11,7 +11,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::format::{
     EntryHeader, INLINE_LINES, LINE, MAX_ENTRY_LINES, PAGE_LINES, PAGE_MAGIC, RawInode, RawPageHeader,
-    TransactionEntry, entry_checksum, flag, kind, open_word,
+    TransactionEntry, checksum_of, flag, kind, open_word,
 };
 
 /// Where an entry is.
@@ -374,7 +374,7 @@ pub(crate) fn parse_entry(bytes: &[u8], seed: u32) -> Option<EntryHeader> {
     if header.kind == 0 || !is_number || count == 0 || count > MAX_ENTRY_LINES || count * LINE > bytes.len() {
         return None;
     }
-    (header.checksum == entry_checksum(&bytes[..count * LINE], seed)).then_some(header)
+    (header.checksum == checksum_of(&bytes[..count * LINE], seed)).then_some(header)
 }
 
 pub(crate) fn check_known(header: &EntryHeader) -> Result<(), &'static str> {

@@ -62,10 +62,10 @@ impl<P: Pm + 'static> Scrubbed for Shared<P> {
 
     fn check_inode(&self, number: u64) -> Result<u64> {
         self.with_inode(number, |inode, in_use| {
-            let mut pages = inode.log.lock().page_count;
+            let mut pages = inode.log.lock().index.page_count;
             if in_use {
                 let log = inode.log.lock();
-                if log.dead_inode {
+                if log.state.dead_inode {
                     return Ok(0);
                 }
                 let raw = read_inode(&*self.pm, inode.address)?;
@@ -211,7 +211,7 @@ pub(crate) fn hits(inode: &Inode, bad: &BTreeSet<u64>, told: &mut BTreeSet<u64>)
             hits.push(words(range.start - start..range.end - start));
         }
     };
-    for run in inode.log.lock().blocks() {
+    for run in inode.log.lock().index.blocks() {
         look(run, told, &|within| {
             format!("a media error in its log, at byte {}", run.start.offset() + within.start)
         });
@@ -228,7 +228,7 @@ pub(crate) fn hits(inode: &Inode, bad: &BTreeSet<u64>, told: &mut BTreeSet<u64>)
             });
         });
     }
-    crate::xattr::for_each(&inode.xattrs, |xattr| {
+    crate::xattr_index::for_each(&inode.xattrs, |xattr| {
         if let Some(run) = xattr.run {
             let name = String::from_utf8_lossy(&xattr.name).into_owned();
             look(run, told, &|_| format!("a media error in the value of attribute {name}"));

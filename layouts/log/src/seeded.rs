@@ -1,10 +1,21 @@
 //! Mistakes that the layout makes on purpose, one for each step of its protocols.
 //!
 //! The crash explorer proves with the first ones that it finds such mistakes, the tests of interleavings with the rest.
-//! The media says which one is made ([`Pm::is_seeded`](nacre_media::Pm::is_seeded)): simulated memory that was told so.
+//! The media says which one is made ([`is_seeded`](nacre_media::Pm::is_seeded)): simulated memory that was told so.
 //! Over real PM the answer is a constant, so that none of this is compiled into code that mounts a device.
+//!
+//! Each mistake is a line of its own ([`fault`]) beside the right code: without these lines, the code is right.
 
-use nacre_media::Pm;
+/// Makes a mistake if the media says so: `fault!(pm, Mistake => code)` runs the code then.
+macro_rules! fault {
+    ($pm:expr, $mistake:ident => $code:expr) => {
+        if $pm.is_seeded($crate::seeded::Mistake::$mistake as u32) {
+            $code
+        }
+    };
+}
+
+pub(crate) use fault;
 
 /// A mistake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -149,12 +160,6 @@ impl Mistake {
             Mistake::SizeNotReadAgain => "a read does not look for a truncation",
             Mistake::ImagesNotCounted => "recovery does not count what images of logs name",
         }
-    }
-
-    /// Whether it shall be made.
-    #[inline(always)]
-    pub(crate) fn is_made(self, pm: &impl Pm) -> bool {
-        pm.is_seeded(self as u32)
     }
 }
 

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use nacre_engine::sync::MutexGuard;
 use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{
-    Attr, BLOCK_SIZE, Block, Error, FallocateMode, FileBlock, FileKind, Kind, Place, PlacedExtent, Result,
-    SeekTo, SetAttr, Timestamp,
+    Attr, BLOCK_SIZE, Error, FallocateMode, FileBlock, FileKind, Kind, Place, PlacedExtent, Result, SeekTo,
+    SetAttr, Timestamp,
 };
 use nacre_layout_parts::ranges::{edges, whole_blocks};
 use nacre_layout_parts::rules::{InodeFacts, check_fallocate};
@@ -15,12 +15,14 @@ use nacre_media::{Durable, Flushed, Pm};
 
 use crate::alloc::{Purpose, Runs};
 use crate::attributes::Attributes;
+use crate::batch::Batch;
 use crate::blockmap::{BlockMap, Piece};
-use crate::commit::{Batch, Log, Placed, commit};
-use crate::file::{Change, Changes, Freed, is_written, media_offset};
-use crate::format::{AttrEntry, MAX_FILE_SIZE, flag, kind, place};
+use crate::commit::Commit;
+use crate::file::{Change, Changes, Freed, join};
+use crate::format::{MAX_FILE_SIZE, flag, place};
 use crate::fs::Shared;
-use crate::inode::{Body, FREE_AT_ONCE, Inode};
+use crate::inode::{Body, FREE_AT_ONCE, Inode, NO_TRIM};
+use crate::places::{follows, is_written, media_offset, place_of};
 
 impl<P: Pm> Shared<P> {
     pub(crate) fn setattr(&self, inode: &Arc<Inode>, change: &SetAttr, now: Timestamp) -> Result<Attr> {
@@ -34,10 +36,9 @@ impl<P: Pm> Shared<P> {
                 let mut log = inode.log.lock();
                 let before = inode.attr.get();
                 let after = before.after(change, now, false);
-                let (size, nothing) = (inode.size(), Durable::nothing_before());
-                let purpose = if change.promised { Purpose::Promised } else { Purpose::Metadata };
-                let batch = Batch::promised(purpose);
-                self.commit_attributes(inode, &mut log, batch, (before, after), size, 0, nothing)?;
+                let pages = change.promised.then_some(Purpose::Promised);
+                let commit = Commit::of(inode, &mut log).pages(pages);
+                commit.attributes(self, (before, after), inode.size(), 0)?;
             }
             Some(size) => self.set_size(inode, size, change, now)?,
         }
@@ -65,7 +66,7 @@ impl<P: Pm> Shared<P> {
             return Err(pinned());
         }
         let truncates = if cuts { flag::TRUNCATE } else { 0 };
-        self.commit_attributes(inode, &mut log, Batch::default(), attributes, size, truncates, after)?;
+        Commit::of(inode, &mut log).after(after).attributes(self, attributes, size, truncates)?;
         if cuts {
             // Under the log's lock: a collection of the log must know. Otherwise its copies would say behind the
             // truncation that these blocks are the file's.
@@ -88,43 +89,29 @@ impl<P: Pm> Shared<P> {
         }
     }
 
-    /// Commits all attributes, which were as the first and shall be as the second, with a size, in `batch`, which is
-    /// empty yet.
-    #[expect(clippy::too_many_arguments, reason = "a struct would only rename the arguments")]
-    fn commit_attributes(
-        &self,
-        inode: &Inode,
-        log: &mut Log,
-        mut batch: Batch,
-        (before, attributes): (Attributes, Attributes),
-        size: u64,
-        flags: u8,
-        after: Durable,
-    ) -> Result<()> {
-        let mut entry = attr_entry(inode, &attributes, size);
-        entry.header.flags = flags;
-        batch.push_line(&entry);
-        let flushed = commit(self, inode, log, &mut batch, after, &mut Placed::new())?;
-        if inode.kind == FileKind::Regular {
-            inode.size.store(size, Ordering::Release);
+    /// Frees the blocks that a truncation left behind.
+    pub(crate) fn finish_trim(&self, inode: &Inode, _extend: &MutexGuard<'_, ()>) {
+        let first = inode.trim.load(Ordering::Acquire);
+        if first == NO_TRIM {
+            return;
         }
-        let mut attr = inode.attr.lock();
-        // Without the log, a read may have moved atime meanwhile: the change wins only where it says something about
-        // it.
-        let read_since = attr.atime != before.atime && attributes.atime == before.atime;
-        // So may a change of links have moved ctime: the later one stays.
-        let linked_since = attr.ctime != before.ctime && attr.ctime > attributes.ctime;
-        *attr = Attributes {
-            atime: if read_since { attr.atime } else { attributes.atime },
-            ctime: if linked_since { attr.ctime } else { attributes.ctime },
-            ..attributes
-        };
-        inode.lazy.store(read_since || linked_since, Ordering::Release);
-        inode.flags.store(attributes.flags, Ordering::Release);
-        inode.relatime.set(&attr);
-        drop(attr);
-        self.pm.fence(flushed);
-        Ok(())
+        let Ok(map) = inode.file_map() else { return };
+        let mut freed = Vec::new();
+        {
+            let mut log = inode.log.lock();
+            if log.state.dead_inode {
+                return;
+            }
+            map.replace(first, MAX_FILE_SIZE / BLOCK_SIZE - first, None, 0, |piece| {
+                log.index.release(piece.owner, piece.len);
+                freed.push(piece);
+            });
+            inode.trim.store(NO_TRIM, Ordering::Release);
+        }
+        for piece in freed {
+            inode.blocks.fetch_sub(piece.len, Ordering::Relaxed);
+            self.free_piece(piece);
+        }
     }
 
     /// Writes attributes that are newer in DRAM to the log.
@@ -133,17 +120,16 @@ impl<P: Pm> Shared<P> {
             return Ok(());
         }
         let mut log = inode.log.lock();
-        if log.dead_inode {
+        if log.state.dead_inode {
             // Its last name went meanwhile, and its times are not needed any more.
             return Ok(());
         }
         let attributes = inode.attr.get();
         // These times may be older after a crash. On a full device, where no log finds a page for them, they stay in
         // DRAM: that is no reason to tell a sync that data is missing.
-        for batch in [Batch::default(), Batch::with_pages(Purpose::Overwrite)] {
-            let (size, nothing) = (inode.size(), Durable::nothing_before());
-            let attributes = (attributes, attributes);
-            match self.commit_attributes(inode, &mut log, batch, attributes, size, 0, nothing) {
+        for pages in [None, Some(Purpose::Overwrite)] {
+            let commit = Commit::of(inode, &mut log).pages(pages);
+            match commit.attributes(self, (attributes, attributes), inode.size(), 0) {
                 Err(error) if error.kind() == Kind::NoSpace => {}
                 result => return result,
             }
@@ -170,89 +156,67 @@ impl<P: Pm> Shared<P> {
             _ => size,
         };
         let mut freed = Freed::new();
-        let mut plan =
-            Plan { changes: Changes::new(), allocated: Runs::new(), unwritten: Vec::new(), flushed: None };
+        let mut plan = Plan::new(map, offset..end, size, new_size);
         let mut is_planned = false;
-        let result = self.plan_fallocate(map, mode, offset, end, size, new_size, &mut plan).and_then(|()| {
+        let result = self.plan_fallocate(mode, &mut plan).and_then(|()| {
             is_planned = true;
-            let after = match plan.flushed.take() {
-                Some(flushed) => self.pm.fence(flushed),
-                None => Durable::nothing_before(),
-            };
+            let after =
+                plan.flushed.take().map_or_else(Durable::nothing_before, |flushed| self.pm.fence(flushed));
+            let commit = Commit::of(inode, &mut log).after(after);
             if plan.changes.is_empty() {
                 // The times change all the same, as with the kernel's file systems.
                 let change = SetAttr { size: Some(new_size), ..SetAttr::default() };
                 let before = inode.attr.get();
-                let attributes = (before, before.after(&change, now, true));
-                self.commit_attributes(inode, &mut log, Batch::default(), attributes, new_size, 0, after)?;
-                return Ok(());
+                return commit.attributes(self, (before, before.after(&change, now, true)), new_size, 0);
             }
-            self.commit_changes(
-                inode,
-                &mut log,
-                Batch::default(),
-                &plan.changes,
-                new_size,
-                now,
-                after,
-                &mut freed,
-            )
+            commit.changes(self, &plan.changes, new_size, now, &mut freed)
         });
         drop(log);
         match result {
-            Ok(()) => {
-                for piece in freed {
-                    self.free_piece(piece);
-                }
-                Ok(())
-            }
+            Ok(()) => freed.into_iter().for_each(|piece| self.free_piece(piece)),
             // It is unknown whether the entry that names them is there.
-            Err(error) if is_planned && error.kind() == Kind::Media => Err(error),
+            Err(error) if is_planned && error.kind() == Kind::Media => return Err(error),
             Err(error) => {
-                self.free_runs(&plan.allocated);
-                for (place, len) in plan.unwritten {
-                    self.free_piece(Piece { start: 0, len, place, owner: 0 });
-                }
-                Err(error)
+                self.drop_plan(plan);
+                return Err(error);
             }
+        }
+        Ok(())
+    }
+
+    /// Frees the blocks that a plan has taken.
+    fn drop_plan(&self, plan: Plan<'_>) {
+        self.free_runs(&plan.allocated);
+        for (place, len) in plan.unwritten {
+            self.free_piece(Piece { start: 0, len, place, owner: 0 });
         }
     }
 
-    #[expect(clippy::too_many_arguments, reason = "one call site; a struct would only rename the arguments")]
-    fn plan_fallocate(
-        &self,
-        map: &BlockMap,
-        mode: FallocateMode,
-        offset: u64,
-        end: u64,
-        size: u64,
-        new_size: u64,
-        plan: &mut Plan,
-    ) -> Result<()> {
-        if new_size > size {
-            plan.join(self.zero_gap(map, size, new_size)?);
+    fn plan_fallocate(&self, mode: FallocateMode, plan: &mut Plan<'_>) -> Result<()> {
+        let (map, Range { start: offset, end }) = (plan.map, plan.bytes.clone());
+        if plan.new_size > plan.size {
+            join(&mut plan.flushed, self.zero_gap(map, plan.size, plan.new_size)?);
         }
         match mode {
             FallocateMode::Allocate | FallocateMode::AllocateKeepSize => {
-                let (first, last) = (offset / BLOCK_SIZE, end.div_ceil(BLOCK_SIZE));
-                self.plan_holes(map, first, last, plan)
+                self.plan_holes(offset / BLOCK_SIZE, end.div_ceil(BLOCK_SIZE), plan)
             }
             FallocateMode::PunchHole => {
-                let Range { start: first, end: last } = self.plan_edges(map, offset, end, size, plan)?;
+                let Range { start: first, end: last } = self.plan_edges(plan)?;
                 if first < last && map.next_mapped(first).is_some_and(|(block, _)| block < last) {
                     plan.changes.push(Change { start: first, len: last - first, place: None, kept: 0 });
                 }
                 Ok(())
             }
             FallocateMode::ZeroRange | FallocateMode::ZeroRangeKeepSize => {
-                let Range { start: first, end: last } = self.plan_edges(map, offset, end, size, plan)?;
+                let Range { start: first, end: last } = self.plan_edges(plan)?;
                 let mut pieces = Vec::new();
                 if first < last {
                     map.for_each(first, last - first, |piece| pieces.push(piece));
                 }
                 for piece in pieces.into_iter().filter(|piece| is_written(piece.place)) {
                     if place::tier(piece.place) != 0 {
-                        self.plan_unwritten(map, piece.start, piece.len, plan)?;
+                        self.plan_unwritten(piece.start, piece.len, plan)?;
                         continue;
                     }
                     // The same blocks, not written any more.
@@ -260,16 +224,16 @@ impl<P: Pm> Shared<P> {
                     plan.changes.push(Change { start: piece.start, len: piece.len, place, kept: piece.len });
                 }
                 // The blocks at the edges are there already, or are allocated like the rest.
-                self.plan_holes(map, offset / BLOCK_SIZE, end.div_ceil(BLOCK_SIZE), plan)
+                self.plan_holes(offset / BLOCK_SIZE, end.div_ceil(BLOCK_SIZE), plan)
             }
         }
     }
 
     /// Plans unwritten blocks for the holes in `first..last`.
-    fn plan_holes(&self, map: &BlockMap, first: u64, last: u64, plan: &mut Plan) -> Result<()> {
+    fn plan_holes(&self, first: u64, last: u64, plan: &mut Plan<'_>) -> Result<()> {
         let mut holes = Vec::new();
         let mut at = first;
-        map.for_each(first, last - first, |piece: Piece| {
+        plan.map.for_each(first, last - first, |piece: Piece| {
             if piece.start > at {
                 holes.push((at, piece.start - at));
             }
@@ -278,12 +242,12 @@ impl<P: Pm> Shared<P> {
         if at < last {
             holes.push((at, last - at));
         }
-        holes.into_iter().try_for_each(|(start, len)| self.plan_unwritten(map, start, len, plan))
+        holes.into_iter().try_for_each(|(start, len)| self.plan_unwritten(start, len, plan))
     }
 
     /// Plans unwritten blocks for a range.
-    fn plan_unwritten(&self, map: &BlockMap, mut start: u64, len: u64, plan: &mut Plan) -> Result<()> {
-        for (raw, len) in self.allocate_unwritten(map, start, len)? {
+    fn plan_unwritten(&self, mut start: u64, len: u64, plan: &mut Plan<'_>) -> Result<()> {
+        for (raw, len) in self.allocate_unwritten(plan.map, start, len)? {
             plan.unwritten.push((raw, len));
             plan.changes.push(Change { start, len, place: Some(raw), kept: 0 });
             start += len;
@@ -291,19 +255,13 @@ impl<P: Pm> Shared<P> {
         Ok(())
     }
 
-    /// Plans zeros for the parts of blocks at the edges of a range; gives the whole blocks between them.
-    fn plan_edges(
-        &self,
-        map: &BlockMap,
-        offset: u64,
-        end: u64,
-        size: u64,
-        plan: &mut Plan,
-    ) -> Result<Range<u64>> {
+    /// Plans zeros for the parts of blocks at the edges of the range; gives the whole blocks between them.
+    fn plan_edges(&self, plan: &mut Plan<'_>) -> Result<Range<u64>> {
+        let Range { start: offset, end } = plan.bytes;
         // Bytes behind the size need no zeros: no reader gets them before they are zeroed.
         for (block, Range { start: from, end: to }) in edges(offset, end) {
-            let Some(raw) = map.find(block, 1).0.filter(|&raw| is_written(raw)) else { continue };
-            if block * BLOCK_SIZE + from >= size {
+            let Some(raw) = plan.map.find(block, 1).0.filter(|&raw| is_written(raw)) else { continue };
+            if block * BLOCK_SIZE + from >= plan.size {
                 continue;
             }
             let mut bytes = [0u8; BLOCK_SIZE as usize];
@@ -314,7 +272,7 @@ impl<P: Pm> Shared<P> {
             self.alloc.allocate(1, Purpose::Overwrite, &mut runs)?;
             let start = runs[0].start;
             plan.allocated.extend(runs);
-            plan.join(Some(self.pm.copy(start.offset(), &bytes)?));
+            join(&mut plan.flushed, Some(self.pm.copy(start.offset(), &bytes)?));
             plan.changes.push(Change { start: block, len: 1, place: Some(start.0), kept: 0 });
         }
         Ok(whole_blocks(offset, end))
@@ -419,31 +377,57 @@ impl<P: Pm> Shared<P> {
     }
 }
 
+impl Commit<'_> {
+    /// Commits all attributes, which were as the first and shall be as the second, with a size, as one operation.
+    fn attributes<P: Pm>(
+        mut self,
+        fs: &Shared<P>,
+        (before, attributes): (Attributes, Attributes),
+        size: u64,
+        flags: u8,
+    ) -> Result<()> {
+        let inode = self.inode;
+        let mut entry = inode.attr_entry(&attributes, size);
+        entry.header.flags = flags;
+        let mut batch = Batch::default();
+        batch.push_line(&entry);
+        let flushed = self.append(fs, &mut batch)?;
+        if inode.kind == FileKind::Regular {
+            inode.size.store(size, Ordering::Release);
+        }
+        let mut attr = inode.attr.lock();
+        // Without the log, a read may have moved atime meanwhile: the change wins only where it says something about
+        // it.
+        let read_since = attr.atime != before.atime && attributes.atime == before.atime;
+        // So may a change of links have moved ctime: the later one stays.
+        let linked_since = attr.ctime != before.ctime && attr.ctime > attributes.ctime;
+        *attr = Attributes {
+            atime: if read_since { attr.atime } else { attributes.atime },
+            ctime: if linked_since { attr.ctime } else { attributes.ctime },
+            ..attributes
+        };
+        inode.lazy.store(read_since || linked_since, Ordering::Release);
+        inode.flags.store(attributes.flags, Ordering::Release);
+        inode.relatime.set(&attr);
+        drop(attr);
+        fs.pm.fence(flushed);
+        Ok(())
+    }
+}
+
 /// The error of an operation that would free a mapped block.
 fn pinned() -> Error {
     Error::new(Kind::Busy).advice("a program has mapped the file; it must let go of it first")
 }
 
-/// The entry that says all attributes of an inode.
-pub(crate) fn attr_entry(inode: &Inode, attributes: &Attributes, size: u64) -> AttrEntry {
-    let mut entry = AttrEntry {
-        mode: attributes.mode,
-        policy: attributes.policy,
-        uid: attributes.uid,
-        gid: attributes.gid,
-        flags: attributes.flags,
-        size: if inode.kind == FileKind::Regular { size } else { 0 },
-        atime: inode.pack(attributes.atime),
-        mtime: inode.pack(attributes.mtime),
-        ctime: inode.pack(attributes.ctime),
-        ..AttrEntry::default()
-    };
-    entry.header.kind = kind::ATTR;
-    entry
-}
-
-/// The changes that fallocate will commit.
-struct Plan {
+/// The changes that fallocate will commit to a range of a file.
+struct Plan<'a> {
+    map: &'a BlockMap,
+    /// The range, in bytes.
+    bytes: Range<u64>,
+    /// The size of the file, before and after.
+    size: u64,
+    new_size: u64,
     changes: Changes,
     allocated: Runs,
     /// The other allocations: places, and blocks there.
@@ -451,37 +435,10 @@ struct Plan {
     flushed: Option<Flushed>,
 }
 
-impl Plan {
-    fn join(&mut self, next: Option<Flushed>) {
-        if let Some(next) = next {
-            self.flushed = Some(match self.flushed.take() {
-                Some(earlier) => earlier.and(next),
-                None => next,
-            });
-        }
-    }
-}
-
-pub(crate) fn place_of(raw: u64) -> Place {
-    let block = Block(raw & place::BLOCK_MASK);
-    let tier = (raw >> place::TIER_SHIFT) as u8;
-    match (tier, is_written(raw)) {
-        (0, true) => Place::Pm(block),
-        (0, false) => Place::Unwritten(block),
-        (tier, true) => Place::Tier { tier, block },
-        (tier, false) => Place::UnwrittenOnTier { tier, block },
-    }
-}
-
-pub(crate) fn follows(last: &PlacedExtent, place: Place) -> bool {
-    match (last.place, place) {
-        (Place::Hole, Place::Hole) => true,
-        (Place::Pm(a), Place::Pm(b)) | (Place::Unwritten(a), Place::Unwritten(b)) => a.0 + last.len == b.0,
-        (Place::Tier { tier: one, block: a }, Place::Tier { tier: other, block: b })
-        | (
-            Place::UnwrittenOnTier { tier: one, block: a },
-            Place::UnwrittenOnTier { tier: other, block: b },
-        ) => one == other && a.0 + last.len == b.0,
-        _ => false,
+impl<'a> Plan<'a> {
+    /// Nothing yet.
+    fn new(map: &'a BlockMap, bytes: Range<u64>, size: u64, new_size: u64) -> Plan<'a> {
+        let (changes, allocated, unwritten) = (Changes::new(), Runs::new(), Vec::new());
+        Plan { map, bytes, size, new_size, changes, allocated, unwritten, flushed: None }
     }
 }

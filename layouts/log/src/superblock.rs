@@ -1,17 +1,21 @@
 //! The superblock of this layout; the part that all layouts share is in `nacre-layout-parts`.
 
-use nacre_engine::{Result, Tier};
+use std::mem::offset_of;
+
+use nacre_engine::{Result, Tier, TierState};
+use nacre_layout_parts::format::{RawTier, tier_state};
 pub(crate) use nacre_layout_parts::superblock::{Found, Superblock, put_text};
 use nacre_layout_parts::superblock::{LayoutFormat, has_mark};
 use nacre_media::Pm;
+use zerocopy::IntoBytes;
 
 pub use nacre_layout_parts::superblock::Summary;
 
 use crate::format::{
     BLOCK_INODES, CHECKPOINT_MAGIC, FORMAT_VERSION, INODE_MAGIC, INODE_SIZE, INODE_VERSION,
-    KNOWN_INCOMPATIBLE, KNOWN_READ_ONLY_COMPATIBLE, MAGIC, PAGE_MAGIC, RawSuperblock,
+    KNOWN_INCOMPATIBLE, KNOWN_READ_ONLY_COMPATIBLE, MAGIC, PAGE_MAGIC, RawInode, RawPageHeader,
+    RawSuperblock,
 };
-use crate::tiers::listed;
 
 static LAYOUT: LayoutFormat = LayoutFormat {
     magic: MAGIC,
@@ -51,11 +55,12 @@ pub fn check_writable(pm: &impl Pm) -> Result<()> {
 pub fn leaves_trace(block: &[u8]) -> bool {
     let is_inode = |slot: u64| {
         let at = (slot * INODE_SIZE) as usize;
-        has_mark(block, at + 4, &INODE_MAGIC.to_le_bytes()) && has_mark(block, at + 6, &[INODE_VERSION])
+        has_mark(block, at + offset_of!(RawInode, magic), INODE_MAGIC.as_bytes())
+            && has_mark(block, at + offset_of!(RawInode, version), &[INODE_VERSION])
     };
     let magics = [PAGE_MAGIC, CHECKPOINT_MAGIC];
     block.starts_with(&MAGIC)
-        || magics.iter().any(|magic| has_mark(block, 4, &magic.to_le_bytes()))
+        || magics.iter().any(|magic| has_mark(block, offset_of!(RawPageHeader, magic), magic.as_bytes()))
         // Number 0 names none, so that the first block begins with the second.
         || is_inode(1) && (0..BLOCK_INODES).all(|slot| is_inode(slot) || is_zero_slot(block, slot))
 }
@@ -63,4 +68,26 @@ pub fn leaves_trace(block: &[u8]) -> bool {
 fn is_zero_slot(block: &[u8], slot: u64) -> bool {
     let at = (slot * INODE_SIZE) as usize;
     block.get(at..at + INODE_SIZE as usize).is_some_and(|bytes| bytes.iter().all(|&byte| byte == 0))
+}
+
+/// The tiers that a superblock names.
+pub(crate) fn listed(raw: &RawSuperblock) -> Vec<Tier> {
+    let rows = (1..).zip(&raw.tiers).filter(|(_, row)| row.state != 0);
+    rows.map(|(number, row)| tier_of(number, row)).collect()
+}
+
+fn tier_of(number: u8, row: &RawTier) -> Tier {
+    let state = if row.state == tier_state::DRAINING { TierState::Draining } else { TierState::Active };
+    let RawTier { uuid, blocks, token, pending, rank, .. } = *row;
+    Tier { number, uuid, blocks, token, pending, rank, state }
+}
+
+/// A tier as a row of the superblock.
+pub(crate) fn row_of(tier: &Tier) -> RawTier {
+    let state = match tier.state {
+        TierState::Active => tier_state::ACTIVE,
+        TierState::Draining => tier_state::DRAINING,
+    };
+    let Tier { uuid, blocks, token, pending, rank, .. } = *tier;
+    RawTier { uuid, blocks, token, pending, state, rank, ..RawTier::default() }
 }

@@ -15,10 +15,12 @@ use zerocopy::IntoBytes;
 
 use crate::alloc::{Allocator, Purpose, Run, Runs, lane_of_thread};
 use crate::format::{
-    BLOCK_INODES, CHUNK_BLOCKS, CHUNK_INODES, CHUNK_SCATTERED, INODE_SIZE, Region, open_word, seal_word,
+    BLOCK_INODES, CHUNK_BLOCKS, CHUNK_INODES, CHUNK_SCATTERED, INODE_SIZE, Region, open_word, region,
+    seal_word,
 };
 use crate::inode::Inode;
-use crate::seeded::Mistake;
+use crate::seeded::fault;
+use crate::superblock::Superblock;
 
 /// Chunks in one segment of the table in DRAM.
 const SEGMENT: usize = 1024;
@@ -73,23 +75,19 @@ struct Spare {
 }
 
 impl InodeTable {
-    pub(crate) fn new(
-        region: Region,
-        volume_seed: u32,
-        max_chunks: u64,
-        lanes: usize,
-        limit: u64,
-    ) -> InodeTable {
-        InodeTable {
-            region,
-            volume_seed,
+    /// The table that a superblock names, without chunks. `limit` is the number of inodes with state in DRAM.
+    pub(crate) fn of(superblock: &Superblock, lanes: usize, limit: u64) -> Result<InodeTable> {
+        let max_chunks = superblock.raw.device_blocks.div_ceil(CHUNK_INODES);
+        Ok(InodeTable {
+            region: superblock.region(region::CHUNK_TABLE)?,
+            volume_seed: superblock.seed(),
             segments: (0..max_chunks.div_ceil(SEGMENT as u64)).map(|_| OnceLock::new()).collect(),
             lanes: (0..lanes.max(1)).map(|_| Mutex::default()).collect(),
             spare: Mutex::default(),
             in_use: AtomicU64::new(0),
             parked: AtomicU64::new(0),
             eviction: Eviction::new(limit),
-        }
+        })
     }
 
     /// Reads the chunk table. Afterwards no inode is in use. Returns the number of chunks and the blocks that they
@@ -378,10 +376,7 @@ impl InodeTable {
             Some(block) => pm.publish_u64(word, seal_word(block.0 | CHUNK_SCATTERED, seed), after)?,
             None => pm.publish_u64(word, seal_word(list[0].0, seed), after)?,
         };
-        if Mistake::ChunkNotPublished.is_made(pm) {
-            stored.may_be_lost();
-            return Ok(list);
-        }
+        fault!(pm, ChunkNotPublished => { stored.may_be_lost(); return Ok(list) });
         let flushed = pm.flush(stored);
         pm.fence(flushed);
         Ok(list)

@@ -1,6 +1,6 @@
-//! Tiers: the list of them, their free blocks, and the moment when a freed block may be used again.
+//! Free blocks of tiers, and the moment when a freed block may be used again.
 //!
-//! The superblock has a row for each tier. Free blocks of a tier are found like free blocks of PM: by the checkpoint,
+//! Free blocks of a tier are found like free blocks of PM: by the checkpoint,
 //! or by reading the logs. The first and the last block of a tier belong to its own superblock.
 //!
 //! A layout reads no blocks of files on tiers. A reader above it may find a block in the index and read it while its
@@ -11,77 +11,13 @@ use std::sync::atomic::AtomicU64;
 
 use nacre_engine::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use nacre_engine::sync::{Mutex, RwLock};
-use nacre_engine::{
-    BLOCK_SIZE, Block, Error, FreeRun, Kind, Result, Tier, TierChange, TierRun, TierSpace, TierState, size,
-};
-use nacre_layout_parts::format::{MAX_TIER_BLOCKS, MAX_TIERS, RawTier, incompatible, tier_state};
-use nacre_media::Pm;
+use nacre_engine::{BLOCK_SIZE, Block, Error, FreeRun, Kind, Result, TierRun, TierSpace, size};
 
 use crate::alloc::{Allocator, Purpose, Run, Runs, for_each_mask};
-use crate::blockmap::{BlockMap, Piece};
-use crate::format::{RawSuperblock, place};
-use crate::fs::Shared;
+use crate::blockmap::Piece;
+use crate::format::place;
 use crate::image::{Image, Whose};
-use crate::recover::for_each_unmarked;
-use crate::tier_paths;
-
-/// The smallest tier: its superblock's blocks and some for files.
-const MIN_BLOCKS: u64 = 256;
-
-/// The number of blocks of PM and of each tier. A valid place lies within them.
-#[derive(Debug, Clone)]
-pub(crate) struct Reach([u64; MAX_TIERS + 1]);
-
-/// Bits of a place that nothing is known of, and the one that no code sets yet.
-const UNKNOWN_BITS: u64 = ((1 << place::TIER_SHIFT) - 1) & !place::BLOCK_MASK & !place::UNWRITTEN;
-
-impl Reach {
-    /// Of a device of so many blocks, of which no more than those are the file system's that its superblock says.
-    pub(crate) fn of(pm_blocks: u64, superblock: &RawSuperblock) -> Reach {
-        let mut blocks = [0; MAX_TIERS + 1];
-        blocks[0] = superblock.device_blocks.min(pm_blocks);
-        for (index, row) in superblock.tiers.iter().enumerate() {
-            blocks[index + 1] = row.blocks;
-        }
-        Reach(blocks)
-    }
-
-    /// Whether blocks can be there: on a device that there is, and not where its superblock is.
-    pub(crate) fn holds(&self, raw: u64, len: u64) -> bool {
-        let (tier, first) = (usize::from(place::tier(raw)), raw & place::BLOCK_MASK);
-        // The last block of a tier is its superblock's.
-        let last = if tier == 0 { 0 } else { 1 };
-        let Some(&blocks) = self.0.get(tier) else { return false };
-        Reach::can_be(raw) && first + len + last <= blocks
-    }
-
-    /// Whether blocks could be there, or once were, if there is or was such a tier.
-    pub(crate) fn can_be(raw: u64) -> bool {
-        let (tier, first) = (usize::from(place::tier(raw)), raw & place::BLOCK_MASK);
-        raw & UNKNOWN_BITS == 0 && first > 0 && tier <= MAX_TIERS
-    }
-
-    /// Blocks of a tier, if there is one.
-    pub(crate) fn blocks_of(&self, tier: u8) -> u64 {
-        self.0.get(usize::from(tier)).copied().unwrap_or(0)
-    }
-
-    /// All blocks.
-    pub(crate) fn total(&self) -> u64 {
-        self.0.iter().sum()
-    }
-
-    /// The number of a block among all, PM first: for marks on them.
-    pub(crate) fn index(&self, raw: u64) -> u64 {
-        let before: u64 = self.0[..usize::from(place::tier(raw)).min(MAX_TIERS)].iter().sum();
-        before + (raw & place::BLOCK_MASK)
-    }
-
-    /// The numbers of the tiers that there are.
-    pub(crate) fn tiers(&self) -> impl Iterator<Item = (u8, u64)> + '_ {
-        (1..).zip(&self.0[1..]).filter(|(_, blocks)| **blocks > 0).map(|(tier, blocks)| (tier, *blocks))
-    }
-}
+use crate::places::Reach;
 
 /// The tiers of a mounted file system.
 #[derive(Default)]
@@ -321,12 +257,39 @@ impl Tiers {
         }
     }
 
+    /// Number of the next turn, for tiers of one rank.
+    pub(crate) fn next_turn(&self) -> usize {
+        self.turn.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// There is a new tier, all of it free except the blocks of its superblock.
+    pub(crate) fn add(&self, tier: u8, blocks: u64) {
+        let alloc = Allocator::new(blocks, 1, 0);
+        alloc.free(Run { start: Block(1), len: blocks - 2 });
+        self.space.write().insert(tier, alloc);
+    }
+
+    /// Takes a tier out if nothing on it is in use, and `is_gone` says so durably.
+    pub(crate) fn remove(&self, tier: u8, is_gone: impl FnOnce() -> Result<()>) -> Result<()> {
+        let mut space = self.space.write();
+        let used = space.get(&tier).is_some_and(|alloc| alloc.free_blocks() < alloc.blocks() - 2);
+        if used || self.limbo.lock().freed.iter().any(|(_, run)| run.tier == tier) {
+            return Err(Error::new(Kind::Busy)
+                .object(format!("tier {tier}"))
+                .advice("drain it first: there are blocks of files on it"));
+        }
+        is_gone()?;
+        space.remove(&tier);
+        Ok(())
+    }
+
     pub(crate) fn set_unusable(&self, tiers: &[u8]) {
         let bits = tiers.iter().fold(0, |bits, tier| bits | 1 << tier);
         self.unusable.store(bits, Ordering::Relaxed);
     }
 
-    fn is_usable(&self, tier: u8) -> bool {
+    /// Whether a tier takes blocks now.
+    pub(crate) fn is_usable(&self, tier: u8) -> bool {
         self.unusable.load(Ordering::Relaxed) & 1 << tier == 0
     }
 
@@ -340,140 +303,13 @@ impl Tiers {
     }
 }
 
-fn unknown(tier: u8) -> Error {
+/// The error for a tier that there is not.
+pub(crate) fn unknown(tier: u8) -> Error {
     Error::new(Kind::InvalidInput).object(format!("tier {tier}")).advice("there is no such tier")
 }
 
-impl<P: Pm> Shared<P> {
-    pub(crate) fn tier_list(&self) -> Vec<Tier> {
-        listed(&self.superblock.lock().raw)
-    }
-
-    /// The tiers that new blocks may be on, the fastest first; those of one rank take turns, but that blocks go where
-    /// those before them in the file are.
-    fn takers(&self, before: Option<u8>) -> Vec<u8> {
-        let mut tiers = self.tier_list();
-        tiers.retain(|tier| tier.state == TierState::Active && self.tiers.is_usable(tier.number));
-        tiers.sort_by_key(|tier| (tier.rank, tier.number));
-        let turn = self.tiers.turn.fetch_add(1, Ordering::Relaxed);
-        for alike in tiers.chunk_by_mut(|one, other| one.rank == other.rank) {
-            let first = alike.iter().position(|tier| Some(tier.number) == before);
-            alike.rotate_left(first.unwrap_or(turn % alike.len()));
-        }
-        tiers.into_iter().map(|tier| tier.number).collect()
-    }
-
-    /// Places for so many blocks of a file, from one on, that no write fills yet. They are on PM, or on tiers when they
-    /// do not fit on PM. Gives the raw places, and how many blocks are at each.
-    pub(crate) fn allocate_unwritten(
-        &self,
-        map: &BlockMap,
-        start: u64,
-        blocks: u64,
-    ) -> Result<Vec<(u64, u64)>> {
-        let mut runs = Runs::new();
-        let Err(error) = self.alloc.allocate(blocks, Purpose::Data, &mut runs) else {
-            return Ok(runs.into_iter().map(|run| (run.start.0 | place::UNWRITTEN, run.len)).collect());
-        };
-        let mut places = Vec::new();
-        let mut missing = blocks;
-        let before = start.checked_sub(1).and_then(|before| map.find(before, 1).0).map(place::tier);
-        for tier in self.takers(before) {
-            let free = self.tiers.space(tier).map_or(0, |space| space.free).min(missing);
-            // Blocks that wait for readers are not free yet.
-            if free > 0
-                && let Ok(taken) = self.tiers.allocate(tier, None, free)
-            {
-                let raw = |run: TierRun| (place::on_tier(tier, run.start.0) | place::UNWRITTEN, run.len);
-                places.extend(taken.into_iter().map(raw));
-                missing -= free;
-            }
-        }
-        if missing < blocks && missing > 0 && self.alloc.allocate(missing, Purpose::Data, &mut runs).is_ok() {
-            places.extend(runs.into_iter().map(|run| (run.start.0 | place::UNWRITTEN, run.len)));
-            missing = 0;
-        }
-        if missing == 0 {
-            return Ok(places);
-        }
-        places.into_iter().for_each(|(place, len)| self.free_piece(Piece { start: 0, len, place, owner: 0 }));
-        Err(error)
-    }
-
-    pub(crate) fn change_tier(&self, change: TierChange) -> Result<()> {
-        let number = match change {
-            TierChange::Set(tier) => tier.number,
-            TierChange::Remove(number) => number,
-        };
-        let index = usize::from(number).wrapping_sub(1);
-        if index >= MAX_TIERS {
-            return Err(unknown(number));
-        }
-        let mut superblock = self.superblock.lock();
-        let before = superblock.raw.tiers[index];
-        let row = match change {
-            TierChange::Remove(_) if before.state == 0 => return Err(unknown(number)),
-            TierChange::Remove(_) => RawTier::default(),
-            TierChange::Set(tier) => row_of(&tier),
-        };
-        let raw = &superblock.raw;
-        let is_new = before.state == 0;
-        let others = raw.tiers.iter().enumerate().filter(|(other, _)| *other != index);
-        if row.state != 0 && others.into_iter().any(|(_, other)| other.state != 0 && other.uuid == row.uuid) {
-            return Err(
-                Error::new(Kind::Exists).object(format!("tier {number}: its device is another tier's"))
-            );
-        }
-        if row.state != 0 && (row.blocks < MIN_BLOCKS || row.blocks > place::BLOCK_MASK) {
-            return Err(Error::new(Kind::InvalidInput)
-                .object(format!("tier {number} of {}", size::exact(row.blocks.saturating_mul(BLOCK_SIZE))))
-                .advice("a tier takes at least 1 MiB, and all of a file system 256 TiB at most"));
-        }
-        let all: u64 = raw.tiers.iter().map(|tier| tier.blocks).sum();
-        if is_new && row.state != 0 && all.saturating_add(row.blocks) > MAX_TIER_BLOCKS {
-            return Err(Error::new(Kind::InvalidInput)
-                .object(format!("tier {number} of {}", size::exact(row.blocks.saturating_mul(BLOCK_SIZE))))
-                .advice("all tiers of a file system have 256 TiB at most"));
-        }
-        if is_new && row.state != 0 {
-            has_memory_for(number, row.blocks)?;
-        }
-        if !is_new && row.state != 0 && row.blocks != before.blocks {
-            return Err(Error::new(Kind::InvalidInput)
-                .object(format!("tier {number}: {} blocks instead of {}", row.blocks, before.blocks)));
-        }
-        let mut space = self.tiers.space.write();
-        if row.state == 0 {
-            let limbo = self.tiers.limbo.lock();
-            let used = space.get(&number).is_some_and(|alloc| alloc.free_blocks() < alloc.blocks() - 2);
-            if used || limbo.freed.iter().any(|(_, run)| run.tier == number) {
-                return Err(Error::new(Kind::Busy)
-                    .object(format!("tier {number}"))
-                    .advice("drain it first: there are blocks of files on it"));
-            }
-        }
-        superblock.raw.tiers[index] = row;
-        if row.state == 0 {
-            tier_paths::forget(&mut superblock.raw.tier_paths, number);
-        }
-        superblock.raw.features_incompatible |= incompatible::TIERS;
-        superblock.write(&*self.pm)?;
-        match (is_new, row.state) {
-            (true, _) => {
-                let alloc = Allocator::new(row.blocks, 1, 0);
-                alloc.free(Run { start: Block(1), len: row.blocks - 2 });
-                space.insert(number, alloc);
-            }
-            (false, 0) => drop(space.remove(&number)),
-            (false, _) => {}
-        }
-        *self.reach.write() = Reach::of(self.pm.len() / BLOCK_SIZE, &superblock.raw);
-        Ok(())
-    }
-}
-
 /// Whether a map of the free blocks of a tier could be allocated. Nothing of it is kept, or touched.
-fn has_memory_for(number: u8, blocks: u64) -> Result<()> {
+pub(crate) fn has_memory_for(number: u8, blocks: u64) -> Result<()> {
     let words = usize::try_from(blocks.div_ceil(64)).unwrap_or(usize::MAX);
     Vec::<u64>::new().try_reserve_exact(words).map_err(|_| {
         Error::new(Kind::NoSpace)
@@ -486,23 +322,19 @@ fn has_memory_for(number: u8, blocks: u64) -> Result<()> {
     })
 }
 
-/// The tiers that a superblock names.
-pub(crate) fn listed(raw: &RawSuperblock) -> Vec<Tier> {
-    let rows = (1..).zip(&raw.tiers).filter(|(_, row)| row.state != 0);
-    rows.map(|(number, row)| tier_of(number, row)).collect()
-}
-
-fn tier_of(number: u8, row: &RawTier) -> Tier {
-    let state = if row.state == tier_state::DRAINING { TierState::Draining } else { TierState::Active };
-    let RawTier { uuid, blocks, token, pending, rank, .. } = *row;
-    Tier { number, uuid, blocks, token, pending, rank, state }
-}
-
-fn row_of(tier: &Tier) -> RawTier {
-    let state = match tier.state {
-        TierState::Active => tier_state::ACTIVE,
-        TierState::Draining => tier_state::DRAINING,
-    };
-    let Tier { uuid, blocks, token, pending, rank, .. } = *tier;
-    RawTier { uuid, blocks, token, pending, state, rank, ..RawTier::default() }
+/// Calls `visit` with the runs of blocks from `first` to before `end` that are not marked.
+pub(crate) fn for_each_unmarked(marks: &[AtomicU64], first: u64, end: u64, mut visit: impl FnMut(Run)) {
+    let mut start = None;
+    for block in first..=end {
+        let free =
+            block < end && marks[(block / 64) as usize].load(Ordering::Relaxed) >> (block % 64) & 1 == 0;
+        match (free, start) {
+            (true, None) => start = Some(block),
+            (false, Some(first)) => {
+                visit(Run { start: Block(first), len: block - first });
+                start = None;
+            }
+            _ => {}
+        }
+    }
 }

@@ -27,6 +27,7 @@ use zerocopy::FromZeros;
 use crate::alloc::Run;
 use crate::format::{
     BLOCK_INODES, CHUNK_BLOCKS, CHUNK_INODES, INODE_MAGIC, INODE_VERSION, ROOT_INODE, RawInode, inode_seed,
+    region,
 };
 use crate::scan::{Ending, read_inode};
 use crate::scrub::hits;
@@ -73,10 +74,8 @@ pub(crate) fn round<P: Pm>(
 ) -> Result<Vec<Finding>> {
     let first_data_block = superblock.first_data_block();
     let seed = superblock.seed();
-    let region = superblock.region(crate::format::region::CHUNK_TABLE)?;
-    let max_chunks = superblock.raw.device_blocks.div_ceil(CHUNK_INODES);
     let survey = Survey::new(pm, seed, first_data_block);
-    let mut chunks = Chunks::read(pm, region, seed, max_chunks);
+    let mut chunks = chunks_of(pm, superblock)?;
     let mut findings = mend_chunks(pm, superblock, &mut chunks, &survey, level)?;
     if findings.iter().any(|finding| !finding.done) {
         return Ok(findings); // without the table of inodes nothing else can be judged
@@ -94,24 +93,7 @@ pub(crate) fn round<P: Pm>(
     let bad = crate::badblocks::read(pm, superblock)?;
     let mut writer = Writer::new(pm, &tree, &survey, first_data_block, &bad.blocks);
     findings.extend(renew_chunks(pm, superblock, &chunks, &mut writer));
-    let mut first = None;
-    if !orphans.is_empty() {
-        let count = orphans.len();
-        let named = writer.name_orphans(&mut tree, orphans);
-        first = named.as_ref().ok().copied();
-        let what = match count {
-            1 => "1 inode has no name, or lost it".to_owned(),
-            _ => format!("{count} inodes have no name, or lost it"),
-        };
-        let mut finding = Finding::new(
-            ROOT_INODE,
-            what,
-            "give them names in /lost+found; some may have been removed before",
-            false,
-        );
-        finding.done = named.is_ok();
-        tree.findings.push(finding);
-    }
+    let first = name_orphans(&mut writer, &mut tree, orphans);
     let mut edits = std::mem::take(&mut tree.edits);
     // Edits that give names come before those that take names away: a crash in between then loses nothing.
     let order: Vec<u64> = first.into_iter().chain(edits.keys().copied()).collect();
@@ -128,6 +110,32 @@ pub(crate) fn round<P: Pm>(
     Ok(findings)
 }
 
+/// The chunks of inodes, as the chunk table has them.
+fn chunks_of<P: Pm>(pm: &P, superblock: &Superblock) -> Result<Chunks> {
+    let max_chunks = superblock.raw.device_blocks.div_ceil(CHUNK_INODES);
+    Ok(Chunks::read(pm, superblock.region(region::CHUNK_TABLE)?, superblock.seed(), max_chunks))
+}
+
+/// Gives orphans names in lost+found, and notes that as a finding. Gives the directory that must have its log written
+/// first.
+fn name_orphans<P: Pm>(
+    writer: &mut Writer<'_, P>,
+    tree: &mut Tree<'_, P>,
+    orphans: Vec<Claim>,
+) -> Option<u64> {
+    let what = match orphans.len() {
+        0 => return None,
+        1 => "1 inode has no name, or lost it".to_owned(),
+        count => format!("{count} inodes have no name, or lost it"),
+    };
+    let named = writer.name_orphans(tree, orphans);
+    let repair = "give them names in /lost+found; some may have been removed before";
+    let mut finding = Finding::new(ROOT_INODE, what, repair, false);
+    finding.done = named.is_ok();
+    tree.findings.push(finding);
+    named.ok()
+}
+
 /// Describes lines that cannot be read: path and range if they are in a file, and then those that are in none.
 pub(crate) fn locate<P: Pm>(
     pm: &P,
@@ -141,8 +149,7 @@ pub(crate) fn locate<P: Pm>(
     let first_data_block = superblock.first_data_block();
     let seed = superblock.seed();
     let survey = Survey::default();
-    let max_chunks = superblock.raw.device_blocks.div_ceil(CHUNK_INODES);
-    let chunks = Chunks::read(pm, superblock.region(crate::format::region::CHUNK_TABLE)?, seed, max_chunks);
+    let chunks = chunks_of(pm, superblock)?;
     let taker =
         Taker::new(Grounds { pm, survey: &survey, ending, is_taken: &|_| false }, &chunks, superblock);
     let mut tree = Tree::new(&taker, &chunks, first_data_block);
@@ -316,9 +323,7 @@ fn renew_chunks<P: Pm>(
 /// Rewrites blocks of inodes with media errors in them, if no name leads to the lost inodes; gives those that are good
 /// again.
 pub(crate) fn renew_free_inodes<P: Pm>(pm: &P, superblock: &Superblock) -> Result<BTreeSet<Block>> {
-    let region = superblock.region(crate::format::region::CHUNK_TABLE)?;
-    let max_chunks = superblock.raw.device_blocks.div_ceil(CHUNK_INODES);
-    let chunks = Chunks::read(pm, region, superblock.seed(), max_chunks);
+    let chunks = chunks_of(pm, superblock)?;
     let lost = chunks.list.iter().flatten().flatten().copied().filter(|&block| is_lost(pm, block));
     Ok(lost.filter(|&block| renew(pm, block, |_| {}).is_ok()).collect())
 }

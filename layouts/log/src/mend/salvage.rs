@@ -13,8 +13,8 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::survey::Survey;
 use crate::format::{
     AttrEntry, EntryHeader, FIRST_SEQUENCE, HoleEntry, INLINE_LINES, LINE, MAX_ENTRY_LINES, MAX_FILE_SIZE,
-    PAGE_LINES, PAGE_MAGIC, RawInode, RawPageHeader, TransactionEntry, WriteEntry, entry_checksum, flag,
-    kind, open_word, place,
+    PAGE_LINES, PAGE_MAGIC, RawInode, RawPageHeader, TransactionEntry, WriteEntry, checksum_of, flag, kind,
+    open_word, place,
 };
 use crate::scan::{Ending, LogSource, check_known, parse_entry};
 
@@ -229,7 +229,7 @@ impl<P: Pm> Grounds<'_, P> {
             salvage
                 .damage
                 .extend(in_entries.map(|at| (format!("a media error in its log, at byte {at}"), true)));
-            let word = u64::from_le_bytes(bytes[48..56].try_into().unwrap_or_default());
+            let word = RawPageHeader::read_from_prefix(&bytes).map_or(0, |(header, _)| header.next);
             next = if word == 0 { None } else { self.follow(source, word, salvage) };
         }
     }
@@ -477,7 +477,7 @@ fn hole_instead(seed: u32, sequence: u64, range: (u64, u64), mtime: u64, salvage
     hole.header.kind = kind::HOLE;
     hole.header.lines = 1;
     hole.header.sequence = sequence;
-    hole.header.checksum = entry_checksum(hole.as_bytes(), seed);
+    hole.header.checksum = checksum_of(hole.as_bytes(), seed);
     Saved { header: hole.header, bytes: hole.as_bytes().to_vec() }
 }
 

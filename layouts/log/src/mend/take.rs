@@ -9,15 +9,15 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 use super::salvage::{Grounds, Salvage, Saved, read_inode_lines, turn_one_bit};
 use super::survey::Chunks;
 use crate::format::{
-    AttrEntry, INODE_MAGIC, INODE_VERSION, LINE, RawInode, TransactionEntry, XATTR_BYTES_OFFSET, inode_seed,
-    kind, open_word, seal_word,
+    AttrEntry, INODE_HEAD_OFFSET, INODE_MAGIC, INODE_VERSION, LINE, RawInode, TransactionEntry,
+    XATTR_BYTES_OFFSET, XattrEntry, inode_seed, kind, open_word, seal_word,
 };
 use crate::inode::Graveyard;
 use crate::load::{LoadContext, Loaded, load_saved};
+use crate::places::Reach;
 use crate::recover::Peer;
 use crate::scan::{Ending, Entry, LogSource, Spot, parse_entry, read_inode};
 use crate::superblock::Superblock;
-use crate::tiers::Reach;
 
 /// The facts that a name states about the inode that it refers to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -212,7 +212,9 @@ impl<'a, P: Pm> Taker<'a, P> {
         // without effect.
         let mut entries = entries;
         refused.into_iter().for_each(|index| entries[index].bytes.clear());
-        for (name, error) in crate::xattr::damaged_values(self.grounds.pm, &loaded.inode) {
+        for (name, error) in
+            crate::xattr_index::damaged_values(self.grounds.pm, source.number, &loaded.inode.xattrs)
+        {
             damage.push((error.to_string(), true));
             // Older values of it are not to come back.
             entries
@@ -235,13 +237,13 @@ impl<'a, P: Pm> Taker<'a, P> {
         let mut turned = *raw;
         let is_right = |bytes: &[u8]| {
             let mut copy = *raw;
-            copy.as_mut_bytes()[..40].copy_from_slice(bytes);
+            copy.as_mut_bytes()[..bytes.len()].copy_from_slice(bytes);
             copy.generation == generation
                 && copy.kind == kind as u8
                 && copy.is_valid(source.seed)
                 && plausible(&copy)
         };
-        if !is_lost && turn_one_bit(&mut turned.as_mut_bytes()[..40], is_right) {
+        if !is_lost && turn_one_bit(&mut turned.as_mut_bytes()[..INODE_HEAD_OFFSET as usize], is_right) {
             *raw = turned;
             return Ok(("a flipped bit in its header".to_owned(), false));
         }
@@ -298,7 +300,8 @@ impl<'a, P: Pm> Taker<'a, P> {
 
 /// An entry that sets or removes this attribute.
 pub(super) fn is_attribute(saved: &Saved, name: &[u8]) -> bool {
-    let length = saved.bytes.get(16..18).map_or(0, |l| usize::from(u16::from_le_bytes([l[0], l[1]])));
+    let entry = XattrEntry::read_from_prefix(&saved.bytes);
+    let length = entry.map_or(0, |(entry, _)| usize::from(entry.name_len));
     let named = saved.bytes.get(XATTR_BYTES_OFFSET..XATTR_BYTES_OFFSET + length);
     matches!(saved.header.kind, kind::XATTR | kind::XATTR_REMOVE) && named == Some(name)
 }

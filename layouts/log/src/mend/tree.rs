@@ -10,11 +10,11 @@ use super::salvage::Saved;
 use super::survey::Chunks;
 use super::take::{Claim, Taken, Taker, is_attribute};
 use crate::alloc::{Run, for_each_mask};
-use crate::commit::dentry_name;
 use crate::format::{LINE, MAX_FILE_SIZE, ROOT_INODE, inode_seed, kind, place};
 use crate::inode::Body;
+use crate::log::dentry_name;
+use crate::places::Reach;
 use crate::scan::read_inode;
-use crate::tiers::Reach;
 
 /// A change of an inode: its log is written anew, without some entries and with some more.
 pub(super) struct Edit {
@@ -378,7 +378,7 @@ impl<'t, P: Pm> Tree<'t, P> {
     /// Of two values of attributes in one place the later one goes.
     fn part_values(&mut self, visited: Visited, taken: &Taken) {
         let mut lost = Vec::new();
-        crate::xattr::for_each(&taken.loaded.inode.xattrs, |xattr| {
+        crate::xattr_index::for_each(&taken.loaded.inode.xattrs, |xattr| {
             if let Some(run) = xattr.run
                 && !self.mark(run)
             {
@@ -443,7 +443,7 @@ pub(super) fn runs_of(taken: &Taken, reach: &Reach) -> Vec<Run> {
             runs.push(Run { start: Block(reach.index(piece.place)), len: piece.len });
         });
     }
-    crate::xattr::for_each(&taken.loaded.inode.xattrs, |xattr| {
+    crate::xattr_index::for_each(&taken.loaded.inode.xattrs, |xattr| {
         runs.extend(xattr.run);
         std::ops::ControlFlow::Continue(())
     });

@@ -3,7 +3,7 @@
 use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, Kind, Result};
 use nacre_layout_parts::renew::{copy_of_what_is_left, is_lost, renew, store_word};
 use nacre_media::{Flushed, Pm};
-use zerocopy::{FromZeros, IntoBytes};
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use super::survey::{ChunkBlocks, Survey};
 use super::take::Claim;
@@ -11,16 +11,15 @@ use super::tree::{Append, Edit, Tree, names_of};
 use super::{LOST_AND_FOUND, chunk_run, device_blocks, new_directory};
 use crate::alloc::{Run, for_each_mask};
 use crate::badblocks;
-use crate::collect::reseal;
 use crate::file::join;
 use crate::format::{
     CHUNK_BLOCKS, CHUNK_INODES, CHUNK_SCATTERED, DENTRY_NAME_OFFSET, DentryEntry, EntryHeader, HoleEntry,
-    INODE_HEAD_OFFSET, LINE, PAGE_LINES, PAGE_MAGIC, ROOT_INODE, RawInode, RawPageHeader, WriteEntry,
-    entry_checksum, kind, lines_for, seal_word,
+    INODE_HEAD_OFFSET, LINE, PAGE_LINES, PAGE_MAGIC, ROOT_INODE, RawInode, RawPageHeader, WriteEntry, kind,
+    lines_for, seal_word,
 };
 use crate::scan::{LogSource, MAX_SEQUENCE};
-use crate::space::attr_entry;
 use crate::superblock::Superblock;
+use crate::survivor::reseal;
 use crate::table::chunk_seed;
 
 /// Writes into blocks that nothing uses, known or forgotten.
@@ -123,7 +122,7 @@ impl<'w, P: Pm> Writer<'w, P> {
             }
         }
         // The last entry says how everything is now, with a number that no lost entry had.
-        add(attr_entry(inode, &attributes, size).as_bytes().to_vec());
+        add(inode.attr_entry(&attributes, size).as_bytes().to_vec());
         let head = self.write_pages(source, &entries, copied)?;
         self.publish(source, &taken.raw, head, taken.rewrite)
     }
@@ -179,7 +178,7 @@ impl<'w, P: Pm> Writer<'w, P> {
             let (page, first) = (pages.last_mut(), first_sequences.last_mut());
             if let (Some(page), Some(first)) = (page, first) {
                 page.extend_from_slice(entry);
-                let sequence = u64::from_le_bytes(entry[8..16].try_into().unwrap_or_default());
+                let sequence = EntryHeader::read_from_prefix(entry).map_or(0, |(header, _)| header.sequence);
                 *first = Some(first.map_or(sequence, |first: u64| first.min(sequence)));
             }
         }
@@ -261,15 +260,13 @@ impl<'w, P: Pm> Writer<'w, P> {
 
 /// Numbers an entry and seals it.
 fn seal(bytes: &mut [u8], sequence: &mut u64, seed: u32) {
-    use zerocopy::FromBytes;
     let lines = (bytes.len() / LINE) as u8;
     if let Ok((header, _)) = EntryHeader::mut_from_prefix(bytes) {
         header.sequence = *sequence;
         header.lines = lines;
     }
     *sequence += 1;
-    let checksum = entry_checksum(bytes, seed);
-    bytes[..4].copy_from_slice(&checksum.to_le_bytes());
+    crate::format::seal(bytes, seed);
 }
 
 fn dentry(name: &[u8], claim: Claim, time: u64) -> Vec<u8> {
