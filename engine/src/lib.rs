@@ -42,7 +42,7 @@ pub use reservation::PromiseCost;
 pub use space::{Extents, FsStat, Place, PlacedExtent};
 pub use tiering::{
     CompactedLog, Copied, CopiedFile, DamagedCopy, FreeRun, LogImage, LogOffload, MAX_TIERS, Movable,
-    Relocate, Tier, TierBlocks, TierChange, TierReader, TierRun, TierSpace, TierState, TierTable, Tiered,
-    WriteToTier, Written,
+    Relocate, Tier, TierBlocks, TierChange, TierRead, TierReader, TierRun, TierSpace, TierState, TierTable,
+    Tiered, WriteToTier, Written,
 };
 pub use units::{BLOCK_SIZE, Block, FileBlock, InodeHasher, InodeId, LINE_SIZE, TimeRange, Timestamp};

@@ -130,7 +130,7 @@ fn the_mover_and_the_contract_do_not_grow() {
         hold("fields of MoverFs", fields, 41, 8),
         hold("impl blocks of MoverFs", impls, 28, 6),
         hold("methods of the contract", contract, 46, 45),
-        hold("methods of a layout with tiers", tiering, 18, 18),
+        hold("methods of a layout with tiers", tiering, 19, 19),
         hold("optional methods of a layout with tiers", optional, 11, 11),
     ]);
 }

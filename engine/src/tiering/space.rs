@@ -1,7 +1,8 @@
 //! Blocks of tiers: allocation, and readers that keep freed blocks from being written.
 
 use crate::error::Result;
-use crate::units::Block;
+use crate::space::PlacedExtent;
+use crate::units::{Block, Timestamp};
 
 use super::table::TierTable;
 
@@ -39,8 +40,34 @@ pub struct FreeRun {
     pub is_within: bool,
 }
 
-/// Allocation of blocks on tiers.
+/// The result of [`TierBlocks::read_or_resolve`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TierRead {
+    /// So many bytes were read. The count is smaller than the buffer only at the end of the file.
+    Done(usize),
+    /// The next byte is in a block on a tier.
+    OnTier {
+        /// Bytes that were read before it.
+        done: usize,
+        /// The extent on the tier with that byte, or a part of the extent.
+        extent: PlacedExtent,
+        /// The size of the file.
+        size: u64,
+    },
+}
+
+/// Allocation of blocks on tiers, and reads of files with such blocks.
 pub trait TierBlocks: TierTable {
+    /// Reads as [`Data::read`](crate::Data::read) does, up to the first block on a tier. That block's place is found on
+    /// the same way through the file's index. atime is updated only if no block is on a tier.
+    fn read_or_resolve(
+        &self,
+        node: &Self::Node,
+        offset: u64,
+        buf: &mut [u8],
+        now: Option<Timestamp>,
+    ) -> Result<TierRead>;
+
     /// Unused blocks of persistent memory, reserved or not, without the blocks that the layout keeps for itself.
     /// Without those it could make no change any more.
     fn memory_left(&self) -> u64;

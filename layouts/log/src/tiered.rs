@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use nacre_engine::{
     BLOCK_SIZE, BelowBuffer, Block, CompactedLog, Copied, CopiedFile, Durability, Error, FileBlock, FreeRun,
-    LogImage, LogOffload, Movable, PlacedExtent, Relocate, Result, Tier, TierBlocks, TierChange, TierReader,
-    TierRun, TierSpace, TierTable, Timestamp, WriteAt, WriteToTier, Written,
+    LogImage, LogOffload, Movable, PlacedExtent, Relocate, Result, Tier, TierBlocks, TierChange, TierRead,
+    TierReader, TierRun, TierSpace, TierTable, Timestamp, WriteAt, WriteToTier, Written,
 };
 use nacre_media::{Durable, Pm};
 
@@ -39,6 +39,16 @@ impl<P: Pm + 'static> TierTable for LogFs<P> {
 }
 
 impl<P: Pm + 'static> TierBlocks for LogFs<P> {
+    fn read_or_resolve(
+        &self,
+        node: &Node,
+        offset: u64,
+        buf: &mut [u8],
+        now: Option<Timestamp>,
+    ) -> Result<TierRead> {
+        self.shared.read_or_resolve(&node.inode, offset, buf, now)
+    }
+
     fn memory_left(&self) -> u64 {
         self.shared.free_all_now();
         self.shared.alloc.unreserved_blocks()
