@@ -42,7 +42,7 @@ pub(crate) struct Commit<'a> {
     pub(crate) inode: &'a Inode,
     pub(crate) log: &'a mut Log,
     /// The purpose of pages, if the entries do not say it.
-    pub(crate) pages: Option<Purpose>,
+    pages: Option<Purpose>,
     /// The stores that the entries refer to.
     after: Durable,
 }

@@ -5,7 +5,6 @@ use nacre_engine::{BLOCK_SIZE, Result, Timestamp};
 use nacre_media::{Flushed, Pm};
 use smallvec::SmallVec;
 
-use crate::alloc::Purpose;
 use crate::batch::Batch;
 use crate::blockmap::{BlockMap, Piece};
 use crate::commit::Commit;
@@ -116,7 +115,7 @@ impl Commit<'_> {
             apply_change(inode, map, log, &part, owner, freed, Some(size));
         }
         inode.size.store(size, Ordering::Release);
-        if self.pages == Some(Purpose::Promised) {
+        if self.is_promised() {
             inode.touch_late(now);
         } else {
             inode.touch(now);
