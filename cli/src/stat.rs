@@ -72,15 +72,7 @@ pub(crate) fn run(args: StatArgs) -> Result<(), Failure> {
             "extents": extents,
         }));
     }
-    let mut places = Vec::new();
-    for (place, name) in
-        [("pm", "on PM"), ("unwritten", "on PM, not written"), ("tier", "on tiers"), ("hole", "nowhere")]
-    {
-        if sum(place) > 0 {
-            places.push(format!("{} {name}", size::print(sum(place))));
-        }
-    }
-    let places = if places.is_empty() { "no blocks".to_owned() } else { places.join(", ") };
+    let places = in_places(&extents);
     let count = output::count(extents.len() as u64, "extent", "extents");
     let mut text = format!("{}: {}, {places}, {count}\n", args.path.display(), size::print(bytes));
     if !extents.is_empty() {
@@ -90,6 +82,25 @@ pub(crate) fn run(args: StatArgs) -> Result<(), Failure> {
         );
     }
     output::text_out(&text)
+}
+
+/// The sizes of extents in each place, in words.
+fn in_places(extents: &[Extent]) -> String {
+    const NAMES: [(&str, bool, &str); 5] = [
+        ("pm", false, "on PM"),
+        ("unwritten", false, "on PM, not written"),
+        ("tier", true, "on tiers"),
+        ("unwritten", true, "on tiers, not written"),
+        ("hole", false, "nowhere"),
+    ];
+    let size = |place: &str, on_tier: bool| {
+        let there = extents.iter().filter(|extent| extent.place == place && extent.tier.is_some() == on_tier);
+        there.map(|extent| extent.len).sum::<u64>() * BLOCK
+    };
+    let sizes = NAMES.map(|(place, on_tier, name)| (size(place, on_tier), name));
+    let there = sizes.iter().filter(|(size, _)| *size > 0);
+    let places: Vec<String> = there.map(|(bytes, name)| format!("{} {name}", size::print(*bytes))).collect();
+    if places.is_empty() { "no blocks".to_owned() } else { places.join(", ") }
 }
 
 fn cells(extent: &Extent) -> Vec<String> {
@@ -150,4 +161,27 @@ fn extent(placed: &PlacedExtent) -> Extent {
         Place::Tier { tier, block } => ("tier", Some(block.0), Some(tier)),
     };
     Extent { start: placed.start.0, len: placed.len, place: place.to_owned(), block, tier }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Extent, in_places};
+
+    /// Unwritten blocks of a tier were said to be on PM.
+    #[test]
+    fn sizes_are_told_by_place() {
+        let extent =
+            |place: &str, tier| Extent { start: 0, len: 256, place: place.to_owned(), block: None, tier };
+        let extents = [
+            extent("unwritten", Some(1)),
+            extent("unwritten", None),
+            extent("tier", Some(2)),
+            extent("unwritten", Some(2)),
+        ];
+        assert_eq!(
+            in_places(&extents),
+            "1 MiB on PM, not written, 1 MiB on tiers, 2 MiB on tiers, not written"
+        );
+        assert_eq!(in_places(&[]), "no blocks");
+    }
 }
