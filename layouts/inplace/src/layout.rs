@@ -9,6 +9,7 @@ use nacre_engine::{
     InodeCache, InodeId, LINE_SIZE, Names, NewInode, PlacedExtent, PromiseCost, RenameMode, Result, SeekTo,
     SetAttr, Timestamp, WriteAt, XattrMode, no_tiers_below_buffer,
 };
+use nacre_layout_parts::rules::Side;
 use nacre_media::Pm;
 
 use crate::directory::{Listed, directory_of};
@@ -16,7 +17,7 @@ use crate::format::{MAX_FILE_SIZE, MAX_XATTR_SIZE, tree};
 use crate::fs::Shared;
 use crate::inode::{Inode, Node};
 use crate::mount::InplaceFs;
-use crate::rename::{Asked, Side};
+use crate::rename::Asked;
 
 /// The capabilities of the layout.
 pub(crate) const CAPABILITIES: Capabilities = Capabilities {

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use nacre_engine::sync::MutexGuard;
 use nacre_engine::sync::atomic::Ordering;
-use nacre_engine::{Kind, RenameMode, Result, Timestamp};
-use nacre_layout_parts::rules::{Rename, check_name, whiteout};
+use nacre_engine::{Kind, RenameMode, Result};
+use nacre_layout_parts::rules::{self, check_name, whiteout};
 use nacre_media::Pm;
 use smallvec::{SmallVec, smallvec};
 
@@ -18,21 +18,8 @@ use crate::names::Edit;
 use crate::namespace::{Locked, lock_all, put_parent};
 use crate::seeded::Mistake;
 
-/// One side of a rename.
-#[derive(Clone, Copy)]
-pub(crate) struct Side<'a> {
-    pub(crate) dir: &'a Arc<Inode>,
-    pub(crate) name: &'a [u8],
-}
-
 /// A rename as its caller asked for it.
-#[derive(Clone, Copy)]
-pub(crate) struct Asked<'a> {
-    pub(crate) from: Side<'a>,
-    pub(crate) to: Side<'a>,
-    pub(crate) mode: RenameMode,
-    pub(crate) now: Timestamp,
-}
+pub(crate) type Asked<'a> = rules::Asked<'a, Inode>;
 
 /// The inodes that the two names refer to, and the one that the old name is given.
 struct Names<'a> {
@@ -69,10 +56,9 @@ impl<P: Pm> Shared<P> {
                 Err(error) if error.kind() == Kind::NotFound => None,
                 Err(error) => return Err(error),
             };
-            let across = from.dir.number != to.dir.number;
             let is_directory = |node: &Node| node.inode.is_directory();
             let moves_directory = is_directory(&source) || target.as_ref().is_some_and(is_directory);
-            let moving = (across && moves_directory).then(|| self.move_directories.lock());
+            let moving = (asked.is_across() && moves_directory).then(|| self.move_directories.lock());
             let replaced = self.rename_found(asked, &source, target.as_ref(), whiteout.as_ref(), moving)?;
             match (replaced, target) {
                 (Outcome::Again, _) => {}
@@ -93,14 +79,8 @@ impl<P: Pm> Shared<P> {
         whiteout: Option<&Node>,
         moving: Option<MutexGuard<'_, ()>>,
     ) -> Result<Outcome> {
-        let Asked { from, to, mode, .. } = *asked;
-        let rules = Rename {
-            from_dir: from.dir,
-            to_dir: to.dir,
-            source: &*source.inode,
-            target: target.map(|target| &*target.inode),
-            mode,
-        };
+        let Asked { from, to, .. } = *asked;
+        let rules = asked.rules(&source.inode, target.map(|target| &*target.inode));
         if moving.is_some() {
             let hold = |number| Ok(Arc::clone(&self.hold(number)?.inode));
             rules.check_no_cycle(self.table.in_use(), hold)?;
@@ -133,7 +113,7 @@ impl<P: Pm> Shared<P> {
         names: &Names<'_>,
     ) -> Result<Option<u32>> {
         let Asked { from, to, mode, now } = *asked;
-        let across = from.dir.number != to.dir.number;
+        let across = asked.is_across();
         let mut transaction = Transaction::default();
         let mut from_edit = Edit::new(self, from.dir);
         let mut to_edit = Edit::new(self, to.dir);
@@ -193,12 +173,13 @@ impl<P: Pm> Shared<P> {
         }
         from_edit.done(locked.body(from.dir)?);
         to_edit.done(locked.body(to.dir)?);
-        self.renamed(from, to, names, left, now);
+        self.renamed(asked, names, left);
         Ok(left)
     }
 
     /// Updates the state in DRAM after a rename.
-    fn renamed(&self, from: Side<'_>, to: Side<'_>, names: &Names<'_>, left: Option<u32>, now: Timestamp) {
+    fn renamed(&self, asked: &Asked<'_>, names: &Names<'_>, left: Option<u32>) {
+        let Asked { from, to, now, .. } = *asked;
         names.source.inode.changed(now);
         names.source.inode.parent.store(to.dir.number, Ordering::Relaxed);
         if let Some((target, _)) = &names.target {
@@ -209,7 +190,7 @@ impl<P: Pm> Shared<P> {
             }
         }
         from.dir.modified(now);
-        if from.dir.number != to.dir.number {
+        if asked.is_across() {
             to.dir.modified(now);
         }
     }

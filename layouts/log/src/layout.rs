@@ -9,6 +9,7 @@ use nacre_engine::{
     FileKind, FsStat, InodeCache, InodeId, Kind, MAX_TIERS, Names, NewInode, PlacedExtent, PromiseCost,
     RenameMode, Result, SeekTo, SetAttr, Timestamp, WriteAt, XattrMode,
 };
+use nacre_layout_parts::rules::Side;
 use nacre_media::Pm;
 
 use crate::directory::Dentry;
@@ -17,7 +18,7 @@ use crate::fs::Shared;
 use crate::inode::{Body, Node};
 use crate::mount::LogFs;
 use crate::places::is_written;
-use crate::rename::{Asked, Side};
+use crate::rename::Asked;
 
 /// The capabilities of the layout.
 pub(crate) const CAPABILITIES: Capabilities = Capabilities {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use nacre_engine::sync::MutexGuard;
 use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{Error, FileKind, Kind, RenameMode, Result, Timestamp};
-use nacre_layout_parts::rules::{Rename, check_name, whiteout};
+use nacre_layout_parts::rules::{self, check_name, whiteout};
 use nacre_media::{Durable, Flushed, Pm};
 use smallvec::{SmallVec, smallvec};
 
@@ -22,34 +22,8 @@ use crate::namespace::{Locked, LockedDirectories, Named, lock_directories, push_
 use crate::scan::MAX_SEQUENCE;
 use crate::seeded::fault;
 
-/// One side of a rename.
-#[derive(Clone, Copy)]
-pub(crate) struct Side<'a> {
-    pub(crate) dir: &'a Arc<Inode>,
-    pub(crate) name: &'a [u8],
-}
-
 /// A rename as its caller asked for it.
-#[derive(Clone, Copy)]
-pub(crate) struct Asked<'a> {
-    pub(crate) from: Side<'a>,
-    pub(crate) to: Side<'a>,
-    pub(crate) mode: RenameMode,
-    pub(crate) now: Timestamp,
-}
-
-impl<'a> Asked<'a> {
-    fn is_across(&self) -> bool {
-        self.from.dir.number != self.to.dir.number
-    }
-
-    /// The facts that the rules need.
-    fn rules(&self, source: &'a Node, target: Option<&'a Node>) -> Rename<'a, Inode> {
-        let target = target.map(|target| &*target.inode);
-        let Asked { from, to, mode, .. } = *self;
-        Rename { from_dir: from.dir, to_dir: to.dir, source: &source.inode, target, mode }
-    }
-}
+pub(crate) type Asked<'a> = rules::Asked<'a, Inode>;
 
 /// The names of a rename, found under the locks.
 struct Found<'w> {
@@ -100,7 +74,9 @@ impl<P: Pm> Shared<P> {
             let moving = (asked.is_across() && moves_directory).then(|| self.move_directories.lock());
             if moving.is_some() {
                 let hold = |number| Ok(Arc::clone(&self.hold(number)?.inode));
-                asked.rules(&source, target.as_ref()).check_no_cycle(self.inodes.in_use(), hold)?;
+                asked
+                    .rules(&source.inode, inode_of(target.as_ref()))
+                    .check_no_cycle(self.inodes.in_use(), hold)?;
             }
             if let Outcome::Done = self.rename_found(asked, &source, target.as_ref(), whiteout, moving)? {
                 return Ok(());
@@ -177,8 +153,8 @@ impl<P: Pm> Shared<P> {
         asked: &Asked<'_>,
         found: Found<'_>,
     ) -> Result<Option<(Named, u32)>> {
-        let target = found.to.as_ref().map(|target| &target.node);
-        if !asked.rules(&found.from.node, target).check()? {
+        let target = inode_of(found.to.as_ref().map(|target| &target.node));
+        if !asked.rules(&found.from.node.inode, target).check()? {
             return Ok(None); // two names of one inode: nothing to do
         }
         let loses_name =
@@ -366,6 +342,10 @@ fn set_parent(inode: &Inode, parent: u64) {
     if let Body::Directory(directory) = &inode.body {
         directory.parent.store(parent, Ordering::Relaxed);
     }
+}
+
+fn inode_of(node: Option<&Node>) -> Option<&Inode> {
+    node.map(|node| &*node.inode)
 }
 
 fn is_same(a: Option<&Node>, b: Option<&Node>) -> bool {

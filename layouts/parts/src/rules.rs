@@ -133,6 +133,56 @@ pub fn check_link<I: InodeFacts>(inode: &I, dir: &I) -> Result<()> {
     check_flags(dir.flags(), Attr::IMMUTABLE)
 }
 
+/// One side of a rename.
+pub struct Side<'a, I> {
+    /// The directory.
+    pub dir: &'a Arc<I>,
+    /// The name in it.
+    pub name: &'a [u8],
+}
+
+/// A rename as its caller asked for it.
+pub struct Asked<'a, I> {
+    /// The old name.
+    pub from: Side<'a, I>,
+    /// The new name.
+    pub to: Side<'a, I>,
+    /// The effect on a target.
+    pub mode: RenameMode,
+    /// The time of the change.
+    pub now: Timestamp,
+}
+
+// Derived, they would ask the same of the inode.
+impl<I> Clone for Side<'_, I> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<I> Copy for Side<'_, I> {}
+
+impl<I> Clone for Asked<'_, I> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<I> Copy for Asked<'_, I> {}
+
+impl<'a, I: InodeFacts> Asked<'a, I> {
+    /// The directories are two.
+    pub fn is_across(&self) -> bool {
+        self.from.dir.number() != self.to.dir.number()
+    }
+
+    /// The facts that the rules need.
+    pub fn rules(&self, source: &'a I, target: Option<&'a I>) -> Rename<'a, I> {
+        let Asked { from, to, mode, .. } = *self;
+        Rename { from_dir: from.dir, to_dir: to.dir, source, target, mode }
+    }
+}
+
 /// A rename that is asked for.
 pub struct Rename<'a, I> {
     /// The directory that has the name.
