@@ -31,22 +31,24 @@ type Files = HashMap<InodeId, ReadAhead, BuildHasherDefault<InodeHasher>>;
 /// The read history of all files.
 pub(crate) struct Readers {
     shards: Box<[Mutex<Files>]>,
+    /// Blocks that are fetched at once, at most.
+    most: u64,
 }
 
 impl Readers {
-    pub(crate) fn new() -> Readers {
-        Readers { shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
+    pub(crate) fn new(most: u64) -> Readers {
+        Readers { shards: (0..SHARDS).map(|_| Mutex::default()).collect(), most }
     }
 
-    /// Notes a read of blocks of a file. Gives how many are to be fetched at once, at most `most`, or 0 for only those
-    /// that are read; and the range worth fetching meanwhile.
-    pub(crate) fn read(&self, id: InodeId, start: u64, blocks: u64, most: u64) -> (u64, Range<u64>) {
+    /// Notes a read of blocks of a file. Gives how many are to be fetched at once, or 0 for only those that are read;
+    /// and the range worth fetching meanwhile.
+    pub(crate) fn read(&self, id: InodeId, start: u64, blocks: u64) -> (u64, Range<u64>) {
         let mut files = self.shards[id.number as usize % SHARDS].lock();
         if files.len() >= MAX_FILES && !files.contains_key(&id) {
             // It is unknown which of them is read on: all begin anew.
             files.clear();
         }
-        files.entry(id).or_default().read_on(start, blocks, most)
+        files.entry(id).or_default().read_on(start, blocks, self.most)
     }
 }
 
@@ -178,11 +180,11 @@ mod tests {
 
     #[test]
     fn files_are_told_apart_and_there_are_no_more_than_so_many() {
-        let readers = Readers::new();
-        (0..200).for_each(|block| _ = readers.read(id(1), block, 1, 256));
-        assert_eq!((readers.read(id(1), 200, 1, 256).0, readers.read(id(2), 201, 1, 256).0), (256, 0));
+        let readers = Readers::new(256);
+        (0..200).for_each(|block| _ = readers.read(id(1), block, 1));
+        assert_eq!((readers.read(id(1), 200, 1).0, readers.read(id(2), 201, 1).0), (256, 0));
         for number in 0..3 * (MAX_FILES * SHARDS) as u64 {
-            readers.read(id(number), 0, 1, 256);
+            readers.read(id(number), 0, 1);
         }
         assert!(readers.shards.iter().all(|shard| shard.lock().len() <= MAX_FILES));
     }

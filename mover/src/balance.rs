@@ -14,6 +14,7 @@ use nacre_media::block::BlockDevice;
 use nacre_policy::{Dataflow, DiskReads, Flow};
 
 use crate::batch::{Batch, Part};
+use crate::budget::Budget;
 use crate::fs::MoverFs;
 use crate::keeper::{Current, Keeper, Why};
 use crate::status::{Doing, Way};
@@ -100,7 +101,6 @@ impl Keeper {
     fn account(&mut self, blocks: u64) {
         let Balance { left, turn, .. } = &mut self.balance;
         (*left, *turn) = (left.saturating_sub(blocks), turn.saturating_sub(blocks));
-        self.allowance = self.allowance.saturating_sub_unsigned(blocks * BLOCK_SIZE);
     }
 
     /// So many blocks moved up because a disk was waited for.
@@ -110,7 +110,6 @@ impl Keeper {
         if *flow == Some(Flow::ToPm) {
             *left = left.saturating_sub(blocks);
         }
-        self.allowance = self.allowance.saturating_sub_unsigned(blocks * BLOCK_SIZE);
     }
 
     /// Notes that a file does not move for the sake of reads; gives the error to report, if there is one.
@@ -136,12 +135,7 @@ impl Keeper {
 
 impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     /// Moves blocks for the sake of reads, where these ask for it; gives their number.
-    pub(crate) fn balance(
-        &self,
-        keeper: &mut Keeper,
-        now_ms: u64,
-        goes_on: &dyn Fn() -> bool,
-    ) -> Result<u64> {
+    pub(crate) fn balance(&self, keeper: &mut Keeper, now_ms: u64, budget: &Budget<'_>) -> Result<u64> {
         if !self.sink.is_on() {
             return Ok(0);
         }
@@ -152,13 +146,13 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         if !self.balances() {
             return Ok(0);
         }
-        let raised = self.raise_missed(keeper, windows, goes_on);
+        let raised = self.raise_missed(keeper, windows, budget);
         keeper.balance.turn = keeper.balance.left.min(AT_ONCE / BLOCK_SIZE);
         let (mut hot, mut moved) = (None, 0);
-        while goes_on() && keeper.balance.turn > 0 && keeper.allowance > 0 && self.may_move() {
+        while budget.goes_on() && keeper.balance.turn > 0 && budget.blocks() > 0 && self.may_move() {
             let went = match keeper.balance.flow {
-                Some(Flow::ToDram) => self.lower_hottest(keeper, &mut hot, goes_on)?,
-                Some(Flow::ToPm) => self.raise_hottest(keeper)?,
+                Some(Flow::ToDram) => self.lower_hottest(keeper, &mut hot, budget)?,
+                Some(Flow::ToPm) => self.raise_hottest(keeper, budget)?,
                 None => None,
             };
             let Some(blocks) = went else { break };
@@ -174,9 +168,9 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         &self,
         keeper: &mut Keeper,
         hot: &mut Option<Current<L::Node>>,
-        goes_on: &dyn Fn() -> bool,
+        budget: &Budget<'_>,
     ) -> Result<Option<u64>> {
-        let rules = self.predictors.rules().unwrap_or_default();
+        let rules = self.settings.now().options.rules;
         let next = |keeper: &mut Keeper| match keeper.heats.hottest(Some(&rules)) {
             Some(chosen) => ControlFlow::Continue(Some(chosen)),
             None => ControlFlow::Break(()),
@@ -184,9 +178,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         let pages = self.tiers.pages();
         let room = pages.capacity().saturating_sub(pages.bytes()) / BLOCK_SIZE;
         let most = room.min(keeper.balance.turn);
-        let allowed = keeper.allowance.unsigned_abs().div_ceil(BLOCK_SIZE);
         let mut batch = Batch::default();
-        let gathered = self.gather(keeper, hot, &next, (allowed, most), goes_on, &mut batch);
+        let gathered = self.gather(keeper, hot, &next, (budget.blocks(), most), budget, &mut batch);
         if gathered.is_err() {
             *hot = None;
         }
@@ -194,7 +187,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         let files = batch.parts().len() as u64;
         let _doing = self.begin(Doing { inode: first.number, files, way: Way::Lowered });
         let (mut moved, mut failure) = (0, gathered.err());
-        for (id, placed) in self.place_batch(batch, Why::Reads, &mut || true) {
+        for (id, placed) in self.place_batch(batch, Why::Reads, &Budget::default()) {
             match placed {
                 Ok(placed) => moved += placed.moved,
                 Err(error) => {
@@ -205,13 +198,14 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         }
         self.lowered.fetch_add(moved, Ordering::Relaxed);
         keeper.account(moved);
+        budget.spend(moved);
         failure.map_or(Ok(Some(moved)), Err)
     }
 
     /// Promotes the data of tiers that was read last. `None` when nothing more was read.
-    fn raise_hottest(&self, keeper: &mut Keeper) -> Result<Option<u64>> {
+    fn raise_hottest(&self, keeper: &mut Keeper, budget: &Budget<'_>) -> Result<Option<u64>> {
         let Some(hot) = keeper.below.hottest(None) else { return Ok(None) };
-        let (moved, failure) = self.raise(keeper, &hot);
+        let (moved, failure) = self.raise(keeper, &hot, budget);
         if moved > 0 {
             self.note_raised(keeper, hot.id, moved);
         }
@@ -228,7 +222,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
 
     /// Promotes the hot blocks of a file, group by group, while there is room; gives the number of blocks that moved,
     /// and the error.
-    fn raise(&self, keeper: &mut Keeper, hot: &Chosen) -> (u64, Option<Error>) {
+    fn raise(&self, keeper: &mut Keeper, hot: &Chosen, budget: &Budget<'_>) -> (u64, Option<Error>) {
         let mut moved = 0;
         let done = self.layout.node(hot.id).and_then(|node| {
             if self.is_pinned(&node) {
@@ -238,7 +232,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             let mut at = 0;
             while let Some(group) = self.next_group(&node, hot, at)? {
                 let len = group.len.min(keeper.balance.turn).min(self.room_below_threshold());
-                if len == 0 || keeper.allowance <= 0 {
+                if len == 0 || budget.blocks() == 0 {
                     keeper.balance.turn = 0;
                     break;
                 }
@@ -247,6 +241,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
                 let blocks = self.bring_up_from(&node, start, len, Durability::Now, |_| true)?.moved;
                 moved += blocks;
                 keeper.account(blocks);
+                budget.spend(blocks);
             }
             Ok(())
         });

@@ -18,6 +18,7 @@ use nacre_engine::{
 use nacre_media::Durable;
 use nacre_media::block::{BlockDevice, MOST_LENT, Pages};
 
+use crate::budget::Budget;
 use crate::fs::MoverFs;
 use crate::keeper::Why;
 use crate::migrate::{Moved, Taken};
@@ -139,15 +140,15 @@ impl<'p, N> Intake<'p, N> {
     }
 
     /// The next pieces of a part, at most `blocks` blocks. `None` behind the last part. Before each part except the
-    /// first, `may_go_on` may say no; then it ends there.
-    fn next(&mut self, blocks: u64, may_go_on: &mut dyn FnMut() -> bool) -> Option<(usize, Vec<Movable>)> {
+    /// first, the budget is asked; where it is over, it ends there.
+    fn next(&mut self, blocks: u64, budget: &Budget<'_>) -> Option<(usize, Vec<Movable>)> {
         if blocks == 0 {
             return None;
         }
         let last = self.came.len().checked_sub(1);
         if last.is_none_or(|last| self.piece == self.parts[last].found.len()) {
             let is_end = self.came.len() == self.parts.len();
-            if is_end || last.is_some() && !may_go_on() {
+            if is_end || last.is_some() && !budget.goes_on() {
                 self.parts = &self.parts[..self.came.len()];
                 return None;
             }
@@ -206,32 +207,32 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     }
 
     /// Moves parts to a tier; gives the result of each. If there is no room for all of them, as many move as fit, and a
-    /// part of one if that is allowed. `may_go_on` is asked between parts, because reading them may take long. If it
-    /// says no, the rest stays, and the answer ends there.
+    /// part of one if that is allowed. The budget is asked between parts, because reading them may take long.
+    /// If it is over, the rest stays, and the answer ends there.
     pub(crate) fn move_parts(
         &self,
         parts: &[Part<L::Node>],
         to: To,
-        may_go_on: &mut dyn FnMut() -> bool,
+        budget: &Budget<'_>,
     ) -> Vec<Result<Moved>> {
         let blocks = parts.iter().map(|part| part.blocks).sum();
         let taken = self.take_on(to.tier, None, blocks, to.promised).map(|runs| Taken::new(self, runs));
         let moved = match taken {
             Err(error) if error.kind() == Kind::NoSpace && parts.len() > 1 && self.has_room(parts, to) => {
                 let (some, others) = parts.split_at(parts.len() / 2);
-                let mut moved = self.move_parts(some, to, may_go_on);
+                let mut moved = self.move_parts(some, to, budget);
                 if moved.len() == some.len() {
-                    moved.extend(self.move_parts(others, to, may_go_on));
+                    moved.extend(self.move_parts(others, to, budget));
                 }
                 return moved;
             }
             Err(error) if error.kind() == Kind::NoSpace && parts.len() == 1 && to.partly => {
                 match parts[0].first(self.room_on(to.tier, to.promised)) {
-                    Some(some) => return self.move_parts(&[some], to, may_go_on),
+                    Some(some) => return self.move_parts(&[some], to, budget),
                     None => Err(error),
                 }
             }
-            taken => taken.and_then(|taken| self.move_into(taken, parts, to, may_go_on)),
+            taken => taken.and_then(|taken| self.move_into(taken, parts, to, budget)),
         };
         moved.unwrap_or_else(|error| {
             let mut all: Vec<_> = parts.iter().skip(1).map(|_| Err(alike(&error))).collect();
@@ -253,9 +254,9 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         mut taken: Taken<'_, L, D>,
         parts: &[Part<L::Node>],
         to: To,
-        may_go_on: &mut dyn FnMut() -> bool,
+        budget: &Budget<'_>,
     ) -> Result<Vec<Result<Moved>>> {
-        let read = self.copy(taken.runs(), parts, to.keep, may_go_on)?;
+        let read = self.copy(taken.runs(), parts, to.keep, budget)?;
         let parts = &parts[..read.len()];
         taken.give_back_behind(parts.iter().map(|part| part.blocks).sum());
         if read.iter().all(Result::is_err) {
@@ -287,7 +288,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         runs: &[TierRun],
         parts: &[Part<L::Node>],
         keep: bool,
-        may_go_on: &mut dyn FnMut() -> bool,
+        budget: &Budget<'_>,
     ) -> Result<Vec<Result<()>>> {
         let mut intake = Intake::of(parts);
         let mut runs = VecDeque::from(runs.to_vec());
@@ -295,7 +296,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         let mut buffer = Pages::lent((blocks.min(AT_ONCE) * BLOCK_SIZE) as usize);
         // All that fits at once: to write one part while the next is read was slower when it was measured on an emulated SSD.
         loop {
-            let read = self.read_on(&mut intake, &mut buffer, may_go_on);
+            let read = self.read_on(&mut intake, &mut buffer, budget);
             if read == 0 {
                 return Ok(intake.came);
             }
@@ -314,14 +315,9 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     }
 
     /// Reads the next pieces of parts, as much as there is room for; gives how many blocks there were.
-    fn read_on(
-        &self,
-        intake: &mut Intake<'_, L::Node>,
-        mut room: &mut [u8],
-        may_go_on: &mut dyn FnMut() -> bool,
-    ) -> u64 {
+    fn read_on(&self, intake: &mut Intake<'_, L::Node>, mut room: &mut [u8], budget: &Budget<'_>) -> u64 {
         let mut read = 0;
-        while let Some((part, pieces)) = intake.next(room.len() as u64 / BLOCK_SIZE, may_go_on) {
+        while let Some((part, pieces)) = intake.next(room.len() as u64 / BLOCK_SIZE, budget) {
             let len: u64 = pieces.iter().map(|piece| piece.extent.len).sum();
             let here;
             (here, room) = room.split_at_mut((len * BLOCK_SIZE) as usize);
@@ -359,20 +355,20 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
 
 impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     /// Moves a batch to the fastest tiers that have room for it; gives the result of each file.
-    /// [`NoSpace`](Kind::NoSpace) for files that no tier takes. When `may_go_on` says no, files may be left that have
-    /// no answer.
+    /// [`NoSpace`](Kind::NoSpace) for files that no tier takes. If the budget is over, files may be left that have no
+    /// answer.
     pub(crate) fn place_batch(
         &self,
         batch: Batch<L::Node>,
         why: Why,
-        may_go_on: &mut dyn FnMut() -> bool,
+        budget: &Budget<'_>,
     ) -> Vec<(InodeId, Result<Moved>)> {
         let mut tiers = self.takers(None);
         if why == Why::Drain {
             // Blocks that would be rebalanced at once are better placed on another tier.
             tiers.sort_by_key(|tier| self.is_nearly_full(tier.number));
         }
-        self.place_on(&tiers, batch, why, may_go_on)
+        self.place_on(&tiers, batch, why, budget)
     }
 
     /// The same, to one of these tiers.
@@ -381,7 +377,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         tiers: &[Tier],
         batch: Batch<L::Node>,
         why: Why,
-        may_go_on: &mut dyn FnMut() -> bool,
+        budget: &Budget<'_>,
     ) -> Vec<(InodeId, Result<Moved>)> {
         let mut placed = Vec::new();
         let mut left = batch.parts;
@@ -398,7 +394,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             };
             let (promised, partly) = (why == Why::Promise, matches!(why, Why::Space | Why::Promise));
             let to = To { tier: tier.number, keep, promised, partly };
-            let moved = self.move_parts(&left, to, may_go_on);
+            let moved = self.move_parts(&left, to, budget);
             full.clear();
             for (part, moved) in std::mem::take(&mut left).into_iter().zip(moved) {
                 match moved {

@@ -18,6 +18,7 @@ use nacre_media::Durable;
 use nacre_media::block::BlockDevice;
 use nacre_policy::temperature::WHOLE_FILE_MS;
 
+use crate::budget::Budget;
 use crate::fs::MoverFs;
 use crate::keeper::{Keeper, Why};
 use crate::migrate::Taken;
@@ -56,7 +57,7 @@ impl Logs {
 impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     /// The usage above which logs are compacted, in percent.
     pub(crate) fn log_threshold(&self) -> u8 {
-        self.log_threshold.load(Ordering::Relaxed) as u8
+        self.settings.now().options.log_threshold
     }
 
     /// Whether logs are to be compacted whose space is not needed at once.
@@ -65,13 +66,13 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             && self.sink.is_on()
             && self.usage() > f64::from(self.log_threshold())
             && !self.paused.load(Ordering::Relaxed)
-            && self.is_in_hours()
+            && self.settings.now().is_in_hours(self.sink.time_ms())
     }
 
     /// Compacts logs of files that are write-cold at this time, while usage is above the threshold.
-    pub(crate) fn compact_cold(&self, keeper: &mut Keeper, now_ms: u64, goes_on: &dyn Fn() -> bool) {
+    pub(crate) fn compact_cold(&self, keeper: &mut Keeper, now_ms: u64, budget: &Budget<'_>) {
         let is_cold = |modified_ms: u64| modified_ms.saturating_add(WHOLE_FILE_MS) < now_ms;
-        while goes_on() && self.compacts() {
+        while budget.goes_on() && self.compacts() {
             if self.compact_next(&mut keeper.logs, now_ms, &is_cold).is_none() {
                 return;
             }

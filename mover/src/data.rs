@@ -123,7 +123,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         }
         let span = Span::of(offset, len);
         let id = self.layout.id(node);
-        let (now, behind) = self.readers.read(id, span.start, span.len, self.options.read_ahead);
+        let (now, behind) = self.readers.read(id, span.start, span.len);
         self.ahead.leave(id, behind.start..behind.end.min(size.div_ceil(BLOCK_SIZE)));
         now
     }
@@ -369,7 +369,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Data for MoverFs<L, D
     ) -> Result<u64> {
         match at {
             // It was noted when it was accepted.
-            WriteAt::Offset(offset) if self.sink.is_on() && self.may_go_to_disk(offset, data, durability) => {
+            WriteAt::Offset(offset) if self.sink.is_on() && self.may_go_to_disk(data, durability) => {
                 self.write_where_it_belongs(node, offset, data, durability, now)?;
                 Ok(offset)
             }

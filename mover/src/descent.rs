@@ -16,6 +16,7 @@ use nacre_media::block::BlockDevice;
 use nacre_policy::temperature::WHOLE_FILE_MS;
 
 use crate::batch::{Batch, Part};
+use crate::budget::Budget;
 use crate::data::Reading;
 use crate::fs::MoverFs;
 use crate::keeper::{Keeper, Why};
@@ -123,7 +124,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     fn excess_on(&self, tier: u8) -> Option<u64> {
         let space = self.layout.tier_space(tier).ok().filter(|space| space.is_counted)?;
         let used = space.blocks.saturating_sub(space.free);
-        Some(used.saturating_sub(space.blocks * self.tier_threshold.load(Ordering::Relaxed) / 100))
+        Some(used.saturating_sub(space.blocks * u64::from(self.settings.now().options.tier_threshold) / 100))
     }
 
     /// Whether cold files go from a tier to slower ones, where there are such.
@@ -162,17 +163,12 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     }
 
     /// Moves cold files from tiers that are nearly full to slower ones, some of them; gives the number of blocks.
-    pub(crate) fn descend(
-        &self,
-        keeper: &mut Keeper,
-        now_ms: u64,
-        goes_on: &dyn Fn() -> bool,
-    ) -> Result<u64> {
+    pub(crate) fn descend(&self, keeper: &mut Keeper, now_ms: u64, budget: &Budget<'_>) -> Result<u64> {
         let (mut moved, mut names) = (0, 0);
         while moved < BLOCKS
             && names < NAMES
-            && goes_on()
-            && keeper.allowance > 0
+            && budget.goes_on()
+            && budget.blocks() > 0
             && self.may_move()
             && let Some(slope) = self.slope()
         {
@@ -181,7 +177,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             if descent.trail.goes_on() {
                 names += self.look_for_more(keeper, now_ms);
             } else if descent.has_cold(now_ms) {
-                moved += self.descend_batch(keeper, &slope, now_ms, goes_on)?;
+                moved += self.descend_batch(keeper, &slope, now_ms, budget)?;
             } else if descent.may_begin(now_ms) {
                 descent.begin(self.layout.id(&self.layout.root()));
             } else {
@@ -205,7 +201,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
                 && self.has_blocks(&node, |tier| alike.contains(&tier), is_there)
                 && let Ok(used_ms) = self.used_ms(keeper, id, &node, now_ms)
             {
-                keeper.descent.found(id, used_ms, self.options.known_files);
+                keeper.descent.found(id, used_ms, self.settings.now().options.known_files);
             }
         }
         if !keeper.descent.trail.goes_on() {
@@ -229,17 +225,16 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         keeper: &mut Keeper,
         slope: &Slope,
         now_ms: u64,
-        goes_on: &dyn Fn() -> bool,
+        budget: &Budget<'_>,
     ) -> Result<u64> {
-        let allowed = keeper.allowance.unsigned_abs().div_ceil(BLOCK_SIZE);
-        let wanted = slope.excess.clamp(1, allowed);
+        let wanted = slope.excess.clamp(1, budget.blocks());
         // Blocks of the tiers must not be reused before they were read.
         let _reading = Reading::begin(&self.layout);
         let mut batch = Batch::default();
         // When those in it were used, and where the rest begins of one that goes on behind it.
         let mut gathered: HashMap<InodeId, (u64, Option<u64>)> = HashMap::new();
         let mut failure: Option<Error> = None;
-        while batch.blocks() < wanted && goes_on() && keeper.descent.has_cold(now_ms) {
+        while batch.blocks() < wanted && budget.goes_on() && keeper.descent.has_cold(now_ms) {
             let Some((used_ms, id)) = keeper.descent.files.pop_first() else { break };
             let Ok(node) = self.layout.node(id) else { continue };
             let Ok(used_now_ms) = self.used_ms(keeper, id, &node, now_ms) else { continue };
@@ -271,7 +266,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         self.note_queue(keeper);
         let _doing = self.begin(Doing { inode: first.number, files, way: Way::Descended });
         let (mut moved, mut is_full) = (0, false);
-        for (id, placed) in self.place_on(&slope.to, batch, Why::Descent, &mut || goes_on()) {
+        for (id, placed) in self.place_on(&slope.to, batch, Why::Descent, budget) {
             let rest = gathered.remove(&id);
             match placed {
                 Ok(placed) => {
@@ -298,7 +293,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         }
         keeper.descent.has_moved |= moved > 0;
         self.descended.fetch_add(moved, Ordering::Relaxed);
-        keeper.allowance = keeper.allowance.saturating_sub_unsigned(moved * BLOCK_SIZE);
+        budget.spend(moved);
         failure.map_or(Ok(moved), Err)
     }
 

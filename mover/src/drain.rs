@@ -16,6 +16,7 @@ use nacre_media::Durable;
 use nacre_media::block::BlockDevice;
 
 use crate::batch::Batch;
+use crate::budget::Budget;
 use crate::data::Reading;
 use crate::fs::MoverFs;
 use crate::keeper::Why;
@@ -96,17 +97,16 @@ fn no_room(tier: u8, left: u64, room: u64) -> Error {
 
 impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     /// Moves everything that is on a tier to others or, if these have no room, promotes it to PM. Nothing new is placed
-    /// on the tier from then on. Now and then `goes_on` says whether it goes on; moved blocks stay moved, and the next
-    /// call goes on from there. A file that fails does not stop the others: its error comes after all of them.
+    /// on the tier from then on. It ends with its budget; moved blocks stay moved, and the next call goes on from there. A file that fails does not stop the others: its error comes after all of them.
     ///
     /// [`Busy`](Kind::Busy) while another call does it; [`NoSpace`](Kind::NoSpace) when nothing else has room.
-    pub fn drain(&self, tier: u8, goes_on: &mut dyn FnMut(&Drained) -> bool) -> Result<Drained> {
+    pub fn drain(&self, tier: u8, budget: &Budget<'_>) -> Result<Drained> {
         self.set_state(tier, TierState::Draining)?;
         // Blocks taken of it by then are no file's yet; the next piece sees the state.
         let space = self.layout.tier_space(tier)?;
-        let now = Drained { left: (space.blocks - space.free) * BLOCK_SIZE, ..Drained::default() };
-        if !self.outlast_trim(tier, &mut || goes_on(&now)) {
-            return Ok(now);
+        let left = (space.blocks - space.free) * BLOCK_SIZE;
+        if !self.outlast_trim(tier, budget) {
+            return Ok(Drained { left, ..Drained::default() });
         }
         let begun = self.drains.lock().insert(tier, None);
         let mut drain = match begun {
@@ -121,7 +121,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             }
         };
         let result =
-            self.drain_files(tier, &mut drain, goes_on).map_err(|error| self.why_it_cannot_end(tier, error));
+            self.drain_files(tier, &mut drain, budget).map_err(|error| self.why_it_cannot_end(tier, error));
         match &result {
             Ok(drained) if drained.is_done => drop(self.drains.lock().remove(&tier)),
             _ => drop(self.drains.lock().insert(tier, Some(drain))),
@@ -159,12 +159,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         self.layout.memory_left() + others.map(free).sum::<u64>()
     }
 
-    fn drain_files(
-        &self,
-        tier: u8,
-        drain: &mut Drain,
-        goes_on: &mut dyn FnMut(&Drained) -> bool,
-    ) -> Result<Drained> {
+    fn drain_files(&self, tier: u8, drain: &mut Drain, budget: &Budget<'_>) -> Result<Drained> {
         loop {
             if drain.waiting.is_empty() {
                 // The next call tries it again.
@@ -174,7 +169,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
                     None => return self.drained(tier, drain, true),
                 }
             }
-            if !self.drain_step(tier, drain, goes_on)? || !goes_on(&self.drained(tier, drain, false)?) {
+            if !self.drain_step(tier, drain, budget)? || !budget.goes_on() {
                 return self.drained(tier, drain, false);
             }
         }
@@ -199,20 +194,14 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
 
     /// Looks at files and moves their blocks on the tier; false when it was told not to go on. A file that fails does
     /// so alone; an error means that no file can move.
-    fn drain_step(
-        &self,
-        tier: u8,
-        drain: &mut Drain,
-        goes_on: &mut dyn FnMut(&Drained) -> bool,
-    ) -> Result<bool> {
+    fn drain_step(&self, tier: u8, drain: &mut Drain, budget: &Budget<'_>) -> Result<bool> {
         let now = self.drained(tier, drain, false)?;
         let way = Way::Drained { tier, left: now.left };
         let _looking = self.begin(Doing { inode: 0, files: 0, way });
-        let mut may_go_on = || goes_on(&now);
         let mut step = Step { files: Vec::new(), batch: Batch::default() };
         // Blocks of the tier must not be reused before they were read.
         let reading = Reading::begin(&self.layout);
-        let gathered = self.gather_step(tier, drain, &mut step, &mut may_go_on);
+        let gathered = self.gather_step(tier, drain, &mut step, budget);
         let parts = step.batch.parts();
         let _moving = parts
             .first()
@@ -220,7 +209,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         let mut is_over = matches!(gathered, Ok(ControlFlow::Break(())));
         let mut placed = HashMap::new();
         if !is_over {
-            placed.extend(self.place_batch(step.batch, Why::Drain, &mut may_go_on));
+            placed.extend(self.place_batch(step.batch, Why::Drain, budget));
         }
         drop(reading);
         drain.moved += placed.values().flatten().map(|placed| placed.moved).sum::<u64>();
@@ -239,7 +228,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
                 Ok(moved) => {
                     drain.moved += moved;
                     left.extend(file.next.map(|next| file.waits_from(next)));
-                    is_over = moved > 0 && !self.drained(tier, drain, false).is_ok_and(|now| goes_on(&now));
+                    is_over = moved > 0 && !budget.goes_on();
                 }
                 Err(error) if self.concerns_all(tier, &error) => {
                     left.push(file.waits_from(file.from));
@@ -270,7 +259,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         tier: u8,
         drain: &mut Drain,
         step: &mut Step<L::Node>,
-        may_go_on: &mut dyn FnMut() -> bool,
+        budget: &Budget<'_>,
     ) -> Result<ControlFlow<()>> {
         // By a list instead of recursion: directories may be deeper than a stack.
         while step.files.len() < FILES_AT_ONCE
@@ -284,7 +273,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             let is_directory = next.kind == FileKind::Directory;
             match goes_on {
                 // Large ones take their time.
-                Ok(true) if is_directory && !may_go_on() => return Ok(ControlFlow::Break(())),
+                Ok(true) if is_directory && !budget.goes_on() => return Ok(ControlFlow::Break(())),
                 Ok(true) => {}
                 Ok(false) => break,
                 Err(error) if self.concerns_all(tier, &error) => {
@@ -294,7 +283,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
                 Err(error) => {
                     drain.failed.push(next);
                     drain.failure.get_or_insert(error);
-                    if !may_go_on() {
+                    if !budget.goes_on() {
                         return Ok(ControlFlow::Break(()));
                     }
                 }

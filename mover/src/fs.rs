@@ -4,15 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use nacre_engine::sync::Mutex;
-use nacre_engine::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use nacre_engine::{
-    BLOCK_SIZE, Error, FileBlock, FsStat, InodeId, Kind, MAX_TIERS, Place, Result, Tier, TierChange,
-    TierState, Tiered, Timestamp,
-};
+use nacre_engine::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use nacre_engine::{Capabilities, Extents, PlacedExtent, PromiseCost};
+use nacre_engine::{
+    Error, FileBlock, FsStat, InodeId, Kind, MAX_TIERS, Place, Result, Tier, TierChange, TierState, Tiered,
+    Timestamp,
+};
 use nacre_media::block::BlockDevice;
 use nacre_media::{Durable, Frames};
-use nacre_policy::Hours;
 use nacre_tiers::{Attachment, Label, NewLabel, TierSet};
 use uuid::Uuid;
 
@@ -21,98 +20,23 @@ use crate::data::ATTEMPTS;
 use crate::drain::Drain;
 use crate::keeper::Keeper;
 use crate::missed::Missed;
-use crate::predict::{Placement, Predictors};
+use crate::predict::Predictors;
 use crate::promises::Promises;
 use crate::queue::Queue;
+use crate::settings::{LargeWrites, MoverOptions, Settings};
 use crate::status::AllDoing;
 use crate::trim::Trims;
 use crate::watch::Sink;
 use crate::wishes::Wishes;
 
-/// How it is set up.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MoverOptions {
-    /// Bytes of DRAM for blocks of tiers; if this DRAM is shared, see [`MoverFs::with_frames`].
-    pub page_cache: u64,
-    /// Blocks that are fetched at once, at most, of a file that is read in order.
-    pub read_ahead: u64,
-    /// Blocks that are moved as one.
-    pub group: u64,
-    /// Where writes go that a write buffer has accepted.
-    pub placement: Placement,
-    /// Blocks move for the sake of reads, too.
-    pub balance: bool,
-    /// When blocks move by themselves.
-    pub hours: Hours,
-    /// Bytes that are moved in a second, at most; direct reclaim is exempt. See [`MoverFs::limit`].
-    pub rate: Option<u64>,
-    /// The usage of persistent memory above which the logs of files are compacted, in percent.
-    pub log_threshold: u8,
-    /// The usage of a tier above which cold files on it move to slower ones, in percent; they never do with 100.
-    pub tier_threshold: u8,
-    /// Usage of PM, in percent, above which large asynchronous writes go to disk at once: 0 for always. The default is
-    /// that of [`MoverFs::with_large_writes`].
-    pub disk_threshold: Option<u8>,
-    /// Files with a known temperature, at most, of those on PM and of those on tiers.
-    pub known_files: usize,
-}
-
-impl Default for MoverOptions {
-    /// 16 MiB are moved at once (TPFS, 5.5). Logs are compacted when usage of PM is "extremely high" (5.6): higher than
-    /// data that is left to be demoted ever keeps it.
-    fn default() -> MoverOptions {
-        MoverOptions {
-            page_cache: 64 << 20,
-            read_ahead: (1 << 20) / BLOCK_SIZE,
-            group: (16 << 20) / BLOCK_SIZE,
-            placement: Placement::default(),
-            balance: true,
-            hours: Hours::default(),
-            rate: None,
-            log_threshold: 95,
-            tier_threshold: 90,
-            disk_threshold: None,
-            known_files: 1 << 16,
-        }
-    }
-}
-
-/// When large asynchronous writes go to disk at once.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LargeWrites {
-    /// Always, as TPFS steers them.
-    ToDisk,
-    /// Where PM is used so much that blocks are demoted. Until then it has room for blocks that would not move, and is
-    /// the faster place.
-    WhereBlocksMove,
-}
-
 /// Why a tier is missing before anybody has attached its device.
 pub const NOT_ATTACHED: &str = "it is not attached";
-/// No percentage.
-pub(crate) const WHERE_BLOCKS_MOVE: u64 = u64::MAX;
-
-impl LargeWrites {
-    fn threshold(self) -> u64 {
-        match self {
-            LargeWrites::ToDisk => 0,
-            LargeWrites::WhereBlocksMove => WHERE_BLOCKS_MOVE,
-        }
-    }
-}
-
 /// A layout whose files may have blocks on tiers, presented as one whose files are in one place; see the
 /// [crate](crate).
 pub struct MoverFs<L: Tiered, D> {
     pub(crate) layout: L,
     pub(crate) tiers: Arc<TierSet<D>>,
-    /// The options at setup; those that can be changed are separate fields.
-    pub(crate) options: MoverOptions,
-    group: AtomicU64,
-    balances: AtomicBool,
-    pub(crate) hours: Mutex<Hours>,
-    /// Seconds that local time is ahead of UTC at a time in milliseconds since 1970.
-    pub(crate) ahead_s: fn(u64) -> i64,
+    pub(crate) settings: Arc<Settings>,
     pub(crate) sink: Sink,
     /// Reads that a disk was waited for.
     pub(crate) missed: Missed,
@@ -140,16 +64,9 @@ pub struct MoverFs<L: Tiered, D> {
     pub(crate) descended: AtomicU64,
     /// Blocks are moved only for direct reclaim.
     pub(crate) paused: AtomicBool,
-    /// Bytes that are moved in a second, at most; direct reclaim is exempt.
-    pub(crate) rate: AtomicU64,
-    /// Percent.
-    pub(crate) log_threshold: AtomicU64,
-    /// Percent of a tier.
-    pub(crate) tier_threshold: AtomicU64,
-    /// When large asynchronous writes go to disk; where nothing was said, as usual.
-    usual_large: LargeWrites,
-    pub(crate) large: AtomicU64,
-    /// They do now.
+    /// Bytes that the rate allows to be moved now; less than none after a group was larger.
+    pub(crate) allowance: AtomicI64,
+    /// Large asynchronous writes go to disk now.
     pub(crate) large_to_disk: AtomicBool,
     /// Logs that are smaller since they were compacted, and the blocks that this freed.
     pub(crate) logs_compacted: AtomicU64,
@@ -188,21 +105,19 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         for tier in layout.tiers() {
             tiers.detach(tier.number, NOT_ATTACHED);
         }
+        let (read_ahead, known_files) = (options.read_ahead, options.known_files);
+        let settings = Arc::new(Settings::new(options));
         let fs = MoverFs {
             layout,
             tiers,
-            predictors: Predictors::new(options.placement),
-            readers: Readers::new(),
+            predictors: Predictors::new(Arc::clone(&settings)),
+            readers: Readers::new(read_ahead),
             ahead: Arc::new(Ahead::new()),
             sink: Sink::default(),
             missed: Missed::default(),
             promises: Promises::default(),
             held: Mutex::default(),
-            keeper: Mutex::new(Keeper::new(options.known_files)),
-            group: AtomicU64::new(options.group),
-            balances: AtomicBool::new(options.balance),
-            hours: Mutex::new(options.hours),
-            ahead_s: |_| 0,
+            keeper: Mutex::new(Keeper::new(known_files)),
             filling: Mutex::new(()),
             drains: Mutex::new(BTreeMap::new()),
             trims: Trims::default(),
@@ -212,11 +127,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             raised: AtomicU64::new(0),
             descended: AtomicU64::new(0),
             paused: AtomicBool::new(false),
-            rate: AtomicU64::new(u64::MAX),
-            log_threshold: AtomicU64::new(options.log_threshold.into()),
-            tier_threshold: AtomicU64::new(options.tier_threshold.into()),
-            usual_large: LargeWrites::ToDisk,
-            large: AtomicU64::new(0),
+            allowance: AtomicI64::new(0),
             large_to_disk: AtomicBool::new(true),
             logs_compacted: AtomicU64::new(0),
             log_blocks_freed: AtomicU64::new(0),
@@ -229,26 +140,24 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             look_again: AtomicBool::new(false),
             changing: Mutex::new(()),
             has_told_full: AtomicBool::new(false),
-            options,
+            settings,
         };
-        fs.limit(fs.options.rate);
-        fs.steer(fs.options.disk_threshold);
+        fs.steer();
         fs
     }
 
     /// Where large asynchronous writes go as long as the options say nothing of it; else to disk, as in TPFS.
     #[must_use]
-    pub fn with_large_writes(mut self, usual: LargeWrites) -> MoverFs<L, D> {
-        self.usual_large = usual;
-        self.steer(self.options.disk_threshold);
+    pub fn with_large_writes(self, usual: LargeWrites) -> MoverFs<L, D> {
+        self.settings.set_large_writes(usual);
+        self.steer();
         self
     }
 
-    fn steer(&self, disk_threshold: Option<u8>) {
-        let above = disk_threshold.map_or(self.usual_large.threshold(), u64::from);
-        self.large.store(above, Ordering::Relaxed);
-        // Until the next look at the usage.
-        self.large_to_disk.store(above == 0, Ordering::Relaxed);
+    /// Sends large asynchronous writes to disk if they always go there. Otherwise the next tick decides.
+    fn steer(&self) {
+        let is_always = self.settings.now().disk_threshold(self.threshold()).is_none();
+        self.large_to_disk.store(is_always, Ordering::Relaxed);
     }
 
     /// Lends half of the page cache's DRAM to the other user of its [frames](MoverFs::with_frames), as long as that one
@@ -260,7 +169,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     /// Hours are those of local time, which is ahead of UTC by as many seconds as this says, for a time in milliseconds since
     /// 1970. Without it they are of UTC.
     pub fn with_local_time(self, ahead_s: fn(u64) -> i64) -> MoverFs<L, D> {
-        MoverFs { ahead_s, ..self }
+        self.settings.set_local_time(ahead_s);
+        self
     }
 
     /// Applies these options from now on. They are the page cache, the group of blocks, the rules of the predictors,
@@ -268,26 +178,19 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     /// compacting logs, for rebalancing tiers and for large writes to disk. The other options stay as they were set up.
     pub fn change(&self, options: &MoverOptions) {
         self.tiers.pages().resize(options.page_cache);
-        self.group.store(options.group, Ordering::Relaxed);
-        self.balances.store(options.balance, Ordering::Relaxed);
-        *self.hours.lock() = options.hours;
-        self.limit(options.rate);
-        self.log_threshold.store(options.log_threshold.into(), Ordering::Relaxed);
-        self.tier_threshold.store(options.tier_threshold.into(), Ordering::Relaxed);
-        self.steer(options.disk_threshold);
-        if let Placement::Predicted(rules) = options.placement {
-            self.predictors.change(rules);
-        }
+        self.settings.set_options(options.clone());
+        self.steer();
+        self.predictors.changed();
     }
 
     /// Blocks that are moved as one; they may be others the next time.
     pub(crate) fn group(&self) -> u64 {
-        self.group.load(Ordering::Relaxed)
+        self.settings.group()
     }
 
     /// Whether blocks move for the sake of reads, too.
     pub(crate) fn balances(&self) -> bool {
-        self.balances.load(Ordering::Relaxed)
+        self.settings.now().options.balance
     }
 
     /// The ranges to be read ahead, for threads that [fetch](MoverFs::fetch) them.

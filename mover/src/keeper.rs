@@ -9,7 +9,7 @@ use std::cell::Cell;
 use std::collections::HashMap;
 use std::ops::ControlFlow;
 
-use nacre_engine::sync::atomic::{AtomicU64, Ordering};
+use nacre_engine::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use nacre_engine::{
     BLOCK_SIZE, Durability, Error, FileBlock, InodeId, Kind, Place, Result, Tier, TierState, Tiered, size,
 };
@@ -20,10 +20,11 @@ use nacre_policy::thresholds::utilisation_threshold;
 
 use crate::balance::Balance;
 use crate::batch::{Batch, Part};
+use crate::budget::Budget;
 use crate::compact::Logs;
 use crate::data::ATTEMPTS;
 use crate::descent::Descent;
-use crate::fs::{MoverFs, WHERE_BLOCKS_MOVE};
+use crate::fs::MoverFs;
 use crate::status::{Doing, Way};
 use crate::walk::{Left, Walk};
 use crate::watch::{Access, Chosen, Heats};
@@ -45,8 +46,6 @@ pub(crate) struct Keeper {
     pub(crate) logs_for_room: Logs,
     /// Accesses of which it had not heard when it last looked.
     pub(crate) unheard: u64,
-    /// Bytes that the rate allows to be moved now; less than none after a group was larger.
-    pub(crate) allowance: i64,
     /// When it was looked at, in milliseconds since 1970.
     looked_ms: u64,
     pub(crate) failure: Option<String>,
@@ -64,7 +63,6 @@ impl Keeper {
             logs: Logs::default(),
             logs_for_room: Logs::default(),
             unheard: 0,
-            allowance: 0,
             looked_ms: 0,
             failure: None,
         }
@@ -78,12 +76,13 @@ impl Keeper {
     }
 
     /// Adds the allowance for the time that has passed, at `rate` bytes in a second.
-    fn allow(&mut self, rate: u64, now_ms: u64) {
+    fn allow(&mut self, allowance: &AtomicI64, rate: Option<u64>, now_ms: u64) {
         let passed = now_ms.saturating_sub(self.looked_ms).min(ALLOWANCE_MS);
         self.looked_ms = now_ms;
-        let each_second = i64::try_from(rate).unwrap_or(i64::MAX);
+        let each_second = rate.and_then(|rate| i64::try_from(rate).ok()).unwrap_or(i64::MAX);
         let more = each_second.saturating_mul(passed as i64) / 1000;
-        self.allowance = self.allowance.saturating_add(more).min(each_second);
+        let allowed = allowance.load(Ordering::Relaxed).saturating_add(more).min(each_second);
+        allowance.store(allowed, Ordering::Relaxed);
     }
 }
 
@@ -135,10 +134,6 @@ const ALLOWANCE_MS: u64 = 1000;
 /// Of a write that finds no space, as many blocks more are made free: the next ones need some, too.
 const AT_LEAST: u64 = 2048;
 
-/// Large asynchronous writes go to disk when usage is this many percent below the threshold, so that data written
-/// between two ticks does not have to move.
-const SOONER: f64 = 5.0;
-
 /// An operation that waits for room, as long as this lives.
 struct Waiting<'f>(&'f AtomicU64);
 
@@ -168,7 +163,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
 
     /// Sets the bytes that are moved in a second, at most; direct reclaim is exempt. The limit is at least a block.
     pub fn limit(&self, rate: Option<u64>) {
-        self.rate.store(rate.map_or(u64::MAX, |rate| rate.max(BLOCK_SIZE)), Ordering::Relaxed);
+        self.settings.set_rate(rate);
     }
 }
 
@@ -187,12 +182,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
 
     /// Looks whether persistent memory is used so much that large asynchronous writes go to disk now.
     pub(crate) fn look_at_large_writes(&self) {
-        let is_above = match self.large.load(Ordering::Relaxed) {
-            0 => true,
-            WHERE_BLOCKS_MOVE => self.usage() > self.threshold() - SOONER,
-            above => self.usage() > above as f64,
-        };
-        self.large_to_disk.store(is_above, Ordering::Relaxed);
+        let threshold = self.settings.now().disk_threshold(self.threshold());
+        self.large_to_disk.store(threshold.is_none_or(|above| self.usage() > above), Ordering::Relaxed);
     }
 
     /// One background pass: takes in access samples, and moves blocks. These are files with a requested placement, cold
@@ -201,25 +192,26 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     /// it a few times in a second, with the time in milliseconds since 1970.
     ///
     /// It may take as long as there is something to move. The hours are checked against the given time: if hours are
-    /// set, `goes_on` says no after a while.
+    /// set, the budget ends after a while.
     ///
     /// Operations that wait for room go first: this ends after a group when there is one. Less is left to move by then,
     /// and the lock is theirs because this does not return at once.
-    pub fn keep(&self, now_ms: u64, goes_on: &dyn Fn() -> bool) -> Result<u64> {
+    pub fn keep(&self, now_ms: u64, budget: &Budget<'_>) -> Result<u64> {
         let mut keeper = self.keeper.lock();
         self.sink.set_time(now_ms);
         self.tiers.set_time(now_ms);
         self.look_at_large_writes();
         self.take_in(&mut keeper);
-        keeper.allow(self.rate.load(Ordering::Relaxed), now_ms);
-        let granted = self.grant(&mut keeper, &|| goes_on() && !self.is_awaited());
+        keeper.allow(&self.allowance, self.settings.rate(), now_ms);
+        let is_over = || !budget.goes_on() || self.is_awaited();
+        let free = Budget::within(&is_over, &self.allowance);
+        let granted = self.grant(&mut keeper, &free);
         let mut cold = None;
-        let free = || goes_on() && !self.is_awaited();
         // Some of them: the demotion from PM behind that, for as long as it takes, would leave no time for it.
         let descended = self.descend(&mut keeper, now_ms, &free);
-        let lowered = self.lower_coldest(&mut keeper, &mut cold, now_ms, goes_on);
+        let lowered = self.lower_coldest(&mut keeper, &mut cold, (now_ms, budget), &free);
         keeper.put_back(cold);
-        self.compact_cold(&mut keeper, now_ms, &|| goes_on() && !self.is_awaited());
+        self.compact_cold(&mut keeper, now_ms, &free);
         let balanced = self.balance(&mut keeper, now_ms, &free);
         Ok(granted + lowered? + balanced? + descended?)
     }
@@ -230,21 +222,19 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         &self,
         keeper: &mut Keeper,
         cold: &mut Option<Current<L::Node>>,
-        now_ms: u64,
-        goes_on: &dyn Fn() -> bool,
+        (now_ms, budget): (u64, &Budget<'_>),
+        free: &Budget<'_>,
     ) -> Result<u64> {
         let mut moved = 0;
         if self.usage() <= self.threshold() {
             // Nothing is to move: that something could not is over.
             keeper.failure = None;
         }
-        while goes_on() && self.is_too_full() && keeper.allowance > 0 {
-            let allowed = keeper.allowance.unsigned_abs().div_ceil(BLOCK_SIZE);
-            let wanted = self.excess().clamp(1, allowed);
-            let may_go_on = || goes_on() && !self.is_awaited();
-            let went = self.lower_batch(keeper, cold, Some(now_ms), (wanted, Why::Space), &may_go_on);
+        while budget.goes_on() && self.is_too_full() && free.blocks() > 0 {
+            let wanted = self.excess().clamp(1, free.blocks());
+            let went = self.lower_batch(keeper, cold, Some(now_ms), (wanted, Why::Space), free);
             moved += went.moved;
-            keeper.allowance = keeper.allowance.saturating_sub_unsigned(went.moved * BLOCK_SIZE);
+            free.spend(went.moved);
             keeper.failure = went.failure.as_ref().map(ToString::to_string);
             if went.is_over && went.failure.is_none() {
                 break;
@@ -272,7 +262,9 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
 
     /// Whether blocks may move whose space is not needed at once.
     pub(crate) fn may_move(&self) -> bool {
-        !self.paused.load(Ordering::Relaxed) && self.is_in_hours() && !self.usable().is_empty()
+        !self.paused.load(Ordering::Relaxed)
+            && self.settings.now().is_in_hours(self.sink.time_ms())
+            && !self.usable().is_empty()
     }
 
     /// Makes at least so many blocks of persistent memory free; false when nothing more can be moved.
@@ -355,7 +347,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             if missing == 0 {
                 return Ok(moved);
             }
-            let went = self.lower_batch(keeper, cold, None, (missing, why), &|| true);
+            let went = self.lower_batch(keeper, cold, None, (missing, why), &Budget::default());
             moved += went.moved;
             if why == Why::Promise {
                 self.moved_for_promised(went.moved);
@@ -409,14 +401,14 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     }
 
     /// Demotes the coldest data as one batch: until it is `wanted` blocks, a group, or all that there is. It may be
-    /// less if `may_go_on` says no.
+    /// less if the budget is over.
     fn lower_batch(
         &self,
         keeper: &mut Keeper,
         cold: &mut Option<Current<L::Node>>,
         now_ms: Option<u64>,
         (wanted, why): (u64, Why),
-        may_go_on: &dyn Fn() -> bool,
+        budget: &Budget<'_>,
     ) -> Went {
         let mut batch = Batch::default();
         // Blocks of a file that were never written go first: nothing is copied.
@@ -432,7 +424,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             }
             next
         };
-        let gathered = self.gather(keeper, cold, &next, (wanted, u64::MAX), may_go_on, &mut batch);
+        let gathered = self.gather(keeper, cold, &next, (wanted, u64::MAX), budget, &mut batch);
         let unwritten = unwritten.get();
         self.moved.fetch_add(unwritten, Ordering::Relaxed);
         let is_over = batch.is_empty() && unwritten == 0 && matches!(gathered, Ok(ControlFlow::Break(())));
@@ -448,7 +440,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         let _doing = self.begin(Doing { inode: first.number, files, way: Way::Space });
         let all: HashMap<InodeId, u64> =
             batch.parts().iter().map(|part| (part.id(), part.blocks())).collect();
-        for (id, placed) in self.place_batch(batch, why, &mut || true) {
+        for (id, placed) in self.place_batch(batch, why, &Budget::default()) {
             let error = match placed {
                 Ok(placed) => {
                     went.moved += placed.moved;
@@ -488,14 +480,14 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         current: &mut Option<Current<L::Node>>,
         next: &dyn Fn(&mut Keeper) -> ControlFlow<(), Option<Chosen>>,
         (enough, most): (u64, u64),
-        may_go_on: &dyn Fn() -> bool,
+        budget: &Budget<'_>,
         batch: &mut Batch<L::Node>,
     ) -> Result<ControlFlow<()>> {
         while batch.blocks() < enough.min(most) {
             let Some(file) = current else {
                 match next(keeper) {
                     ControlFlow::Continue(Some(chosen)) => *current = self.hold_chosen(keeper, chosen)?,
-                    ControlFlow::Continue(None) if may_go_on() => {}
+                    ControlFlow::Continue(None) if budget.goes_on() => {}
                     _ => return Ok(ControlFlow::Break(())),
                 }
                 continue;
@@ -509,7 +501,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
                 break;
             }
             file.at = group.start + range.1;
-            if !batch.is_empty() && !may_go_on() {
+            if !batch.is_empty() && !budget.goes_on() {
                 break;
             }
         }

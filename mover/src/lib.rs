@@ -19,7 +19,7 @@
 //! | `balance`, `missed` | moving for the sake of reads: by their source, and by the waits for a disk |
 //! | `descent` | cold files on a tier that is nearly full go to slower ones |
 //! | `compact` | making the logs of files as small as they can be, where persistent memory is nearly full |
-//! | `hours` | in which hours of the day anything moves by itself |
+//! | `settings`, `budget` | settings, which can be changed at any time; limits of work that can be interrupted |
 //! | `status`, `queue` | status queries: the mover's phase, the queue and its causes, and the temperature of files |
 //! | `walk` | looking for files of which nothing is known |
 //!
@@ -40,13 +40,13 @@
 mod ahead;
 mod balance;
 mod batch;
+mod budget;
 mod compact;
 mod data;
 mod descent;
 mod drain;
 mod fs;
 mod full;
-mod hours;
 mod keeper;
 mod migrate;
 mod missed;
@@ -57,6 +57,7 @@ mod place;
 mod predict;
 mod promises;
 mod queue;
+mod settings;
 mod status;
 mod trim;
 mod walk;
@@ -64,14 +65,15 @@ mod watch;
 mod wishes;
 
 pub use ahead::{Ahead, Fetch};
+pub use budget::Budget;
 pub use drain::Drained;
-pub use fs::{LargeWrites, MoverFs, MoverOptions, NOT_ATTACHED};
-pub use hours::NextWindow;
+pub use fs::{MoverFs, NOT_ATTACHED};
 pub use migrate::{Moved, MovedFiles};
 pub use nacre_policy::{Hours, Rules};
 pub use pin::PIN;
-pub use predict::{Accuracy, Placement};
+pub use predict::Accuracy;
 pub use queue::{Cause, Queue, Queued};
+pub use settings::{LargeWrites, MoverOptions, NextWindow};
 pub use status::{AGES_S, Ages, Doing, HotFile, MoverStatus, Phase, Temperature, Way};
 pub use trim::{TrimFrom, Trimmed};
 pub use wishes::TIER;

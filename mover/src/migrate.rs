@@ -10,6 +10,7 @@ use nacre_media::Durable;
 use nacre_media::block::{BlockDevice, Pages};
 
 use crate::batch::{AT_ONCE, Batch, To};
+use crate::budget::Budget;
 use crate::data::Reading;
 use crate::fs::MoverFs;
 
@@ -89,7 +90,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         self.move_ranges(&ranges, tier, keep, |place| !is_on(place, tier))
     }
 
-    /// The same as far as `goes_on` says, which is asked between files and between batches. Something is done in any
+    /// The same as far as the budget goes, which is asked between files and between batches. Something is done in any
     /// case. The next call begins where this ended, with the files behind and a block of the first of them. Nothing
     /// stays in DRAM.
     pub fn move_some_down(
@@ -97,13 +98,13 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         nodes: &[L::Node],
         from: FileBlock,
         tier: u8,
-        goes_on: &mut dyn FnMut() -> bool,
+        budget: &Budget<'_>,
     ) -> MovedFiles {
         let ranges: Vec<_> = nodes.iter().map(|node| (node, FileBlock(0), u64::MAX)).collect();
         let mut course = Course::new(ranges.len(), from.0);
         while course.goes_on() {
-            self.move_batch(&ranges, tier, false, &|place| !is_on(place, tier), &mut course, goes_on);
-            if !goes_on() {
+            self.move_batch(&ranges, tier, false, &|place| !is_on(place, tier), &mut course, budget);
+            if !budget.goes_on() {
                 break;
             }
         }
@@ -125,12 +126,12 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     ) -> Vec<Result<Moved>> {
         let mut course = Course::new(ranges.len(), 0);
         while course.goes_on() {
-            self.move_batch(ranges, tier, keep, &which, &mut course, &mut || true);
+            self.move_batch(ranges, tier, keep, &which, &mut course, &Budget::default());
         }
         course.total
     }
 
-    /// Moves the next batch of ranges of files; where `may_go_on` says no, a part of it, and the course goes on behind that.
+    /// Moves the next batch of ranges of files; where the budget is over, a part of it, and the course goes on behind that.
     fn move_batch(
         &self,
         ranges: &[(&L::Node, FileBlock, u64)],
@@ -138,7 +139,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         keep: bool,
         which: &dyn Fn(&Place) -> bool,
         course: &mut Course,
-        may_go_on: &mut dyn FnMut() -> bool,
+        budget: &Budget<'_>,
     ) {
         // Blocks of other tiers must not be reused before they were read.
         let _reading = Reading::begin(&self.layout);
@@ -159,8 +160,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         if batch.is_empty() {
             return;
         }
-        let came =
-            self.move_parts(batch.parts(), To { tier, keep, promised: false, partly: false }, may_go_on);
+        let came = self.move_parts(batch.parts(), To { tier, keep, promised: false, partly: false }, budget);
         if let Some(left) = batch.parts().get(came.len()) {
             (course.next, course.at) = (owners[came.len()], left.start());
         }
@@ -307,14 +307,9 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         Ok((at + piece, Moved { moved: 0, changed: piece }))
     }
 
-    /// Promotes files, the first one from a block on, as far as `goes_on` says, as [`MoverFs::move_some_down`] demotes
+    /// Promotes files, the first one from a block on, as far as the budget goes, as [`MoverFs::move_some_down`] demotes
     /// them. There is no flush of a device that they could share: they are promoted one by one.
-    pub fn bring_some_up(
-        &self,
-        nodes: &[L::Node],
-        from: FileBlock,
-        goes_on: &mut dyn FnMut() -> bool,
-    ) -> MovedFiles {
+    pub fn bring_some_up(&self, nodes: &[L::Node], from: FileBlock, budget: &Budget<'_>) -> MovedFiles {
         let mut done = MovedFiles { from: from.0, ..MovedFiles::default() };
         while let Some(node) = nodes.get(done.next) {
             match self.bring_part_up(node, done.from) {
@@ -324,7 +319,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
                     (done.next, done.from) = (done.next + 1, 0);
                 }
             }
-            if !goes_on() {
+            if !budget.goes_on() {
                 break;
             }
         }

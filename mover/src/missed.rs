@@ -11,6 +11,7 @@ use nacre_engine::{Block, Durability, Error, FileBlock, InodeId, Kind, Place, Pl
 use nacre_media::Durable;
 use nacre_media::block::BlockDevice;
 
+use crate::budget::Budget;
 use crate::fs::MoverFs;
 use crate::keeper::Keeper;
 use crate::predict::Span;
@@ -90,18 +91,19 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         &self,
         keeper: &mut Keeper,
         windows: Windows,
-        goes_on: &dyn Fn() -> bool,
+        budget: &Budget<'_>,
     ) -> Result<u64> {
         let (mut total, mut failure) = (0, None);
         for ((id, window), missed) in windows {
             let most = keeper.balance.left_of_missed().min(self.room_below_threshold());
-            if most < WINDOW || keeper.allowance <= 0 || !self.may_move() || !goes_on() {
+            if most < WINDOW || budget.blocks() == 0 || !self.may_move() || !budget.goes_on() {
                 break;
             }
             let (moved, error) = self.raise_window(id, window * WINDOW, missed);
             if moved > 0 {
                 total += moved;
                 keeper.account_missed(moved);
+                budget.spend(moved);
                 self.note_raised(keeper, id, moved);
             }
             if let Some(error) = error {

@@ -15,7 +15,7 @@ use crate::data::Reading;
 use crate::fs::MoverFs;
 use crate::migrate::Taken;
 use crate::pieces;
-use crate::predict::{Placement, Span};
+use crate::predict::Span;
 
 impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     /// Whether a write that may wait is to go to disk.
@@ -27,15 +27,12 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             && !self.is_pinned(node)
     }
 
-    /// Whether a write may go to disk: it is of reserved data. In tests of that way, also any write that is one
-    /// operation there.
-    pub(crate) fn may_go_to_disk(&self, offset: u64, data: &[IoSlice<'_>], durability: Durability) -> bool {
-        let len = pieces::length(data);
-        let is_whole = || offset.is_multiple_of(BLOCK_SIZE) && len.is_multiple_of(BLOCK_SIZE);
+    /// Whether a write may go to disk: it is of reserved data.
+    pub(crate) fn may_go_to_disk(&self, data: &[IoSlice<'_>], durability: Durability) -> bool {
         // Whether nothing may be written is the layout's to say.
-        len > 0
-            && (durability == Durability::Promised && self.large_to_disk.load(Ordering::Relaxed)
-                || self.options.placement == Placement::Disk && is_whole())
+        durability == Durability::Promised
+            && self.large_to_disk.load(Ordering::Relaxed)
+            && pieces::length(data) > 0
     }
 
     /// Writes data that may go to disk. Its whole blocks that belong there go there, with one flush and one commit. The

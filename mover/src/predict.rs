@@ -6,6 +6,7 @@
 use std::collections::hash_map::HashMap;
 use std::hash::BuildHasherDefault;
 use std::ops::Range;
+use std::sync::Arc;
 
 use nacre_engine::sync::atomic::{AtomicU64, Ordering};
 use nacre_engine::sync::{Mutex, SMALL};
@@ -13,6 +14,8 @@ use nacre_engine::{BLOCK_SIZE, InodeHasher, InodeId};
 use nacre_policy::placement::{OldEntry, is_large, write_counter};
 use nacre_policy::{FileAccess, Rules};
 use smallvec::SmallVec;
+
+use crate::settings::Settings;
 
 const SHARDS: usize = if SMALL { 1 } else { 64 };
 /// Files that a shard knows, at most: 65,536 in all.
@@ -26,21 +29,6 @@ const FEW: usize = 8;
 /// After this many durable writes of a file in a row its entries are forgotten: they are not needed for such writes,
 /// and would cost each of them time.
 const DURABLE_IN_A_ROW: u8 = 64;
-
-/// Where writes go that a write buffer has accepted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Placement {
-    /// Where the predictors say, by these rules.
-    Predicted(Rules),
-    /// To disk, independent of the history: for tests of that way.
-    Disk,
-}
-
-impl Default for Placement {
-    fn default() -> Placement {
-        Placement::Predicted(Rules::default())
-    }
-}
 
 /// How often the synchronicity predictor was right.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -72,11 +60,7 @@ impl Span {
 
 /// The history of all files.
 pub(crate) struct Predictors {
-    /// The placement at setup; the rules that can be changed are separate fields.
-    placement: Placement,
-    sync_blocks: AtomicU64,
-    large_writes: AtomicU64,
-    read_factor: AtomicU64,
+    settings: Arc<Settings>,
     shards: Box<[Shard]>,
 }
 
@@ -87,6 +71,8 @@ struct Shard {
     files: Mutex<Files>,
     /// The name of a file whose durable writes change nothing, as long as nothing else is done to it; 0 for none.
     settled: AtomicU64,
+    /// Durable writes of that file with fewer blocks than this change nothing.
+    settled_below: AtomicU64,
     right: AtomicU64,
     wrong: AtomicU64,
 }
@@ -117,38 +103,21 @@ struct Known {
 }
 
 impl Predictors {
-    pub(crate) fn new(placement: Placement) -> Predictors {
-        let rules = match placement {
-            Placement::Predicted(rules) => rules,
-            Placement::Disk => Rules::default(),
-        };
-        Predictors {
-            placement,
-            sync_blocks: AtomicU64::new(rules.sync_blocks),
-            large_writes: AtomicU64::new(rules.large_writes.into()),
-            read_factor: AtomicU64::new(rules.read_factor),
-            shards: (0..SHARDS).map(|_| Shard::default()).collect(),
+    pub(crate) fn new(settings: Arc<Settings>) -> Predictors {
+        Predictors { settings, shards: (0..SHARDS).map(|_| Shard::default()).collect() }
+    }
+
+    /// The rules have changed; the history stays.
+    pub(crate) fn changed(&self) {
+        for shard in &self.shards {
+            // Under the lock: writes noted after this are judged by the new rules.
+            let _files = shard.files.lock();
+            shard.settled.store(0, Ordering::Relaxed);
         }
     }
 
-    /// From now on a file is synchronous or read-dominated, and a write large and stable, as these rules say; the
-    /// history stays.
-    pub(crate) fn change(&self, rules: Rules) {
-        self.sync_blocks.store(rules.sync_blocks, Ordering::Relaxed);
-        self.large_writes.store(rules.large_writes.into(), Ordering::Relaxed);
-        self.read_factor.store(rules.read_factor, Ordering::Relaxed);
-    }
-
-    /// The rules now; none where they have no say.
-    pub(crate) fn rules(&self) -> Option<Rules> {
-        let Placement::Predicted(rules) = self.placement else { return None };
-        Some(Rules {
-            sync_blocks: self.sync_blocks.load(Ordering::Relaxed),
-            // It came from as few bits.
-            large_writes: self.large_writes.load(Ordering::Relaxed) as u16,
-            read_factor: self.read_factor.load(Ordering::Relaxed),
-            ..rules
-        })
+    fn rules(&self) -> Rules {
+        self.settings.now().options.rules
     }
 
     fn shard(&self, id: InodeId) -> &Shard {
@@ -157,12 +126,13 @@ impl Predictors {
 
     /// A write, in whichever way; with `durable`, one that is as good as synchronised.
     pub(crate) fn wrote(&self, id: InodeId, span: Span, durable: bool) {
-        let Some(rules) = self.rules() else { return };
         let shard = self.shard(id);
-        if durable && span.len < rules.sync_blocks && shard.settled.load(Ordering::Relaxed) == name(id) {
+        let is_settled = || shard.settled.load(Ordering::Relaxed) == name(id);
+        if durable && is_settled() && span.len < shard.settled_below.load(Ordering::Relaxed) {
             return shard.count(Some(true));
         }
         let mut files = shard.files.lock();
+        let rules = self.rules();
         if files.len() >= MAX_FILES && !files.contains_key(&place(id)) {
             // It is unknown which of them is written again: all begin anew.
             files.clear();
@@ -182,9 +152,10 @@ impl Predictors {
         if !durable || !seen.entries.is_empty() {
             seen.replace(span);
         }
-        let is_settled = durable && seen.entries.is_empty() && seen.access.is_synchronous();
-        if is_settled || shard.settled.load(Ordering::Relaxed) == name(id) {
-            shard.settled.store(if is_settled { name(id) } else { 0 }, Ordering::Relaxed);
+        let settles = durable && seen.entries.is_empty() && seen.access.is_synchronous();
+        if settles || is_settled() {
+            shard.settled_below.store(rules.sync_blocks, Ordering::Relaxed);
+            shard.settled.store(if settles { name(id) } else { 0 }, Ordering::Relaxed);
         }
         shard.count(found);
     }
@@ -201,7 +172,7 @@ impl Predictors {
 
     /// Whether a write that comes now is large, stable and asynchronous.
     pub(crate) fn is_for_disk(&self, id: InodeId, span: Span) -> bool {
-        let Some(rules) = self.rules() else { return true };
+        let rules = self.rules();
         let files = self.shard(id).files.lock();
         let Some(seen) = seen_of(&files, id) else { return false };
         !seen.access.is_synchronous()
@@ -210,7 +181,7 @@ impl Predictors {
 
     /// The parts of a span that were written before by writes that were for disk, in the order of the file.
     pub(crate) fn parts_for_disk(&self, id: InodeId, span: Span) -> Vec<Span> {
-        let Some(rules) = self.rules() else { return vec![span] };
+        let rules = self.rules();
         let files = self.shard(id).files.lock();
         let Some(seen) = seen_of(&files, id).filter(|seen| !seen.access.is_synchronous()) else {
             return Vec::new();
@@ -330,10 +301,21 @@ mod tests {
     use rand::rngs::SmallRng;
     use rand::{Rng, SeedableRng};
 
-    use super::{Accuracy, FORGOTTEN, MAX_ENTRIES, MAX_FILES, Placement, Predictors, SHARDS, Seen, Span};
+    use super::{Accuracy, FORGOTTEN, MAX_ENTRIES, MAX_FILES, Predictors, SHARDS, Seen, Span};
+    use crate::settings::{MoverOptions, Settings};
 
     fn id(number: u64) -> InodeId {
         InodeId { number, generation: 1, volume: 0 }
+    }
+
+    fn predictors(rules: Rules) -> Predictors {
+        let options = MoverOptions { rules, ..MoverOptions::default() };
+        Predictors::new(std::sync::Arc::new(Settings::new(options)))
+    }
+
+    fn change(known: &Predictors, rules: Rules) {
+        known.settings.set_options(MoverOptions { rules, ..MoverOptions::default() });
+        known.changed();
     }
 
     fn span(start: u64, len: u64) -> Span {
@@ -342,7 +324,7 @@ mod tests {
 
     #[test]
     fn what_is_rewritten_as_a_whole_again_and_again_is_for_disk() {
-        let known = Predictors::new(Placement::default());
+        let known = predictors(Rules::default());
         for round in 0..5 {
             assert!(!known.is_for_disk(id(1), span(0, 256)), "after {round} writes");
             known.wrote(id(1), span(0, 256), false);
@@ -364,7 +346,7 @@ mod tests {
 
     #[test]
     fn a_log_that_is_appended_to_in_large_pieces_is_for_disk() {
-        let known = Predictors::new(Placement::default());
+        let known = predictors(Rules::default());
         let mut at = 0;
         while !known.is_for_disk(id(1), span(at, 64)) {
             known.wrote(id(1), span(at, 64), false);
@@ -376,28 +358,25 @@ mod tests {
 
     #[test]
     fn rules_that_change_hold_for_what_was_seen_before() {
-        let known = Predictors::new(Placement::default());
+        let known = predictors(Rules::default());
         (0..5).for_each(|_| known.wrote(id(1), span(0, 256), false));
         let is_for_disk = |large_writes| {
-            known.change(Rules { large_writes, ..Rules::default() });
+            change(&known, Rules { large_writes, ..Rules::default() });
             known.is_for_disk(id(1), span(0, 256))
         };
         assert_eq!([4, 100, 2].map(is_for_disk), [true, false, true]);
         // 256 blocks between two syncs are many now.
-        known.change(Rules { sync_blocks: 100, ..Rules::default() });
+        change(&known, Rules { sync_blocks: 100, ..Rules::default() });
         (0..3).for_each(|_| {
             known.wrote(id(1), span(0, 256), false);
             known.synced(id(1));
         });
         assert!(known.is_for_disk(id(1), span(0, 256)));
-        let for_tests = Predictors::new(Placement::Disk);
-        for_tests.change(Rules { large_writes: 100, ..Rules::default() });
-        assert!(for_tests.rules().is_none() && for_tests.is_for_disk(id(1), span(0, 1)));
     }
 
     #[test]
     fn synchronous_writes_are_so_many_syncs() {
-        let known = Predictors::new(Placement::default());
+        let known = predictors(Rules::default());
         for _ in 0..2000 {
             known.wrote(id(1), span(0, 1), true);
         }
@@ -411,7 +390,7 @@ mod tests {
     #[test]
     fn a_file_that_is_written_otherwise_is_not_settled() {
         let rules = Rules { sync_blocks: 10, ..Rules::default() };
-        let known = Predictors::new(Placement::Predicted(rules));
+        let known = predictors(rules);
         let other = id(1 + SHARDS as u64);
         (0..3).for_each(|_| known.wrote(id(1), span(0, 1), true));
         assert_eq!(known.accuracy(), Accuracy { right: 2, wrong: 0 });
@@ -430,7 +409,7 @@ mod tests {
     /// What is written both ways is known as it is: a durable write is one that others are compared with.
     #[test]
     fn synchronous_writes_count_among_others() {
-        let known = Predictors::new(Placement::default());
+        let known = predictors(Rules::default());
         (0..3).for_each(|_| known.wrote(id(1), span(0, 256), false));
         (0..3).for_each(|_| known.wrote(id(1), span(0, 256), true));
         known.wrote(id(1), span(1000, 2000), false);
@@ -443,7 +422,7 @@ mod tests {
     /// A file that was laid out once and is written durably since was looked up, entry by entry, with each write.
     #[test]
     fn entries_of_a_file_that_is_written_durably_are_forgotten() {
-        let known = Predictors::new(Placement::default());
+        let known = predictors(Rules::default());
         (0..5).for_each(|_| known.wrote(id(1), span(0, 256), false));
         let is_settled = || known.shard(id(1)).settled.load(super::Ordering::Relaxed) == super::name(id(1));
         for number in 1..super::DURABLE_IN_A_ROW {
@@ -546,7 +525,7 @@ mod tests {
 
     #[test]
     fn what_is_known_is_bounded() {
-        let known = Predictors::new(Placement::Predicted(Rules::default()));
+        let known = predictors(Rules::default());
         for number in 0..2 * (MAX_FILES * SHARDS) as u64 {
             known.wrote(id(number), span(0, 1), false);
         }
@@ -560,7 +539,7 @@ mod tests {
     /// Who makes files and removes them again would have it know nothing else before long.
     #[test]
     fn a_file_has_the_place_of_the_one_that_had_its_number_before() {
-        let known = Predictors::new(Placement::default());
+        let known = predictors(Rules::default());
         let of = |generation| InodeId { generation, ..id(1) };
         (0..5).for_each(|_| known.wrote(of(1), span(0, 256), false));
         assert!(known.is_for_disk(of(1), span(0, 256)) && !known.is_for_disk(of(2), span(0, 256)));

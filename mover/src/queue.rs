@@ -101,7 +101,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         let (files, young) = keeper.heats.counts();
         let is_looking = self.sink.is_on() && !keeper.walk.is_done();
         let mut first = Vec::new();
-        self.add_told(keeper, &mut first);
+        self.add_told(&mut first);
         self.add_drains(&mut first);
         self.add_cold(keeper, &mut first);
         self.add_read(keeper, &mut first);
@@ -116,8 +116,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     }
 
     /// Neither a pause nor the hours keep them.
-    fn add_told(&self, keeper: &Keeper, first: &mut Vec<Queued>) {
-        let cause = if self.is_limited(keeper) { Cause::Mover(Phase::Limited) } else { Cause::Turn };
+    fn add_told(&self, first: &mut Vec<Queued>) {
+        let cause = if self.is_limited() { Cause::Mover(Phase::Limited) } else { Cause::Turn };
         for id in self.wishes.first_ones(NAMED) {
             let size = self.layout.node(id).and_then(|node| self.layout.getattr(&node));
             // One that is gone is passed over when it is its turn.
@@ -174,7 +174,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         };
         let cause = match self.phase_of_itself(keeper) {
             phase @ (Phase::Paused | Phase::NoTier | Phase::OutsideHours) => Cause::Mover(phase),
-            _ if self.is_limited(keeper) || keeper.balance.is_spent() => Cause::Mover(Phase::Limited),
+            _ if self.is_limited() || keeper.balance.is_spent() => Cause::Mover(Phase::Limited),
             _ if flow == Flow::ToPm && self.room_below_threshold() == 0 => Cause::NoRoom,
             _ => Cause::Turn,
         };
@@ -194,7 +194,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         }
         let held = match self.phase_of_itself(keeper) {
             phase @ (Phase::Paused | Phase::NoTier | Phase::OutsideHours) => Some(Cause::Mover(phase)),
-            _ => self.is_limited(keeper).then_some(Cause::Mover(Phase::Limited)),
+            _ => self.is_limited().then_some(Cause::Mover(Phase::Limited)),
         };
         let now_ms = self.sink.time_ms();
         for (used_ms, id) in keeper.descent.coldest_ones(NAMED) {
@@ -207,7 +207,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     }
 
     /// Whether as much was moved as the limit allows for now.
-    pub(crate) fn is_limited(&self, keeper: &Keeper) -> bool {
-        self.rate.load(Ordering::Relaxed) != u64::MAX && keeper.allowance <= 0
+    pub(crate) fn is_limited(&self) -> bool {
+        self.settings.rate().is_some() && self.allowance.load(Ordering::Relaxed) <= 0
     }
 }

@@ -14,10 +14,10 @@ use nacre_policy::Hours;
 use nacre_tiers::PageCounters;
 
 use crate::fs::MoverFs;
-use crate::hours::NextWindow;
 use crate::keeper::Keeper;
 use crate::predict::Accuracy;
 use crate::queue::Queue;
+use crate::settings::NextWindow;
 use crate::watch::Heats;
 
 /// The ages by which files are told apart, in seconds: younger than each of these, and older than all.
@@ -346,9 +346,9 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             lowered: self.lowered.load(Ordering::Relaxed) * BLOCK_SIZE,
             raised: self.raised.load(Ordering::Relaxed) * BLOCK_SIZE,
             descended: self.descended.load(Ordering::Relaxed) * BLOCK_SIZE,
-            hours: self.hours(),
-            next_window: self.next_window(),
-            rate: Some(self.rate.load(Ordering::Relaxed)).filter(|rate| *rate != u64::MAX),
+            hours: self.settings.now().options.hours,
+            next_window: self.settings.now().next_window(self.sink.time_ms()),
+            rate: self.settings.rate(),
             read,
             read_below: self.sink.reads().1,
             written,
@@ -376,8 +376,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         match keeper {
             None => Phase::Moving,
             // Neither a pause nor the hours keep them.
-            Some(keeper) if !self.wishes.is_empty() => {
-                if self.is_limited(keeper) {
+            Some(_) if !self.wishes.is_empty() => {
+                if self.is_limited() {
                     Phase::Limited
                 } else {
                     Phase::Beginning
@@ -393,15 +393,15 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             Phase::Paused
         } else if self.usable().is_empty() {
             Phase::NoTier
-        } else if !self.is_in_hours() {
+        } else if !self.settings.now().is_in_hours(self.sink.time_ms()) {
             Phase::OutsideHours
         } else if keeper.failure.is_some() {
             Phase::Failed
         } else if !self.is_too_full() && self.is_descending(keeper) {
-            if self.is_limited(keeper) { Phase::Limited } else { Phase::Beginning }
+            if self.is_limited() { Phase::Limited } else { Phase::Beginning }
         } else if !self.is_too_full() {
             Phase::BelowThreshold
-        } else if self.is_limited(keeper) {
+        } else if self.is_limited() {
             Phase::Limited
         } else if !self.is_nothing_left(keeper) {
             Phase::Beginning

@@ -13,6 +13,7 @@ use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, MAX_TIERS, Result, TierState,
 use nacre_media::Durable;
 use nacre_media::block::BlockDevice;
 
+use crate::budget::Budget;
 use crate::fs::MoverFs;
 
 /// Blocks of a piece, at most: an allocation finds this much less room while the device works. Pieces end at multiples
@@ -84,25 +85,19 @@ impl Drop for Running<'_> {
 }
 
 impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
-    /// Tells the device of a tier which blocks are free, from one on, as far as `goes_on` says. Runs of fewer bytes
+    /// Tells the device of a tier which blocks are free, from one on, as far as the budget goes. Runs of fewer bytes
     /// than `least` are left out. It ends where the tier is drained.
     ///
     /// [`Busy`](Kind::Busy) while another call does it; [`DeviceLost`](Kind::DeviceLost) where the device is missing,
     /// [`Media`](Kind::Media) where it fails; [`ReadOnly`](Kind::ReadOnly).
-    pub fn trim(
-        &self,
-        tier: u8,
-        from: TrimFrom,
-        least: u64,
-        goes_on: &mut dyn FnMut() -> bool,
-    ) -> Result<Trimmed> {
+    pub fn trim(&self, tier: u8, from: TrimFrom, least: u64, budget: &Budget<'_>) -> Result<Trimmed> {
         let described = |error: Error| error.operation("trim").object(format!("tier {tier}"));
         if !self.trims.running.lock().insert(tier) {
             return Err(described(Kind::Busy.into()).advice("it is trimmed already"));
         }
         let _running = Running { trims: &self.trims, tier };
         let mut done = Trimmed { next: Some(from), ..Trimmed::default() };
-        while let Some(from) = done.next.filter(|_| goes_on()) {
+        while let Some(from) = done.next.filter(|_| budget.goes_on()) {
             let least = if from.is_within { 1 } else { least.div_ceil(BLOCK_SIZE).max(1) };
             let (next, told) = self.trim_piece(tier, from.block, least).map_err(described)?;
             match told {
@@ -142,10 +137,10 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         }
     }
 
-    /// Waits until no piece of a tier is taken; false where `goes_on` says so before.
-    pub(crate) fn outlast_trim(&self, tier: u8, goes_on: &mut dyn FnMut() -> bool) -> bool {
+    /// Waits until no piece of a tier is taken; false where the budget is over before.
+    pub(crate) fn outlast_trim(&self, tier: u8, budget: &Budget<'_>) -> bool {
         while self.trims.piece(tier).try_lock().is_none() {
-            if !goes_on() {
+            if !budget.goes_on() {
                 return false;
             }
             std::thread::sleep(WAIT);

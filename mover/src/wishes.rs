@@ -15,6 +15,7 @@ use nacre_media::block::BlockDevice;
 use nacre_tiers::Attachment;
 use uuid::Uuid;
 
+use crate::budget::Budget;
 use crate::fs::MoverFs;
 use crate::keeper::Keeper;
 use crate::status::{Doing, Way};
@@ -204,13 +205,13 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
 
 impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     /// Moves files that were told to move, as far as the limit allows; gives the number of blocks. A file that cannot move stays.
-    pub(crate) fn grant(&self, keeper: &mut Keeper, goes_on: &dyn Fn() -> bool) -> u64 {
+    pub(crate) fn grant(&self, keeper: &mut Keeper, budget: &Budget<'_>) -> u64 {
         let mut moved = 0;
-        while goes_on() && keeper.allowance > 0 {
+        while budget.goes_on() && budget.blocks() > 0 {
             let Some(wish) = self.wishes.first() else { break };
             let next = match self.grant_part(keeper, &wish) {
                 Ok((blocks, next)) => {
-                    keeper.allowance = keeper.allowance.saturating_sub_unsigned(blocks * BLOCK_SIZE);
+                    budget.spend(blocks);
                     moved += blocks;
                     next
                 }

@@ -4,8 +4,8 @@ use std::fmt;
 use std::io::IoSlice;
 
 use nacre_engine::{
-    Data, Durability, Error, FallocateMode, FileKind, Kind, NewInode, RenameMode, Result, SetAttr, Timestamp,
-    WriteAt, XattrMode,
+    Attr, BLOCK_SIZE, Data, Durability, Error, Extents, FallocateMode, FileKind, Kind, NewInode, PromiseCost,
+    RenameMode, Result, SetAttr, Timestamp, WriteAt, XattrMode,
 };
 
 /// One operation. Paths are relative to the root, components separated by `/`.
@@ -152,7 +152,7 @@ impl Op {
 }
 
 /// A file system and the files that are held open on it.
-pub struct Runner<F: Data> {
+pub struct Runner<F: Data + Extents> {
     /// The file system.
     pub fs: F,
     held: Vec<F::Node>,
@@ -178,7 +178,7 @@ pub fn payload(step: u64, len: usize) -> Vec<u8> {
     data
 }
 
-impl<F: Data> Runner<F> {
+impl<F: Data + Extents> Runner<F> {
     /// Nothing is held yet.
     pub fn new(fs: F) -> Runner<F> {
         Runner { fs, held: Vec::new(), durability: Durability::Now }
@@ -186,7 +186,12 @@ impl<F: Data> Runner<F> {
 
     /// The same, with writes that may wait in a buffer.
     pub fn buffered(fs: F) -> Runner<F> {
-        Runner { durability: Durability::Lazy, ..Runner::new(fs) }
+        Runner::writing(fs, Durability::Lazy)
+    }
+
+    /// The same, with writes of which nothing else is said made like this.
+    pub fn writing(fs: F, durability: Durability) -> Runner<F> {
+        Runner { durability, ..Runner::new(fs) }
     }
 
     fn hands(&self) -> Hands<'_, F> {
@@ -237,7 +242,7 @@ impl<F> Clone for Hands<'_, F> {
 
 impl<F> Copy for Hands<'_, F> {}
 
-impl<F: Data> Hands<'_, F> {
+impl<F: Data + Extents> Hands<'_, F> {
     fn walk(self, path: &str) -> Result<F::Node> {
         let mut node = self.fs.root();
         for name in path.split('/').filter(|name| !name.is_empty()) {
@@ -401,6 +406,42 @@ impl<F: Data> Hands<'_, F> {
         // In two pieces, as a vectored write: they must still be one operation.
         let (one, two) = data.split_at(data.len() / 3);
         let pieces = [IoSlice::new(one), IoSlice::new(two)];
-        self.fs.write(&self.walk(path)?, at, &pieces, durability, now).map(drop)
+        let node = self.walk(path)?;
+        let (node, pieces) = (&node, &pieces[..]);
+        match at {
+            WriteAt::Offset(offset) if durability == Durability::Promised => {
+                self.write_reserved(node, offset, pieces, now)
+            }
+            _ if durability == Durability::Promised => {
+                self.fs.write(node, at, pieces, Durability::Now, now).map(drop)
+            }
+            _ => self.fs.write(node, at, pieces, durability, now).map(drop),
+        }
+    }
+
+    /// Writes as a write buffer does that accepted the same blocks twice, if the write is all of whole blocks: only
+    /// those go somewhere else then.
+    fn write_reserved(
+        self,
+        node: &F::Node,
+        offset: u64,
+        pieces: &[IoSlice<'_>],
+        now: Timestamp,
+    ) -> Result<()> {
+        let (at, len) = (WriteAt::Offset(offset), pieces.iter().map(|piece| piece.len() as u64).sum::<u64>());
+        let is_whole = offset.is_multiple_of(BLOCK_SIZE) && len.is_multiple_of(BLOCK_SIZE);
+        let is_free = self.fs.getattr(node)?.flags & (Attr::IMMUTABLE | Attr::APPEND_ONLY) == 0;
+        if len == 0 || !is_whole || !is_free || self.fs.kind(node) != FileKind::Regular {
+            return self.fs.write(node, at, pieces, Durability::Now, now).map(drop);
+        }
+        let PromiseCost { block, group, file, .. } = self.fs.promise_cost();
+        let blocks = (block + group) * (len / BLOCK_SIZE) + file;
+        if self.fs.expect_write(node).and_then(|()| self.fs.reserve(blocks)).is_err() {
+            return self.fs.write(node, at, pieces, Durability::Now, now).map(drop);
+        }
+        (0..2).for_each(|_| self.fs.accepted(node, offset, len));
+        let written = self.fs.write(node, at, pieces, Durability::Promised, now);
+        self.fs.release(blocks);
+        written.map(drop)
     }
 }

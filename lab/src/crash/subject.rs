@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use nacre_engine::{Data, Error, Extents, Kind, Result};
+use nacre_engine::{Data, Durability, Error, Extents, Kind, Result};
 use nacre_media::SimPm;
 use nacre_media::sim::Site;
 
@@ -87,6 +87,12 @@ pub trait Subject: Sync {
     /// Sizes in bytes of the disks beside PM.
     fn disks(&self) -> &'static [u64] {
         &[]
+    }
+
+    /// How writes are made that say nothing else, if there is no write buffer above. With
+    /// [`Durability::Promised`] whole blocks are written as such a buffer does, later than they were accepted.
+    fn durability(&self) -> Durability {
+        Durability::Now
     }
 
     /// Workloads of this subject, in addition to those of all layouts.

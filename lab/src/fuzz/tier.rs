@@ -15,7 +15,7 @@ use nacre_layout_log::check::{CheckReport, Repair, check_with_tiers};
 use nacre_layout_log::{LogFs, MkfsOptions, mkfs};
 use nacre_media::block::SimDisk;
 use nacre_media::{Image, SimPm};
-use nacre_mover::{MoverFs, MoverOptions};
+use nacre_mover::{Budget, MoverFs, MoverOptions};
 use nacre_tiers::{Label, TierSet};
 use uuid::Uuid;
 
@@ -190,8 +190,8 @@ fn move_all(fs: &Fs, files: &[<Fs as Names>::Node]) {
         let _ = fs.move_log(node);
         let _ = fs.bring_up(node, FileBlock(0), 8);
     }
-    let _ = fs.keep(LATER_MS, &|| true);
-    let _ = fs.drain(TIER, &mut |_| true);
+    let _ = fs.keep(LATER_MS, &Budget::default());
+    let _ = fs.drain(TIER, &Budget::default());
     let _ = fs.remove(TIER);
     let _ = fs.status();
 }

@@ -5,6 +5,7 @@ use std::io::IoSlice;
 use nacre_engine::{
     Block, Data, Durability, Extents, FileBlock, FileKind, Kind, Names, TierState, Tiered, Timestamp, WriteAt,
 };
+use nacre_mover::Budget;
 
 use crate::{Fs, MEMORY, Machine, TIER, new_inode};
 
@@ -29,7 +30,7 @@ fn a_tier_that_fails_to_take_writes_leaves_them_to_others() {
         let bytes = vec![number as u8; FILE as usize];
         fs.write(&node, WriteAt::Offset(0), &[IoSlice::new(&bytes)], Durability::Now, time(number))
     };
-    let keep = |second: u64| fs.keep((1_700_000_000 + second) * 1000, &|| true);
+    let keep = |second: u64| fs.keep((1_700_000_000 + second) * 1000, &Budget::default());
     let used = |tier| used(&fs, tier);
     let errors = || fs.tiers().attachment(TIER).expect("it is there").errors;
     keep(0).expect("there is nothing to do");
@@ -78,7 +79,7 @@ fn a_tier_that_cannot_be_read_is_filled_last() {
             let bytes = IoSlice::new(&[5; 1 << 20]);
             fs.write(&node, WriteAt::Offset(0), &[bytes], Durability::Now, time(number)).expect("write");
         }
-        fs.keep((1_700_000_000 + second) * 1000, &|| true).expect("it keeps")
+        fs.keep((1_700_000_000 + second) * 1000, &Budget::default()).expect("it keeps")
     };
     let used = || [1, 2].map(|tier| used(&fs, tier));
     assert!(fill_and_keep(1000) > 0);
@@ -137,7 +138,7 @@ fn tiers_of_one_rank_take_turns() {
         fs.write(&node, WriteAt::Offset(0), &[IoSlice::new(&bytes)], Durability::Now, time(number))
             .expect("there is room");
     }
-    let moved = fs.keep(1_700_010_000_000, &|| true).expect("blocks move");
+    let moved = fs.keep(1_700_010_000_000, &Budget::default()).expect("blocks move");
     let used = |tier| used(&fs, tier);
     assert!(moved > 1000 && used(1) == 0 && used(2).abs_diff(used(3)) <= 32, "{} and {}", used(2), used(3));
     fs.into_layout().unmount().expect("unmount");
@@ -168,7 +169,7 @@ fn a_drain_that_cannot_end_is_refused_and_one_that_was_begun_says_what_is_missin
     let told = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
     let log = std::sync::Arc::clone(&told);
     fs.tiers().listen(Box::new(move |what| log.lock().unwrap().push(what.to_owned())));
-    let error = fs.drain(TIER, &mut |_| true).expect_err("it cannot end");
+    let error = fs.drain(TIER, &Budget::default()).expect_err("it cannot end");
     assert_eq!(error.kind(), Kind::NoSpace);
     let words = error.to_string();
     assert!(words.contains("MiB are on it") && words.contains("too little"), "{words}");

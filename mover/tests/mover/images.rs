@@ -13,7 +13,7 @@ use nacre_layout_log::check::{Problem, Repair, check, check_with_tiers};
 use nacre_layout_log::{LogFs, MkfsOptions, MountOptions, mkfs};
 use nacre_media::block::SimDisk;
 use nacre_media::{Pm, SimPm};
-use nacre_mover::{MoverFs, MoverOptions};
+use nacre_mover::{Budget, MoverFs, MoverOptions};
 use nacre_tiers::{Label, TierSet};
 use uuid::Uuid;
 
@@ -314,7 +314,7 @@ fn a_tier_of_which_nobody_knows_what_is_free_gives_nothing_to_slower_ones() {
         let fs = mount(&memory, true);
         fs.add(SimDisk::of(&memory, 1), VOLUME, 9, 1, NOW).expect("a slower tier");
         assert_eq!(fs.layout().tier_space(TIER).expect("a tier").is_counted, !is_damaged);
-        fs.keep(1_800_000_000_000, &|| true).expect("it looks");
+        fs.keep(1_800_000_000_000, &Budget::default()).expect("it looks");
         assert_eq!(fs.status().descended, 0, "damaged: {is_damaged}");
         assert_content(&fs, &find(&fs, "b"), 3, byte);
     }
@@ -327,7 +327,7 @@ fn a_drain_takes_logs_back_and_the_tier_can_go() {
         let fs = again(&memory, fs, crash);
         let error = fs.remove(TIER).expect_err("it is in use");
         assert_eq!(error.kind(), Kind::Busy);
-        let drained = fs.drain(TIER, &mut |_| true).expect("room in memory");
+        let drained = fs.drain(TIER, &Budget::default()).expect("room in memory");
         assert!(drained.is_done && drained.left == 0, "{drained:?}");
         fs.remove(TIER).expect("nothing is on it");
         let a = find(&fs, "a");

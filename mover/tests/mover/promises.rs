@@ -11,7 +11,7 @@ use nacre_engine::{
 use nacre_layout_log::{LogFs, MkfsOptions, MountOptions, mkfs};
 use nacre_media::SimPm;
 use nacre_media::block::SimDisk;
-use nacre_mover::{MoverFs, MoverOptions, PIN};
+use nacre_mover::{Budget, MoverFs, MoverOptions, PIN};
 use uuid::Uuid;
 
 type Fs = MoverFs<LogFs<SimPm>, SimDisk>;
@@ -156,7 +156,7 @@ fn neither_fallocate_nor_a_drain_takes_it() {
     }
     assert!(allocated > 20, "{allocated} MiB");
     assert_eq!(allocate(8, 100).map_err(|error| error.kind()), Err(Kind::NoSpace));
-    let drained = fs.drain(TIER, &mut |_| true).map(drop).map_err(|error| error.kind());
+    let drained = fs.drain(TIER, &Budget::default()).map(drop).map_err(|error| error.kind());
     assert_eq!(drained, Err(Kind::NoSpace), "the other tier is too small for it");
     assert_eq!(fs.layout().tiers()[0].state, TierState::Active);
     for number in 0..promised {
@@ -292,7 +292,7 @@ fn a_drain_leaves_it_to_memory_that_has_room() {
     let file = create(&fs, "file");
     let promised = (0..100).map(|_| fs.reserve(9).expect("there is room")).count() as u64;
     let before = fs.layout().stat().available;
-    fs.drain(TIER, &mut |_| true).expect("memory has room");
+    fs.drain(TIER, &Budget::default()).expect("memory has room");
     assert!(before - fs.layout().stat().available > promised * 8, "it is set aside there");
     for number in 0..promised {
         write(&fs, &file, number * 7, 4, Durability::Promised).expect("it was set aside");
@@ -410,11 +410,11 @@ fn what_could_not_move_is_forgotten_when_there_is_room() {
     let file = create(&fs, "file");
     fill(&fs, &file);
     let now = 1_700_000_000_000;
-    let failed = |after: u64| fs.keep(now + 1000 * after, &|| true).is_err();
+    let failed = |after: u64| fs.keep(now + 1000 * after, &Budget::default()).is_err();
     assert!((0..60).any(failed), "nothing has room: {:?}", fs.status());
     assert!(fs.status().failure.is_some());
     let change = SetAttr { size: Some(0), ..SetAttr::default() };
     fs.setattr(&file, &change, NOW).expect("it shrinks");
-    fs.keep(now + 100_000, &|| true).expect("nothing is to move");
+    fs.keep(now + 100_000, &Budget::default()).expect("nothing is to move");
     assert_eq!(fs.status().failure, None);
 }

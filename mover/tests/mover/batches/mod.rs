@@ -16,7 +16,7 @@ use nacre_engine::{
     BLOCK_SIZE, Data, Durability, Extents, FileBlock, Kind, Names, Place, Result, SetAttr, WriteAt,
 };
 use nacre_media::block::{BlockDevice, Pages};
-use nacre_mover::{Moved, MoverOptions, PIN, Way};
+use nacre_mover::{Budget, Moved, MoverOptions, PIN, Way};
 
 use self::machine::{BLOCK, Machine, TIER, content, time};
 
@@ -65,7 +65,7 @@ fn what_is_cold_moves_together() {
     let tell = Arc::clone(&told);
     *machine.disks[0].meanwhile.lock().unwrap() =
         Some(Box::new(move || *tell.lock().unwrap() = fs.status().doing));
-    let moved = machine.fs.keep(now_ms, &|| true).expect("blocks move");
+    let moved = machine.fs.keep(now_ms, &Budget::default()).expect("blocks move");
     let doing = told.lock().unwrap().expect("blocks moved");
     assert!(doing.files > 300 && doing.files <= moved / 2, "{doing:?} of {moved} blocks");
     assert_eq!((doing.inode, doing.way), (machine.fs.id(&files[0]).number, Way::Space));
