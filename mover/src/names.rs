@@ -10,62 +10,62 @@ use nacre_engine::{
 use nacre_media::Durable;
 use nacre_media::block::BlockDevice;
 
+use crate::admin::hints::TIER;
 use crate::fs::MoverFs;
-use crate::pin::PIN;
-use crate::wishes::TIER;
+use crate::places::PIN;
 
 impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Names for MoverFs<L, D> {
     type Node = L::Node;
 
     fn root(&self) -> L::Node {
-        self.layout.root()
+        self.places.layout.root()
     }
 
     fn node(&self, id: InodeId) -> Result<L::Node> {
-        self.layout.node(id)
+        self.places.layout.node(id)
     }
 
     fn node_by_number(&self, number: u64) -> Result<L::Node> {
-        self.layout.node_by_number(number)
+        self.places.layout.node_by_number(number)
     }
 
     #[inline]
     fn id(&self, node: &L::Node) -> InodeId {
-        self.layout.id(node)
+        self.places.layout.id(node)
     }
 
     #[inline]
     fn kind(&self, node: &L::Node) -> FileKind {
-        self.layout.kind(node)
+        self.places.layout.kind(node)
     }
 
     fn let_go(&self, node: L::Node) {
-        self.layout.let_go(node);
+        self.places.layout.let_go(node);
     }
 
     fn park(&self, node: L::Node) -> Option<L::Node> {
-        self.layout.park(node)
+        self.places.layout.park(node)
     }
 
     fn unpark(&self, number: u64) {
-        self.layout.unpark(number);
+        self.places.layout.unpark(number);
     }
 
     fn inode_cache(&self) -> InodeCache {
-        self.layout.inode_cache()
+        self.places.layout.inode_cache()
     }
 
     #[inline]
     fn lookup(&self, dir: &L::Node, name: &[u8]) -> Result<L::Node> {
-        self.layout.lookup(dir, name)
+        self.places.layout.lookup(dir, name)
     }
 
     fn parent(&self, dir: &L::Node) -> Result<L::Node> {
-        self.layout.parent(dir)
+        self.places.layout.parent(dir)
     }
 
     fn create(&self, dir: &L::Node, name: &[u8], new: &NewInode<'_>) -> Result<L::Node> {
-        let pin = self.inherited_pin(dir);
+        let pin = self.places.inherited_pin(dir);
         let mut xattrs = new.xattrs.to_vec();
         let mut new = NewInode { ..*new };
         if let Some(pin) = &pin
@@ -74,23 +74,23 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Names for MoverFs<L, 
             xattrs.push((PIN, pin));
             new.xattrs = &xattrs;
         }
-        self.with_room(|| self.layout.create(dir, name, &new))
+        self.mover().with_reclaim(|| self.places.layout.create(dir, name, &new))
     }
 
     fn create_unnamed(&self, new: &NewInode<'_>) -> Result<L::Node> {
-        self.with_room(|| self.layout.create_unnamed(new))
+        self.mover().with_reclaim(|| self.places.layout.create_unnamed(new))
     }
 
     fn link(&self, node: &L::Node, dir: &L::Node, name: &[u8], now: Timestamp) -> Result<()> {
-        self.with_room(|| self.layout.link(node, dir, name, now))
+        self.mover().with_reclaim(|| self.places.layout.link(node, dir, name, now))
     }
 
     fn unlink(&self, dir: &L::Node, name: &[u8], now: Timestamp) -> Result<()> {
-        self.layout.unlink(dir, name, now)
+        self.places.layout.unlink(dir, name, now)
     }
 
     fn rmdir(&self, dir: &L::Node, name: &[u8], now: Timestamp) -> Result<()> {
-        self.layout.rmdir(dir, name, now)
+        self.places.layout.rmdir(dir, name, now)
     }
 
     fn rename(
@@ -102,7 +102,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Names for MoverFs<L, 
         mode: RenameMode,
         now: Timestamp,
     ) -> Result<()> {
-        self.with_room(|| self.layout.rename(from_dir, from, to_dir, to, mode, now))
+        self.mover().with_reclaim(|| self.places.layout.rename(from_dir, from, to_dir, to, mode, now))
     }
 
     fn read_dir(
@@ -111,46 +111,46 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Names for MoverFs<L, 
         cookie: u64,
         visit: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
-        self.layout.read_dir(dir, cookie, visit)
+        self.places.layout.read_dir(dir, cookie, visit)
     }
 
     fn read_link(&self, node: &L::Node) -> Result<Vec<u8>> {
-        self.layout.read_link(node)
+        self.places.layout.read_link(node)
     }
 
     fn note_read(&self, node: &L::Node, now: Timestamp) {
-        self.layout.note_read(node, now);
+        self.places.layout.note_read(node, now);
     }
 
     fn has_guarded(&self) -> bool {
-        self.layout.has_guarded()
+        self.places.layout.has_guarded()
     }
 
     #[inline]
     fn getattr(&self, node: &L::Node) -> Result<Attr> {
-        self.layout.getattr(node)
+        self.places.layout.getattr(node)
     }
 
     #[inline]
     fn getattr_at(&self, dir: &L::Node, name: &[u8]) -> Result<Attr> {
-        self.layout.getattr_at(dir, name)
+        self.places.layout.getattr_at(dir, name)
     }
 
     fn setattr(&self, node: &L::Node, change: &SetAttr, now: Timestamp) -> Result<Attr> {
         let edge = |_: u64| change.size.map(|size| size / BLOCK_SIZE).into_iter().collect();
         let durability = if change.promised { Durability::Promised } else { Durability::Now };
-        self.with_edges(node, 1, durability, edge, || self.layout.setattr(node, change, now))
+        self.files().with_edges(node, 1, durability, edge, || self.places.layout.setattr(node, change, now))
     }
 
     fn get_xattr(&self, node: &L::Node, name: &[u8]) -> Result<Vec<u8>> {
         if name == TIER {
-            return self.whereabouts(node);
+            return self.places.whereabouts(node);
         }
-        self.layout.get_xattr(node, name)
+        self.places.layout.get_xattr(node, name)
     }
 
     fn list_xattrs(&self, node: &L::Node) -> Result<Vec<Vec<u8>>> {
-        self.layout.list_xattrs(node)
+        self.places.layout.list_xattrs(node)
     }
 
     fn set_xattr(
@@ -163,18 +163,18 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Names for MoverFs<L, 
         now: Timestamp,
     ) -> Result<()> {
         if name == TIER {
-            return self.wish(node, value, how);
+            return self.mover().hint(node, value, how);
         }
-        self.with_room(|| self.layout.set_xattr(node, name, value, how, mode, now))
+        self.mover().with_reclaim(|| self.places.layout.set_xattr(node, name, value, how, mode, now))
     }
 
     fn remove_xattr(&self, node: &L::Node, name: &[u8], now: Timestamp) -> Result<()> {
-        if name == TIER && self.wishes.take_back(self.layout.id(node)) {
+        if name == TIER && self.engine.hints.take_back(self.places.layout.id(node)) {
             return Ok(());
         }
-        self.layout.remove_xattr(node, name, now)?;
+        self.places.layout.remove_xattr(node, name, now)?;
         if name == PIN {
-            self.look_again.store(true, Ordering::Relaxed);
+            self.engine.scan_again.store(true, Ordering::Relaxed);
         }
         Ok(())
     }

@@ -13,7 +13,8 @@ const SOONER: f64 = 5.0;
 /// How it is set up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MoverOptions {
-    /// Bytes of DRAM for blocks of tiers; if this DRAM is shared, see [`MoverFs::with_frames`](crate::MoverFs::with_frames).
+    /// Bytes of DRAM for blocks of tiers; if this DRAM is shared, see
+    /// [`MoverFs::with_frames`](crate::MoverFs::with_frames).
     pub page_cache: u64,
     /// Blocks that are fetched at once, at most, of a file that is read in order. It is fixed at setup.
     pub read_ahead: u64,
@@ -27,7 +28,7 @@ pub struct MoverOptions {
     pub hours: Hours,
     /// Bytes that are moved in a second, at most; direct reclaim is exempt. The limit is at least a block.
     pub rate: Option<u64>,
-    /// The usage of persistent memory above which the logs of files are compacted, in percent.
+    /// The usage of PM above which the logs of files are compacted, in percent.
     pub log_threshold: u8,
     /// The usage of a tier above which cold files on it move to slower ones, in percent; they never do with 100.
     pub tier_threshold: u8,

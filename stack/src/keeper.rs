@@ -92,7 +92,7 @@ fn keep(vfs: &Weak<Vfs<AnyLayout>>, ends: &(Mutex<bool>, Condvar)) {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
             // The operation that meets a failing device or a full tier gets the error; later it may be otherwise.
             let _ =
-                mover.keep(now.as_millis() as u64, &Budget::until(Instant::now() + GOES_ON).unless(&is_over));
+                mover.tick(now.as_millis() as u64, &Budget::until(Instant::now() + GOES_ON).unless(&is_over));
         }
     }
 }

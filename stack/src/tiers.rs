@@ -543,14 +543,14 @@ impl FileSystem {
     /// Moves the blocks of a file to a tier; gives the number of bytes that moved.
     pub fn demote(&self, path: impl AsRef<Path>, tier: u8) -> Result<u64> {
         self.relocate(path.as_ref(), |mover, node| {
-            mover.move_down(node, tier, FileBlock(0), u64::MAX, false).map(|moved| moved.moved)
+            mover.demote(node, tier, FileBlock(0), u64::MAX, false).map(|moved| moved.moved)
         })
     }
 
     /// Brings the blocks of a file up to persistent memory; gives the number of bytes that moved.
     pub fn promote(&self, path: impl AsRef<Path>) -> Result<u64> {
         self.relocate(path.as_ref(), |mover, node| {
-            mover.bring_up(node, FileBlock(0), u64::MAX).map(|moved| moved.moved)
+            mover.promote(node, FileBlock(0), u64::MAX).map(|moved| moved.moved)
         })
     }
 
@@ -585,8 +585,8 @@ impl FileSystem {
         }
         let from = if files.first() == Some(&0) { from } else { FileBlock(0) };
         let done = match to {
-            Some(tier) => mover.move_some_down(&nodes, from, tier, budget),
-            None => mover.bring_some_up(&nodes, from, budget),
+            Some(tier) => mover.demote_some(&nodes, from, tier, budget),
+            None => mover.promote_some(&nodes, from, budget),
         };
         let next = files.get(done.next).copied().unwrap_or(inodes.len());
         failed.retain(|(file, _)| *file < next);

@@ -173,7 +173,7 @@ impl LogWithDisk {
                 Err(error) => done = Err(error),
             }
         }
-        fs.move_files_down(&there, LogWithDisk::first(fs), false)
+        fs.demote_files(&there, LogWithDisk::first(fs), false)
             .into_iter()
             .fold(done, |done, moved| done.and(moved.map(drop)))
     }
@@ -186,7 +186,7 @@ impl LogWithDisk {
         fs.change(&MoverOptions { tier_threshold, ..self.options() });
         // Later each time: nothing is on the first one that was not written there.
         let now_ms = LATER_MS * (1 + fs.tiers().traffic_of(LogWithDisk::first(fs)).writes);
-        let done = fs.keep(now_ms, &Budget::default());
+        let done = fs.tick(now_ms, &Budget::default());
         fs.change(&self.options());
         done.map(drop)
     }
@@ -253,12 +253,10 @@ impl Subject for LogWithDisk {
     fn relocate(&self, fs: &Fs, op: &Op) -> Option<Result<()>> {
         Some(match op {
             Op::Demote(path, start, blocks) => LogWithDisk::walk(fs, path)
-                .and_then(|node| {
-                    fs.move_down(&node, LogWithDisk::first(fs), FileBlock(*start), *blocks, false)
-                })
+                .and_then(|node| fs.demote(&node, LogWithDisk::first(fs), FileBlock(*start), *blocks, false))
                 .map(drop),
             Op::DemoteLast(path) => LogWithDisk::walk(fs, path)
-                .and_then(|node| fs.move_down(&node, LogWithDisk::last(fs), FileBlock(0), ALL, false))
+                .and_then(|node| fs.demote(&node, LogWithDisk::last(fs), FileBlock(0), ALL, false))
                 .map(drop),
             Op::DemoteBoth(one, other) => LogWithDisk::demote_both(fs, one, other),
             Op::Trim if fs.layout().tiers().is_empty() => Ok(()),
@@ -266,7 +264,7 @@ impl Subject for LogWithDisk {
             Op::Descend if fs.layout().tiers().is_empty() => Ok(()),
             Op::Descend => self.descend(fs),
             Op::Promote(path, start, blocks) => LogWithDisk::walk(fs, path)
-                .and_then(|node| fs.bring_up(&node, FileBlock(*start), *blocks))
+                .and_then(|node| fs.promote(&node, FileBlock(*start), *blocks))
                 .map(drop),
             Op::Compact(path) => LogWithDisk::compact(fs, path),
             Op::MoveLog(path) => LogWithDisk::move_log(fs, path),

@@ -169,7 +169,7 @@ fn what_is_there_can_be_overwritten_when_everything_is_full() {
     let old = create(&fs, "old").expect("a file");
     let allocated = create(&fs, "allocated").expect("a file");
     write(&fs, &old, 0, &vec![1; MIB as usize]).expect("space");
-    fs.move_down(&old, 1, nacre_engine::FileBlock(0), 64, false).expect("it moves");
+    fs.demote(&old, 1, nacre_engine::FileBlock(0), 64, false).expect("it moves");
     fs.fallocate(&allocated, FallocateMode::Allocate, 0, MIB, NOW).expect("space");
     let filler = create(&fs, "filler").expect("a file");
     let (mut size, mut piece) = (0, 65_536);

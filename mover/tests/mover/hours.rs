@@ -53,7 +53,7 @@ fn fill(fs: &Fs) -> Vec<<Fs as Names>::Node> {
 }
 
 fn keep(fs: &Fs, hour: u64) -> u64 {
-    fs.keep(MIDNIGHT_MS + hour * HOUR_MS, &Budget::default()).expect("it keeps")
+    fs.tick(MIDNIGHT_MS + hour * HOUR_MS, &Budget::default()).expect("it keeps")
 }
 
 #[test]

@@ -42,7 +42,7 @@ fn options(disk_threshold: Option<u8>) -> MoverOptions {
 
 fn keep(fs: &Fs) {
     fs.pause(true);
-    fs.keep(NOW.secs as u64 * 1000, &Budget::default()).expect("it keeps");
+    fs.tick(NOW.secs as u64 * 1000, &Budget::default()).expect("it keeps");
     fs.pause(false);
 }
 

@@ -17,7 +17,7 @@ fn below(sizes: impl IntoIterator<Item = usize>, other: u64) -> (Machine, Vec<No
     let options = MoverOptions { balance: false, ..MoverOptions::default() };
     let machine = Machine::with(&[32 << 20, other], options);
     let files = machine.files(sizes);
-    assert!(machine.fs.move_files_down(&files, TIER, false).iter().all(Result::is_ok));
+    assert!(machine.fs.demote_files(&files, TIER, false).iter().all(Result::is_ok));
     machine.fs.tiers().pages().drop_tier(TIER);
     (machine, files)
 }
@@ -106,7 +106,7 @@ fn a_drain_that_is_interrupted_at_any_file_goes_on_there() {
     assert!(calls >= 6 && machine.flushes(OTHER) <= calls, "{} of {calls}", machine.flushes(OTHER));
     // What is placed there again is drained anew.
     machine.fs.set_state(TIER, nacre_engine::TierState::Active).expect("set");
-    assert!(machine.fs.move_files_down(&files, TIER, false).iter().all(Result::is_ok));
+    assert!(machine.fs.demote_files(&files, TIER, false).iter().all(Result::is_ok));
     assert_eq!(machine.fs.drain(TIER, &Budget::default()).expect("it drains"), drained(180));
     let expected: Vec<_> = (0..60).map(|number| content(number, 3)).collect();
     drop(files);
@@ -160,7 +160,7 @@ fn a_large_file_leaves_in_groups() {
     let machine = Machine::with(&[32 << 20, 32 << 20], options);
     let sizes = [1, 200, 2, 90, 3];
     let files = machine.files(sizes);
-    assert!(machine.fs.move_files_down(&files, TIER, false).iter().all(Result::is_ok));
+    assert!(machine.fs.demote_files(&files, TIER, false).iter().all(Result::is_ok));
     let steps = RefCell::new(Vec::new());
     let look = || {
         steps.borrow_mut().push(296 - machine.used(TIER));
@@ -183,7 +183,7 @@ fn a_part_of_a_large_file_that_cannot_be_read_keeps_no_other() {
     let machine = Machine::with(&[32 << 20, 32 << 20], options);
     let sizes = [3, 200, 2, 90, 3];
     let files = machine.files(sizes);
-    assert!(machine.fs.move_files_down(&files, TIER, false).iter().all(Result::is_ok));
+    assert!(machine.fs.demote_files(&files, TIER, false).iter().all(Result::is_ok));
     machine.fs.tiers().pages().drop_tier(TIER);
     let place =
         |file: usize, block| machine.fs.resolve(&files[file], FileBlock(block), 1).expect("resolve")[0].place;
@@ -208,7 +208,7 @@ fn a_part_of_a_large_file_that_cannot_be_read_keeps_no_other() {
 fn blocks_come_up_while_their_neighbours_are_written_all_the_time() {
     let machine = Machine::new(32 << 20);
     let node = machine.file(0, 512);
-    machine.fs.move_down(&node, TIER, FileBlock(1), 511, false).expect("room");
+    machine.fs.demote(&node, TIER, FileBlock(1), 511, false).expect("room");
     let (ends, writes) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -226,7 +226,7 @@ fn blocks_come_up_while_their_neighbours_are_written_all_the_time() {
         let mut moved = 0;
         // What was passed over comes with the next call.
         while moved < 511 {
-            moved += machine.fs.bring_up(&node, FileBlock(0), 512).expect("room").moved;
+            moved += machine.fs.promote(&node, FileBlock(0), 512).expect("room").moved;
         }
         ends.store(true, Ordering::Relaxed);
     });

@@ -33,8 +33,7 @@ fn all(
 fn files_that_are_told_to_move_share_a_flush_and_are_cut_at_any_file() {
     let machine = Machine::new(64 << 20);
     let files = machine.files([3; 60]);
-    let down =
-        |files: &[Node], from, budget: &Budget<'_>| machine.fs.move_some_down(files, from, TIER, budget);
+    let down = |files: &[Node], from, budget: &Budget<'_>| machine.fs.demote_some(files, from, TIER, budget);
     // Of each batch a file is read without a question.
     assert_eq!(all(&files, 10, down), (180, Vec::new(), 6));
     assert_eq!((machine.used(TIER), machine.flushes(TIER)), (180, 6));
@@ -42,7 +41,7 @@ fn files_that_are_told_to_move_share_a_flush_and_are_cut_at_any_file() {
     assert_eq!(all(&files, 10, down), (0, Vec::new(), 1));
     assert_eq!(machine.flushes(TIER), 6);
     machine.fs.tiers().pages().drop_tier(TIER);
-    let up = |files: &[Node], from, budget: &Budget<'_>| machine.fs.bring_some_up(files, from, budget);
+    let up = |files: &[Node], from, budget: &Budget<'_>| machine.fs.promote_some(files, from, budget);
     let (moved, failed, calls) = all(&files, 10, up);
     assert_eq!((moved, failed.len(), machine.used(TIER)), (180, 0, 0));
     assert!(calls > 6, "{calls}");
@@ -68,12 +67,12 @@ fn a_large_file_goes_on_where_the_order_before_ended() {
     with_root.insert(2, root.clone());
     for questions in [1, 3] {
         let (moved, failed, calls) = all(&with_root, questions, |files, from, budget| {
-            machine.fs.move_some_down(files, from, TIER, budget)
+            machine.fs.demote_some(files, from, TIER, budget)
         });
         assert_eq!((moved, failed.len(), machine.used(TIER)), (296, 0, 296));
         assert!((6..=30).contains(&calls), "{calls}");
         let (moved, failed, _) =
-            all(&with_root, questions, |files, from, budget| machine.fs.bring_some_up(files, from, budget));
+            all(&with_root, questions, |files, from, budget| machine.fs.promote_some(files, from, budget));
         assert_eq!((moved, failed.len(), machine.used(TIER)), (296, 0, 0));
     }
     let expected: Vec<_> = sizes.iter().enumerate().map(|(number, size)| content(number, *size)).collect();
@@ -89,9 +88,8 @@ fn a_file_that_cannot_move_stops_no_other() {
         let files = machine.files([3; 40]);
         machine.poison(&files[7], 1);
         machine.fs.layout().pin(&files[30], FileBlock(0), 3).expect("pin");
-        let (moved, failed, _) = all(&files, questions, |files, from, budget| {
-            machine.fs.move_some_down(files, from, TIER, budget)
-        });
+        let (moved, failed, _) =
+            all(&files, questions, |files, from, budget| machine.fs.demote_some(files, from, TIER, budget));
         assert_eq!((moved, machine.used(TIER)), (38 * 3, 38 * 3));
         assert_eq!(failed, [(7, Kind::Media), (30, Kind::Busy)], "{questions} questions");
         // And up: one of which the tier has lost a block.
@@ -100,7 +98,7 @@ fn a_file_that_cannot_move_stops_no_other() {
         let Place::Tier { block, .. } = lost else { panic!("it is on {lost:?}") };
         machine.disks[0].disk.poison(block.offset(), 64);
         let (moved, failed, _) =
-            all(&files, questions, |files, from, budget| machine.fs.bring_some_up(files, from, budget));
+            all(&files, questions, |files, from, budget| machine.fs.promote_some(files, from, budget));
         assert_eq!(failed.iter().map(|(file, _)| *file).collect::<Vec<_>>(), [20], "{questions} questions");
         assert_eq!((moved, machine.below(&files[20])), (37 * 3, 3));
         machine.fs.layout().unpin(&files[30]);

@@ -15,7 +15,7 @@ fn read_for(machine: &Machine, files: &[Node], seconds: std::ops::Range<u64>) {
         for (number, node) in files.iter().enumerate() {
             assert!(machine.read_at(node, Some(now)) == content(number, 2), "file {number}");
         }
-        machine.fs.keep(NOW_MS + second * 1000 + 500, &Budget::default()).expect("blocks move");
+        machine.fs.tick(NOW_MS + second * 1000 + 500, &Budget::default()).expect("blocks move");
     }
 }
 
@@ -89,7 +89,7 @@ fn what_a_disk_is_waited_for_comes_up_though_reads_are_in_balance() {
     let files = machine.files(sizes);
     let [near, hot, far, pinned] = &files[..] else { panic!("four files") };
     for node in [hot, far, pinned] {
-        assert!(machine.fs.move_files_down(std::slice::from_ref(node), TIER, false)[0].is_ok());
+        assert!(machine.fs.demote_files(std::slice::from_ref(node), TIER, false)[0].is_ok());
     }
     machine.fs.set_xattr(pinned, PIN, b"1", XattrMode::Set, None, time(0)).expect("set");
     let far_content = content(2, FAR as usize);
@@ -110,7 +110,7 @@ fn what_a_disk_is_waited_for_comes_up_though_reads_are_in_balance() {
         }
         machine.fs.read(pinned, 0, &mut block, now).expect("read");
         device_reads.push(machine.fs.tiers().traffic_of(TIER).reads);
-        machine.fs.keep(NOW_MS + second * 1000 + 500, &Budget::default()).expect("blocks move");
+        machine.fs.tick(NOW_MS + second * 1000 + 500, &Budget::default()).expect("blocks move");
         assert_eq!(machine.fs.status().raised > 0, second >= 3, "after {second}");
         assert_eq!((machine.fs.status().lowered, machine.below(hot)), (0, 40), "they are in balance");
     }
@@ -130,7 +130,7 @@ fn what_a_disk_is_waited_for_once_stays() {
     let options = MoverOptions { page_cache: 64 * BLOCK_SIZE, ..MoverOptions::default() };
     let machine = Machine::with(&[64 << 20], options);
     let files = machine.files([40, 1600]);
-    assert!(machine.fs.move_files_down(&files[1..], TIER, false)[0].is_ok());
+    assert!(machine.fs.demote_files(&files[1..], TIER, false)[0].is_ok());
     let mut block = [0; BLOCK];
     for second in 0..10 {
         let now = Some(time(1000 + second as usize));
@@ -140,7 +140,7 @@ fn what_a_disk_is_waited_for_once_stays() {
                 machine.fs.read(&files[0], (at + more) * 7 % 40 * BLOCK_SIZE, &mut block, now).expect("read");
             }
         }
-        machine.fs.keep(NOW_MS + second * 1000 + 500, &Budget::default()).expect("it looks");
+        machine.fs.tick(NOW_MS + second * 1000 + 500, &Budget::default()).expect("it looks");
     }
     assert_eq!((machine.fs.status().raised, machine.below(&files[1])), (0, 1600));
 }
@@ -152,7 +152,7 @@ fn what_a_disk_is_waited_for_comes_up_beside_what_cannot_be_read() {
     let machine = Machine::with(&[64 << 20], MoverOptions { page_cache: 0, ..MoverOptions::default() });
     let files = machine.files([40, 20 * WINDOW as usize]);
     let [near, far] = &files[..] else { panic!("two files") };
-    assert!(machine.fs.move_files_down(std::slice::from_ref(far), TIER, false)[0].is_ok());
+    assert!(machine.fs.demote_files(std::slice::from_ref(far), TIER, false)[0].is_ok());
     // The last block of the fourth window.
     let bad = 4 * WINDOW - 1;
     let place = machine.fs.resolve(far, FileBlock(bad), 1).expect("resolve")[0];
@@ -167,7 +167,7 @@ fn what_a_disk_is_waited_for_comes_up_beside_what_cannot_be_read() {
                 machine.fs.read(near, at * 7 % 40 * BLOCK_SIZE, &mut block, now).expect("read");
             }
         }
-        machine.fs.keep(NOW_MS + second * 1000 + 500, &Budget::default()).expect("it looks");
+        machine.fs.tick(NOW_MS + second * 1000 + 500, &Budget::default()).expect("it looks");
     }
     let is_up = |at: u64| {
         let found = machine.fs.resolve(far, FileBlock(at), 1).expect("resolve");

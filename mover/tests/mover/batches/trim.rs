@@ -23,7 +23,7 @@ fn what_was_removed_is_forgotten_and_nothing_else() {
     let machine = Machine::new(DISK);
     let files = machine.files([3, 4, 5, 6]);
     let expected: Vec<_> = (0..4).map(|number| content(number, number + 3)).collect();
-    machine.fs.move_files_down(&files, TIER, true).into_iter().for_each(|moved| assert!(moved.is_ok()));
+    machine.fs.demote_files(&files, TIER, true).into_iter().for_each(|moved| assert!(moved.is_ok()));
     machine.fs.tiers().pages().drop_tier(TIER);
     assert_eq!(found(&machine, &expected), 18);
     for number in ["1", "3"] {
@@ -51,7 +51,7 @@ fn what_was_removed_is_forgotten_and_nothing_else() {
     }
     // All of it can be used again.
     let last = machine.file(4, 40);
-    machine.fs.move_files_down(&[last], TIER, true).remove(0).expect("move");
+    machine.fs.demote_files(&[last], TIER, true).remove(0).expect("move");
     assert_eq!(machine.used(TIER), 48);
 }
 
@@ -60,7 +60,7 @@ fn what_was_removed_is_forgotten_and_nothing_else() {
 fn it_goes_on_where_it_ended() {
     let machine = Machine::new(DISK);
     let files = machine.files([1; 9]);
-    machine.fs.move_files_down(&files, TIER, true).into_iter().for_each(|moved| assert!(moved.is_ok()));
+    machine.fs.demote_files(&files, TIER, true).into_iter().for_each(|moved| assert!(moved.is_ok()));
     let mut kept = Vec::new();
     for (number, node) in files.into_iter().enumerate() {
         if number % 2 == 0 {
@@ -165,7 +165,7 @@ fn nothing_is_trimmed_that_is_set_aside() {
     loop {
         let file = machine.file(files, 10);
         files += 1;
-        match machine.fs.move_files_down(&[file], TIER, true).remove(0) {
+        match machine.fs.demote_files(&[file], TIER, true).remove(0) {
             Ok(moved) if moved.moved == 10 => assert!(files < 200, "nothing is set aside"),
             _ => break,
         }

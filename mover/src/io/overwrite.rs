@@ -11,98 +11,24 @@
 
 use std::io::IoSlice;
 
-use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{
-    BLOCK_SIZE, CopiedFile, Durability, FileBlock, FileKind, Kind, Place, PlacedExtent, Result, TierRun,
-    Tiered, Timestamp, WriteAt, Written,
+    Attr, BLOCK_SIZE, Durability, FileBlock, Kind, Place, PlacedExtent, Result, TierRun, Tiered, Timestamp,
+    WriteAt, Written,
 };
 use nacre_media::Durable;
 use nacre_media::block::{BlockDevice, Pages};
 
-use crate::batch::copies;
-use crate::data::{Held, Reading};
-use crate::fs::MoverFs;
-use crate::keeper::Why;
-use crate::migrate::{Moved, Taken};
-use crate::pieces;
-use crate::place::cut;
-use crate::watch::Chosen;
-
-/// With fewer blocks of PM than this, it may be impossible to make a file: inodes come in chunks of 17 blocks, and the
-/// name may need a page.
-const LEAST: u64 = 32;
+use crate::engine::executor::Why;
+use crate::engine::reclaim::ATTEMPTS;
+use crate::io::direct::cut;
+use crate::io::write::Held;
+use crate::io::{Files, segments};
+use crate::places::Reading;
 
 /// Blocks among which neighbours are looked for that become written ones together.
 const ZEROED: u64 = 512;
 
-impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
-    /// Has unwritten blocks that a file has on PM allocated on tiers instead: at most `most` of them. Gives their
-    /// number.
-    pub(crate) fn lower_unwritten(&self, node: &L::Node, most: u64, why: Why) -> Result<u64> {
-        let promised = why == Why::Promise;
-        let mut total = 0;
-        for tier in self.takers(None) {
-            loop {
-                let room = self.room_on(tier.number, promised).min(most - total);
-                let found = if room > 0 { self.layout.resolve_unwritten(node, room)? } else { Vec::new() };
-                let blocks = found.iter().map(|at| at.extent.len).sum::<u64>();
-                if blocks == 0 {
-                    break;
-                }
-                let taken = match self.take_on(tier.number, None, blocks, promised) {
-                    // Blocks that wait for readers are not free yet.
-                    Err(error) if error.kind() == Kind::NoSpace => break,
-                    taken => Taken::new(self, taken?),
-                };
-                let copied = copies(&found, &mut taken.keep());
-                let modified = self.layout.getattr(node)?.mtime;
-                // Nothing was written, so there is nothing to flush.
-                let proof = Durable::nothing_before();
-                let published = self.layout.publish(&[CopiedFile { node, copied: &copied, modified }], proof);
-                let published = published.into_iter().next();
-                let published = published.unwrap_or_else(|| unreachable!("there is an answer for each file"));
-                let Moved { moved, .. } = self.settle(&copied, published)?;
-                total += moved;
-                if moved == 0 || total == most {
-                    break;
-                }
-            }
-        }
-        Ok(total)
-    }
-
-    /// The same for a file that was chosen to move, if it may.
-    pub(crate) fn lower_unwritten_of(&self, chosen: &Chosen, most: u64, why: Why) -> u64 {
-        let Ok(node) = self.layout.node(chosen.id) else { return 0 };
-        // One that is too young to move has nothing that moves.
-        if chosen.spans.is_empty()
-            || !self.has_unwritten(&node)
-            || self.is_pinned(&node)
-            || self.layout.kind(&node) != FileKind::Regular
-        {
-            return 0;
-        }
-        // Where there is no room for them they stay, and something else moves.
-        self.lower_unwritten(&node, most, why).unwrap_or(0)
-    }
-
-    /// Whether a file has any.
-    pub(crate) fn has_unwritten(&self, node: &L::Node) -> bool {
-        // A file whose log is on a tier has all its blocks there.
-        self.layout.log_image_at(node).is_none()
-            && self.layout.resolve_unwritten(node, 1).is_ok_and(|found| !found.is_empty())
-    }
-
-    /// Notes whether direct reclaim has moved anything.
-    pub(crate) fn note_room(&self, is_made: bool) {
-        self.is_stuck.store(!is_made, Ordering::Relaxed);
-    }
-
-    /// Whether PM is full of blocks that cannot move, so that no name can be made, however much room the tiers have.
-    pub(crate) fn is_full_for_good(&self, available: u64) -> bool {
-        available < LEAST && self.is_stuck.load(Ordering::Relaxed) && !self.look_again.load(Ordering::Relaxed)
-    }
-
+impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Files<'_, L, D> {
     /// Writes over blocks that the file has already, if no room can be made; `None` when it lacks some of them.
     pub(crate) fn write_on_full(
         &self,
@@ -112,22 +38,22 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         durability: Durability,
         now: Timestamp,
     ) -> Result<Option<u64>> {
-        if self.sink.is_on()
+        if self.places.has_tiers()
             && let Some(offset) = or_none(self.write_where_allocated(node, at, data, now))?
         {
             return Ok(Some(offset));
         }
-        match self.layout.overwrite(node, at, data, durability, now) {
+        match self.places.layout.overwrite(node, at, data, durability, now) {
             Err(error) if matches!(error.kind(), Kind::NoSpace | Kind::Elsewhere) => {}
             written => return written.map(Some),
         }
-        let (WriteAt::Offset(offset), true) = (at, self.sink.is_on()) else { return Ok(None) };
-        let end = offset + pieces::length(data);
+        let (WriteAt::Offset(offset), true) = (at, self.places.has_tiers()) else { return Ok(None) };
+        let end = offset + segments::length(data);
         let (first, last) = (offset / BLOCK_SIZE, end.div_ceil(BLOCK_SIZE));
-        let found = self.layout.resolve_allocated(node, FileBlock(first), last - first)?;
+        let found = self.places.layout.resolve_allocated(node, FileBlock(first), last - first)?;
         let has = |extent: &PlacedExtent| extent.place != Place::Hole;
         let blocks: u64 = found.iter().filter(|extent| has(extent)).map(|extent| extent.len).sum();
-        if blocks < last - first || end > self.layout.getattr(node)?.size {
+        if blocks < last - first || end > self.places.layout.getattr(node)?.size {
             return Ok(None);
         }
         // Each block where it is, one after another.
@@ -141,6 +67,56 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         Ok(Some(offset))
     }
 
+    /// On a full file system: writes blocks of a tier that the file has already, allocated and not written. `None` when
+    /// the range is not all of that kind.
+    pub(crate) fn write_where_allocated(
+        &self,
+        node: &L::Node,
+        at: WriteAt,
+        data: &[IoSlice<'_>],
+        now: Timestamp,
+    ) -> Result<Option<u64>> {
+        let len = segments::length(data);
+        let Attr { size, flags, .. } = self.places.layout.getattr(node)?;
+        let offset = match at {
+            WriteAt::Offset(offset) => offset,
+            // To the layout it is none that appends.
+            WriteAt::End if flags & Attr::APPEND_ONLY != 0 => return Ok(None),
+            // A concurrent append changes its first block.
+            WriteAt::End => size,
+        };
+        let (first, end) = (offset / BLOCK_SIZE, (offset + len).div_ceil(BLOCK_SIZE));
+        // One at a time, or of two that write to one block the second would undo the first.
+        let _alone = self.io.filling.lock();
+        let reading = Reading::begin(&self.places.layout);
+        let found = self.places.layout.resolve_allocated(node, FileBlock(first), end - first)?;
+        let mut written = Vec::new();
+        for PlacedExtent { start, len, place } in found {
+            let Place::UnwrittenOnTier { tier, block } = place else { return Ok(None) };
+            written.push(Written { start, run: TierRun { tier, start: block, len } });
+        }
+        let blocks: u64 = written.iter().map(|part| part.run.len).sum();
+        if blocks != end - first {
+            return Ok(None);
+        }
+        // Unwritten bytes of them read as zeros.
+        let content = segments::gather(blocks, (offset % BLOCK_SIZE) as usize, data);
+        self.places.tiers.write(&segments::split(written.iter().map(|part| part.run), &content))?;
+        let flush = || self.places.tiers.flush(written.iter().map(|part| part.run.tier));
+        let publish =
+            |proof| self.places.layout.publish_first_write(node, &written, offset + len, now, proof, false);
+        let is_done = match publish(flush()?) {
+            // The bytes behind the end of its last block would show: if that is on a tier, it is promoted.
+            Err(error) if error.kind() == Kind::Elsewhere => {
+                let _moved = self.places.promote(node, FileBlock(size / BLOCK_SIZE), 1)?;
+                publish(flush()?)?
+            }
+            done => done?,
+        };
+        drop(reading);
+        Ok(is_done.then_some(offset))
+    }
+
     /// Overwrites one block, or a part of it, wherever it is; false where even that is too much.
     fn overwrite_block(
         &self,
@@ -152,10 +128,10 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     ) -> Result<bool> {
         let at = WriteAt::Offset(offset);
         let block = offset / BLOCK_SIZE;
-        let mut held = Held::new(&self.held, self.layout.id(node));
+        let mut held = Held::new(&self.mover.engine.held, self.places.layout.id(node));
         held.hold(&[block]);
-        for _ in 0..crate::data::ATTEMPTS {
-            match self.layout.overwrite(node, at, data, durability, now) {
+        for _ in 0..ATTEMPTS {
+            match self.places.layout.overwrite(node, at, data, durability, now) {
                 Err(error) if matches!(error.kind(), Kind::NoSpace | Kind::Elsewhere) => {}
                 written => return written.map(|_| true),
             }
@@ -175,16 +151,17 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         Ok(false)
     }
 
-    /// Makes blocks of a tier written ones that are allocated and were never written: the one that is given, and its neighbours.
-    /// One entry of the log says of all that lie together where they are, also of those that were written. False when there
-    /// are none, or there is no space for that.
+    /// Makes blocks of a tier written ones that are allocated and were never written: the one that is given, and its
+    /// neighbours. One entry of the log says of all that lie together where they are, also of those that were written.
+    /// False when there are none, or there is no space for that.
     fn write_zeros(&self, node: &L::Node, block: u64, now: Timestamp) -> Result<bool> {
-        let _alone = self.filling.lock();
-        let _reading = Reading::begin(&self.layout);
-        let size = self.layout.getattr(node)?.size;
+        let _alone = self.io.filling.lock();
+        let _reading = Reading::begin(&self.places.layout);
+        let size = self.places.layout.getattr(node)?.size;
         let first = block - block % ZEROED;
         let end = (first + ZEROED).min(size.div_ceil(BLOCK_SIZE));
-        let found = self.layout.resolve_allocated(node, FileBlock(first), end.saturating_sub(first))?;
+        let found =
+            self.places.layout.resolve_allocated(node, FileBlock(first), end.saturating_sub(first))?;
         let run = run_around(&found, block);
         if run.is_empty() {
             return Ok(false);
@@ -193,10 +170,10 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         let unwritten = run.iter().filter(|(_, is_written)| !is_written);
         let pieces: Vec<_> =
             unwritten.map(|(part, _)| (part.run, &zeros[..(part.run.len * BLOCK_SIZE) as usize])).collect();
-        self.tiers.write(&pieces)?;
-        let proof = self.tiers.flush(run.iter().map(|(part, _)| part.run.tier))?;
+        self.places.tiers.write(&pieces)?;
+        let proof = self.places.tiers.flush(run.iter().map(|(part, _)| part.run.tier))?;
         let written: Vec<Written> = run.into_iter().map(|(part, _)| part).collect();
-        let done = self.layout.publish_first_write(node, &written, size, now, proof, true);
+        let done = self.places.layout.publish_first_write(node, &written, size, now, proof, true);
         Ok(or_none(done.map(|done| done.then_some(size)))?.is_some())
     }
 
@@ -208,47 +185,47 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         data: &[IoSlice<'_>],
         now: Timestamp,
     ) -> Result<bool> {
-        let _reading = Reading::begin(&self.layout);
-        let found = self.layout.resolve_movable(node, FileBlock(offset / BLOCK_SIZE), 1)?;
+        let _reading = Reading::begin(&self.places.layout);
+        let found = self.places.layout.resolve_movable(node, FileBlock(offset / BLOCK_SIZE), 1)?;
         let Some((from, PlacedExtent { place: Place::Tier { tier, block }, .. })) =
             found.first().map(|from| (from, from.extent))
         else {
             return Ok(false);
         };
         let run = TierRun { tier, start: block, len: 1 };
-        self.layout.change_below(node, from, now, &mut || {
+        self.places.layout.change_below(node, from, now, &mut || {
             let mut content = Pages::lent(BLOCK_SIZE as usize);
-            self.tiers.read(block.offset(), &mut content, run, 0)?;
+            self.places.tiers.read(block.offset(), &mut content, run, 0)?;
             let mut at = (offset % BLOCK_SIZE) as usize;
             for part in data {
                 content[at..at + part.len()].copy_from_slice(part);
                 at += part.len();
             }
-            self.tiers.write(&[(run, &content[..])])?;
-            self.tiers.pages().rewritten(tier, block, 1);
-            self.tiers.flush([tier]).map(drop)
+            self.places.tiers.write(&[(run, &content[..])])?;
+            self.places.tiers.pages().rewritten(tier, block, 1);
+            self.places.tiers.flush([tier]).map(drop)
         })
     }
 
     /// Promotes a block of a tier into the space that the layout keeps for overwriting, and has others demoted for it.
     /// False if that is not possible.
     fn borrow_up(&self, node: &L::Node, block: u64) -> Result<bool> {
-        let modified = self.layout.getattr(node)?.mtime;
+        let modified = self.places.layout.getattr(node)?.mtime;
         {
-            let _reading = Reading::begin(&self.layout);
-            let found = self.layout.resolve_movable(node, FileBlock(block), 1)?;
+            let _reading = Reading::begin(&self.places.layout);
+            let found = self.places.layout.resolve_movable(node, FileBlock(block), 1)?;
             let Some(from) = found.first() else { return Ok(false) };
             // It may be here by now.
             let Place::Tier { tier, block } = from.extent.place else { return Ok(true) };
             let mut content = Pages::lent(BLOCK_SIZE as usize);
-            self.read_all(node, &found, &mut content)?;
-            match self.layout.bring_up(node, from, &content, Durability::Lazy, modified) {
+            self.places.read_all(node, &found, &mut content)?;
+            match self.places.layout.bring_up(node, from, &content, Durability::Lazy, modified) {
                 Err(error) if error.kind() == Kind::NoSpace => return Ok(false),
-                came => came.map(|_| self.tiers.pages().drop_range(tier, block, 1))?,
+                came => came.map(|_| self.places.tiers.pages().drop_range(tier, block, 1))?,
             }
         }
         // Where nothing goes down, less can be borrowed the next time.
-        let _ = self.make_room(1, Why::Space)?;
+        let _ = self.mover.reclaim(1, Why::Space)?;
         Ok(true)
     }
 }

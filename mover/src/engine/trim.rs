@@ -2,8 +2,8 @@
 //!
 //! Blocks are taken before the device is told, and given back behind that; otherwise it might forget data that is
 //! written meanwhile. Free blocks may be forgotten at any time, after a crash, too, because a new owner could have
-//! overwritten them as well. A trim goes by pieces, so that others find room, and takes no [reserved](crate::promises)
-//! blocks.
+//! overwritten them as well. A trim goes by pieces, so that others find room, and takes no
+//! [reserved](crate::reservations) blocks.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -13,17 +13,18 @@ use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, MAX_TIERS, Result, TierState,
 use nacre_media::Durable;
 use nacre_media::block::BlockDevice;
 
-use crate::budget::Budget;
-use crate::fs::MoverFs;
+use crate::engine::budget::Budget;
+use crate::places::Places;
 
 /// Blocks of a piece, at most: an allocation finds this much less room while the device works. Pieces end at multiples
 /// of their length, because devices forget by granules.
 const PIECE: u64 = (64 << 20) / BLOCK_SIZE;
+
 /// A piece is at most this part of the free blocks of a tier, or a block, so that a tier that is nearly full does not
 /// seem full.
 const SHARE: u64 = 16;
 
-/// From one look whether a device is done with a piece to the next.
+/// From one check whether a device is done with a piece to the next.
 const WAIT: Duration = Duration::from_millis(2);
 
 /// Where a trim of a tier begins, or goes on; by default at its start.
@@ -70,6 +71,78 @@ impl Trims {
     fn piece(&self, tier: u8) -> &Mutex<()> {
         &self.pieces[usize::from(tier.min(MAX_TIERS))]
     }
+
+    /// See [`MoverFs::trim`](crate::MoverFs::trim).
+    pub(crate) fn trim<L: Tiered<Proof = Durable>, D: BlockDevice + 'static>(
+        &self,
+        places: &Places<L, D>,
+        tier: u8,
+        from: TrimFrom,
+        least: u64,
+        budget: &Budget<'_>,
+    ) -> Result<Trimmed> {
+        let described = |error: Error| error.operation("trim").object(format!("tier {tier}"));
+        if !self.running.lock().insert(tier) {
+            return Err(described(Kind::Busy.into()).advice("it is trimmed already"));
+        }
+        let _running = Running { trims: self, tier };
+        let mut done = Trimmed { next: Some(from), ..Trimmed::default() };
+        while let Some(from) = done.next.filter(|_| budget.goes_on()) {
+            let least = if from.is_within { 1 } else { least.div_ceil(BLOCK_SIZE).max(1) };
+            let (next, told) = self.trim_piece(places, tier, from.block, least).map_err(described)?;
+            match told {
+                Told::Bytes(bytes) => (done.bytes, done.next) = (done.bytes + bytes, next),
+                Told::Useless => (done.next, done.is_useless) = (None, true),
+            }
+        }
+        Ok(done)
+    }
+
+    /// The first piece of a run of at least so many blocks, and where the next one begins.
+    fn trim_piece<L: Tiered<Proof = Durable>, D: BlockDevice + 'static>(
+        &self,
+        places: &Places<L, D>,
+        tier: u8,
+        from: Block,
+        least: u64,
+    ) -> Result<(Option<TrimFrom>, Told)> {
+        // A drain waits for it, and is seen here before the next one.
+        let _piece = self.piece(tier).lock();
+        let share = places.layout.tier_space(tier)?.free / SHARE;
+        let known = places.layout.tiers();
+        if !known.iter().any(|one| one.number == tier && one.state == TierState::Active) {
+            return Ok((None, Told::Bytes(0)));
+        }
+        let most = 1 << share.clamp(1, PIECE).ilog2();
+        let found = places.take_for_trim(tier, from, least, most)?;
+        let next = found.next.map(|block| TrimFrom { block, is_within: found.is_within });
+        let Some(run) = found.run else { return Ok((next, Told::Bytes(0))) };
+        let told = places.tiers.discard(run);
+        places.layout.put_back_on(run);
+        Ok((next, if told? { Told::Bytes(run.len * BLOCK_SIZE) } else { Told::Useless }))
+    }
+
+    /// Runs `act`, which must not meet a piece of a tier that is taken and will be free again at once;
+    /// [`Busy`](Kind::Busy) while there is one.
+    pub(crate) fn without<T>(&self, tier: u8, act: impl FnOnce() -> Result<T>) -> Result<T> {
+        match self.piece(tier).try_lock() {
+            Some(_piece) => act(),
+            None => Err(Error::new(Kind::Busy)
+                .object(format!("tier {tier}"))
+                .advice("it is trimmed: try it again")),
+        }
+    }
+
+    /// Waits until no piece of a tier is taken; false where the budget is over before.
+    pub(crate) fn outlast(&self, tier: u8, budget: &Budget<'_>) -> bool {
+        while self.piece(tier).try_lock().is_none() {
+            if !budget.goes_on() {
+                return false;
+            }
+            std::thread::sleep(WAIT);
+        }
+        true
+    }
 }
 
 /// One that goes on.
@@ -84,73 +157,8 @@ impl Drop for Running<'_> {
     }
 }
 
-impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
-    /// Tells the device of a tier which blocks are free, from one on, as far as the budget goes. Runs of fewer bytes
-    /// than `least` are left out. It ends where the tier is drained.
-    ///
-    /// [`Busy`](Kind::Busy) while another call does it; [`DeviceLost`](Kind::DeviceLost) where the device is missing,
-    /// [`Media`](Kind::Media) where it fails; [`ReadOnly`](Kind::ReadOnly).
-    pub fn trim(&self, tier: u8, from: TrimFrom, least: u64, budget: &Budget<'_>) -> Result<Trimmed> {
-        let described = |error: Error| error.operation("trim").object(format!("tier {tier}"));
-        if !self.trims.running.lock().insert(tier) {
-            return Err(described(Kind::Busy.into()).advice("it is trimmed already"));
-        }
-        let _running = Running { trims: &self.trims, tier };
-        let mut done = Trimmed { next: Some(from), ..Trimmed::default() };
-        while let Some(from) = done.next.filter(|_| budget.goes_on()) {
-            let least = if from.is_within { 1 } else { least.div_ceil(BLOCK_SIZE).max(1) };
-            let (next, told) = self.trim_piece(tier, from.block, least).map_err(described)?;
-            match told {
-                Told::Bytes(bytes) => (done.bytes, done.next) = (done.bytes + bytes, next),
-                Told::Useless => (done.next, done.is_useless) = (None, true),
-            }
-        }
-        Ok(done)
-    }
-
-    /// The first piece of a run of at least so many blocks, and where the next one begins.
-    fn trim_piece(&self, tier: u8, from: Block, least: u64) -> Result<(Option<TrimFrom>, Told)> {
-        // A drain waits for it, and is seen here before the next one.
-        let _piece = self.trims.piece(tier).lock();
-        let share = self.layout.tier_space(tier)?.free / SHARE;
-        let known = self.layout.tiers();
-        if !known.iter().any(|one| one.number == tier && one.state == TierState::Active) {
-            return Ok((None, Told::Bytes(0)));
-        }
-        let most = 1 << share.clamp(1, PIECE).ilog2();
-        let found = self.take_for_trim(tier, from, least, most)?;
-        let next = found.next.map(|block| TrimFrom { block, is_within: found.is_within });
-        let Some(run) = found.run else { return Ok((next, Told::Bytes(0))) };
-        let told = self.tiers.discard(run);
-        self.layout.put_back_on(run);
-        Ok((next, if told? { Told::Bytes(run.len * BLOCK_SIZE) } else { Told::Useless }))
-    }
-
-    /// Runs `act`, which must not meet a piece of a tier that is taken and will be free again at once;
-    /// [`Busy`](Kind::Busy) while there is one.
-    pub(crate) fn without_trim<T>(&self, tier: u8, act: impl FnOnce() -> Result<T>) -> Result<T> {
-        match self.trims.piece(tier).try_lock() {
-            Some(_piece) => act(),
-            None => Err(Error::new(Kind::Busy)
-                .object(format!("tier {tier}"))
-                .advice("it is trimmed: try it again")),
-        }
-    }
-
-    /// Waits until no piece of a tier is taken; false where the budget is over before.
-    pub(crate) fn outlast_trim(&self, tier: u8, budget: &Budget<'_>) -> bool {
-        while self.trims.piece(tier).try_lock().is_none() {
-            if !budget.goes_on() {
-                return false;
-            }
-            std::thread::sleep(WAIT);
-        }
-        true
-    }
-}
-
 /// The range that a device was told of.
-enum Told {
+pub(crate) enum Told {
     Bytes(u64),
     Useless,
 }

@@ -1,9 +1,9 @@
 //! Taking everything from a tier, before it goes.
 //!
 //! A drain goes by steps. One file is looked at after another, until their blocks on the tier are a group, which moves
-//! to other tiers as one [`batch`](crate::batch). Blocks for which these have no room, or that were written meanwhile,
-//! are promoted file by file. The caller may end a drain at any file: the step is cut there, and the rest of it waits
-//! as before.
+//! to other tiers as one [batch](crate::engine::batch). Blocks for which these have no room, or that were written
+//! meanwhile, are promoted file by file. The caller may end a drain at any file: the step is cut there, and the rest of
+//! it waits as before.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -15,13 +15,12 @@ use nacre_engine::{
 use nacre_media::Durable;
 use nacre_media::block::BlockDevice;
 
-use crate::batch::Batch;
-use crate::budget::Budget;
-use crate::data::Reading;
-use crate::fs::MoverFs;
-use crate::keeper::Why;
-use crate::migrate::{Moved, is_on};
-use crate::status::{Doing, Way};
+use crate::engine::Mover;
+use crate::engine::batch::Batch;
+use crate::engine::budget::Budget;
+use crate::engine::executor::{Moved, Why};
+use crate::engine::progress::{Doing, Way};
+use crate::places::{Reading, is_on};
 
 /// How far a drain is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -37,6 +36,7 @@ pub struct Drained {
 
 /// Groups of a file that are looked at before the next question whether it goes on.
 const GROUPS_AT_ONCE: u64 = 4;
+
 /// Files that are looked at before that: most may be elsewhere.
 const FILES_AT_ONCE: usize = 4096;
 
@@ -95,27 +95,24 @@ fn no_room(tier: u8, left: u64, room: u64) -> Error {
     ))
 }
 
-impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
-    /// Moves everything that is on a tier to others or, if these have no room, promotes it to PM. Nothing new is placed
-    /// on the tier from then on. It ends with its budget; moved blocks stay moved, and the next call goes on from there. A file that fails does not stop the others: its error comes after all of them.
-    ///
-    /// [`Busy`](Kind::Busy) while another call does it; [`NoSpace`](Kind::NoSpace) when nothing else has room.
-    pub fn drain(&self, tier: u8, budget: &Budget<'_>) -> Result<Drained> {
+impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
+    /// See [`MoverFs::drain`](crate::MoverFs::drain).
+    pub(crate) fn drain(&self, tier: u8, budget: &Budget<'_>) -> Result<Drained> {
         self.set_state(tier, TierState::Draining)?;
         // Blocks taken of it by then are no file's yet; the next piece sees the state.
-        let space = self.layout.tier_space(tier)?;
+        let space = self.places.layout.tier_space(tier)?;
         let left = (space.blocks - space.free) * BLOCK_SIZE;
-        if !self.outlast_trim(tier, budget) {
+        if !self.engine.trims.outlast(tier, budget) {
             return Ok(Drained { left, ..Drained::default() });
         }
-        let begun = self.drains.lock().insert(tier, None);
+        let begun = self.engine.drains.lock().insert(tier, None);
         let mut drain = match begun {
             Some(None) => {
                 return Err(Error::new(Kind::Busy).operation("drain").object(format!("tier {tier}")));
             }
             Some(Some(drain)) => drain,
             None => {
-                let id = self.layout.id(&self.layout.root());
+                let id = self.places.layout.id(&self.places.layout.root());
                 let waiting = vec![Waiting { id, kind: FileKind::Directory, from: 0 }];
                 Drain { waiting, failed: Vec::new(), failure: None, moved: 0 }
             }
@@ -123,18 +120,17 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         let result =
             self.drain_files(tier, &mut drain, budget).map_err(|error| self.why_it_cannot_end(tier, error));
         match &result {
-            Ok(drained) if drained.is_done => drop(self.drains.lock().remove(&tier)),
-            _ => drop(self.drains.lock().insert(tier, Some(drain))),
+            Ok(drained) if drained.is_done => drop(self.engine.drains.lock().remove(&tier)),
+            _ => drop(self.engine.drains.lock().insert(tier, Some(drain))),
         }
         result
     }
 
-    /// Refuses a [drain](MoverFs::drain) that cannot end: of a tier with more on it than all other places have room
-    /// for, or of a missing tier that holds data. Nothing is changed.
-    pub fn would_drain(&self, tier: u8) -> Result<()> {
-        let space = self.layout.tier_space(tier)?;
+    /// See [`MoverFs::would_drain`](crate::MoverFs::would_drain).
+    pub(crate) fn would_drain(&self, tier: u8) -> Result<()> {
+        let space = self.places.layout.tier_space(tier)?;
         let left = space.blocks - space.free;
-        let missing = self.tiers.attachment(tier).and_then(|at| at.device.err());
+        let missing = self.places.tiers.attachment(tier).and_then(|at| at.device.err());
         if left > 0
             && let Some(why) = missing
         {
@@ -154,9 +150,9 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
 
     /// Blocks that are free on PM, and on the tiers that take blocks, without one tier.
     fn room_beside(&self, tier: u8) -> u64 {
-        let free = |number: u8| self.layout.tier_space(number).map_or(0, |space| space.free);
-        let others = self.usable().into_iter().map(|one| one.number).filter(|number| *number != tier);
-        self.layout.memory_left() + others.map(free).sum::<u64>()
+        let free = |number: u8| self.places.layout.tier_space(number).map_or(0, |space| space.free);
+        let others = self.places.usable().into_iter().map(|one| one.number).filter(|number| *number != tier);
+        self.places.layout.memory_left() + others.map(free).sum::<u64>()
     }
 
     fn drain_files(&self, tier: u8, drain: &mut Drain, budget: &Budget<'_>) -> Result<Drained> {
@@ -180,14 +176,14 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         if error.kind() != Kind::NoSpace {
             return error;
         }
-        let Ok(space) = self.layout.tier_space(tier) else { return error };
+        let Ok(space) = self.places.layout.tier_space(tier) else { return error };
         no_room(tier, space.blocks - space.free, self.room_beside(tier)).advice(
             "add a tier, or remove files, and drain it again; nacre tier drain --cancel has it used again",
         )
     }
 
     fn drained(&self, tier: u8, drain: &Drain, is_done: bool) -> Result<Drained> {
-        let space = self.layout.tier_space(tier)?;
+        let space = self.places.layout.tier_space(tier)?;
         let left = (space.blocks - space.free) * BLOCK_SIZE;
         Ok(Drained { moved: drain.moved * BLOCK_SIZE, left, is_done })
     }
@@ -200,7 +196,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         let _looking = self.begin(Doing { inode: 0, files: 0, way });
         let mut step = Step { files: Vec::new(), batch: Batch::default() };
         // Blocks of the tier must not be reused before they were read.
-        let reading = Reading::begin(&self.layout);
+        let reading = Reading::begin(&self.places.layout);
         let gathered = self.gather_step(tier, drain, &mut step, budget);
         let parts = step.batch.parts();
         let _moving = parts
@@ -209,7 +205,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         let mut is_over = matches!(gathered, Ok(ControlFlow::Break(())));
         let mut placed = HashMap::new();
         if !is_over {
-            placed.extend(self.place_batch(step.batch, Why::Drain, budget));
+            placed.extend(self.places.place_batch(step.batch, Why::Drain, budget));
         }
         drop(reading);
         drain.moved += placed.values().flatten().map(|placed| placed.moved).sum::<u64>();
@@ -249,7 +245,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
 
     /// Whether an error is one that every other file would have, too.
     fn concerns_all(&self, tier: u8, error: &Error) -> bool {
-        error.kind() == Kind::NoSpace || self.tiers.attachment(tier).is_none_or(|at| at.device.is_err())
+        error.kind() == Kind::NoSpace
+            || self.places.tiers.attachment(tier).is_none_or(|at| at.device.is_err())
     }
 
     /// Looks at the waiting files, until their blocks on the tier fill a batch, or there is enough to look at. `Break`
@@ -294,12 +291,12 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
 
     /// Has all that is in a directory wait.
     fn list(&self, dir: &Waiting, drain: &mut Drain) -> Result<()> {
-        let node = match self.layout.node(dir.id) {
+        let node = match self.places.layout.node(dir.id) {
             // It was removed meanwhile.
             Err(error) if error.kind() == Kind::Stale => return Ok(()),
             other => other?,
         };
-        self.layout.read_dir(&node, 0, &mut |entry: DirEntry<'_>| {
+        self.places.layout.read_dir(&node, 0, &mut |entry: DirEntry<'_>| {
             drain.waiting.push(Waiting { id: entry.id, kind: entry.kind, from: 0 });
             ControlFlow::Continue(())
         })
@@ -307,21 +304,21 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
 
     /// Adds a file, from its waiting block on, to the files that are drained at once; false when that is not all of it.
     fn take(&self, tier: u8, file: &Waiting, step: &mut Step<L::Node>) -> Result<bool> {
-        let node = match self.layout.node(file.id) {
+        let node = match self.places.layout.node(file.id) {
             Err(error) if error.kind() == Kind::Stale => return Ok(true),
             other => other?,
         };
         // Its log goes first: blocks that move take it back, and those that are not written do not move.
-        if self.layout.log_image_at(&node).is_some_and(|image| image.tier == tier) {
-            self.with_room(|| self.layout.take_log_back(&node))?;
+        if self.places.layout.log_image_at(&node).is_some_and(|image| image.tier == tier) {
+            self.with_reclaim(|| self.places.layout.take_log_back(&node))?;
         }
         let from = file.from;
-        let blocks = self.layout.getattr(&node)?.size.div_ceil(BLOCK_SIZE);
+        let blocks = self.places.layout.getattr(&node)?.size.div_ceil(BLOCK_SIZE);
         // Blocks allocated behind the end of the file belong to the last part.
-        let end = Some(from + GROUPS_AT_ONCE * self.group()).filter(|end| *end < blocks);
+        let end = Some(from + GROUPS_AT_ONCE * self.places.settings.group()).filter(|end| *end < blocks);
         let range = (&node, FileBlock(from), end.map_or(u64::MAX - from, |end| end - from));
         let (before, mut at) = (step.batch.blocks(), from);
-        let is_all = self.add_range(&mut step.batch, range, &mut at, |place| is_on(place, tier))?;
+        let is_all = self.places.add_range(&mut step.batch, range, &mut at, |place| is_on(place, tier))?;
         let next = if is_all { end } else { Some(at) };
         let is_in_batch = step.batch.blocks() > before;
         step.files.push(Taking { id: file.id, node, from, next, is_in_batch });
@@ -338,11 +335,12 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         }
         let (start, len) =
             (FileBlock(file.from), file.next.map_or(u64::MAX - file.from, |next| next - file.from));
-        let up = || self.bring_up_from(&file.node, start, len, Durability::Now, |here| here == tier);
-        let moved = self.with_room(up)?.moved;
+        let up = || self.places.promote_from(&file.node, start, len, Durability::Now, |here| here == tier);
+        let moved = self.with_reclaim(up)?.moved;
         // Of what is allocated and not written there is no more than is used of the tier.
-        let used = self.layout.tier_space(tier)?;
-        let replace = || self.on_usable(|| self.layout.replace_unwritten(&file.node, tier, start, len));
-        Ok(moved + self.beside_promises(len.min(used.blocks - used.free), replace)?)
+        let used = self.places.layout.tier_space(tier)?;
+        let replace =
+            || self.places.on_usable(|| self.places.layout.replace_unwritten(&file.node, tier, start, len));
+        Ok(moved + self.places.beside_reserved(len.min(used.blocks - used.free), replace)?)
     }
 }

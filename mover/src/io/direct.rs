@@ -5,34 +5,34 @@ use std::ops::Range;
 
 use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{
-    BLOCK_SIZE, Block, Data, Durability, FileBlock, Kind, Place, Result, Tier, TierRun, Tiered, Timestamp,
-    WriteAt, Written,
+    BLOCK_SIZE, Block, Durability, FileBlock, Kind, Place, Result, Tier, TierRun, Tiered, Timestamp, WriteAt,
+    Written,
 };
 use nacre_media::Durable;
 use nacre_media::block::BlockDevice;
+use nacre_policy::temperature::Span;
 
-use crate::data::Reading;
-use crate::fs::MoverFs;
-use crate::migrate::Taken;
-use crate::pieces;
-use crate::predict::Span;
+use crate::engine::executor::Taken;
+use crate::io::{Files, segments};
+use crate::places::Reading;
+use crate::stats::predictors::blocks_of;
 
-impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
+impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Files<'_, L, D> {
     /// Whether a write that may wait is to go to disk.
     pub(crate) fn is_for_disk(&self, node: &L::Node, offset: u64, len: u64) -> bool {
         len > 0
-            && self.sink.is_on()
-            && self.large_to_disk.load(Ordering::Relaxed)
-            && self.predictors.is_for_disk(self.layout.id(node), Span::of(offset, len))
-            && !self.is_pinned(node)
+            && self.places.has_tiers()
+            && self.mover.engine.large_to_disk.load(Ordering::Relaxed)
+            && self.stats.predictors.is_for_disk(self.places.layout.id(node), blocks_of(offset, len))
+            && !self.places.is_pinned(node)
     }
 
     /// Whether a write may go to disk: it is of reserved data.
     pub(crate) fn may_go_to_disk(&self, data: &[IoSlice<'_>], durability: Durability) -> bool {
         // Whether nothing may be written is the layout's to say.
         durability == Durability::Promised
-            && self.large_to_disk.load(Ordering::Relaxed)
-            && pieces::length(data) > 0
+            && self.mover.engine.large_to_disk.load(Ordering::Relaxed)
+            && segments::length(data) > 0
     }
 
     /// Writes data that may go to disk. Its whole blocks that belong there go there, with one flush and one commit. The
@@ -45,14 +45,14 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         durability: Durability,
         now: Timestamp,
     ) -> Result<()> {
-        let len = pieces::length(data);
+        let len = segments::length(data);
         let end = offset + len;
         let part = |range: &Range<u64>| cut(data, range.start - offset..range.end - offset);
         let to_memory = |range: Range<u64>| match range.is_empty() {
             true => Ok(()),
             false => {
                 let at = WriteAt::Offset(range.start);
-                self.write_to_memory(node, at, &part(&range), durability, now).map(drop)
+                self.write_to_pm(node, at, &part(&range), durability, now).map(drop)
             }
         };
         let mut at = offset;
@@ -80,7 +80,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         if durability != Durability::Promised {
             return Ok(None);
         }
-        let (size, end) = (self.layout.getattr(node)?.size, offset + pieces::length(data));
+        let (size, end) = (self.places.layout.getattr(node)?.size, offset + segments::length(data));
         // The bytes behind the end of the file in its last block are not the file's.
         let start = offset / BLOCK_SIZE * BLOCK_SIZE;
         let whole = start..end.max(end.next_multiple_of(BLOCK_SIZE).min(size));
@@ -118,12 +118,12 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
 
     /// The bytes of a write that go to disk, in order: as they were written, and whole blocks.
     fn parts_for_disk(&self, node: &L::Node, write: Range<u64>) -> Result<Vec<Range<u64>>> {
-        let whole = whole_blocks(write.start, write.end, self.layout.getattr(node)?.size);
-        if whole.is_empty() || self.is_pinned(node) {
+        let whole = whole_blocks(write.start, write.end, self.places.layout.getattr(node)?.size);
+        if whole.is_empty() || self.places.is_pinned(node) {
             return Ok(Vec::new());
         }
-        let span = Span::of(whole.start, whole.end - whole.start);
-        let parts = self.predictors.parts_for_disk(self.layout.id(node), span);
+        let span = blocks_of(whole.start, whole.end - whole.start);
+        let parts = self.stats.predictors.parts_for_disk(self.places.layout.id(node), span);
         let bytes = |part: Span| part.start * BLOCK_SIZE..(part.end() * BLOCK_SIZE).min(whole.end);
         Ok(parts.into_iter().map(bytes).collect())
     }
@@ -138,25 +138,25 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         durability: Durability,
         now: Timestamp,
     ) -> Result<bool> {
-        let len = pieces::length(data);
-        let size = self.layout.getattr(node)?.size;
+        let len = segments::length(data);
+        let size = self.places.layout.getattr(node)?.size;
         if offset > size && !size.is_multiple_of(BLOCK_SIZE) {
             // The bytes behind the end in its block will show, as zeros.
-            match self.bring_up_from(node, FileBlock(size / BLOCK_SIZE), 1, durability, |_| true) {
+            match self.places.promote_from(node, FileBlock(size / BLOCK_SIZE), 1, durability, |_| true) {
                 Err(error) if matches!(error.kind(), Kind::NoSpace | Kind::Busy) => return Ok(false),
                 other => other?,
             };
         }
         let blocks = len.div_ceil(BLOCK_SIZE);
-        let content = pieces::gather(blocks, 0, data);
+        let content = segments::gather(blocks, 0, data);
         let before = self.place_before(node, offset);
-        for Tier { number, .. } in self.takers(before.map(|(tier, _)| tier)) {
+        for Tier { number, .. } in self.places.takers(before.map(|(tier, _)| tier)) {
             let goal = before.filter(|(tier, _)| *tier == number).map(|(_, block)| block.plus(1));
-            let runs = match self.take_on(number, goal, blocks, durability == Durability::Promised) {
+            let runs = match self.places.take_on(number, goal, blocks, durability == Durability::Promised) {
                 Err(error) if error.kind() == Kind::NoSpace => continue,
-                other => Taken::new(self, other?),
+                other => Taken::new(self.places, other?),
             };
-            let pieces = pieces::split(runs.runs().iter().copied(), &content);
+            let pieces = segments::split(runs.runs().iter().copied(), &content);
             let mut start = FileBlock(offset / BLOCK_SIZE);
             let mut written = Vec::new();
             for &run in runs.runs() {
@@ -164,11 +164,12 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
                 start.0 += run.len;
             }
             // A device that fails is out of use for a while, and the data has another place.
-            let stored = self.tiers.write_at_once(&pieces).and_then(|()| self.tiers.flush([number]));
+            let stored =
+                self.places.tiers.write_at_once(&pieces).and_then(|()| self.places.tiers.flush([number]));
             let Ok(proof) = stored else { continue };
             // Until the copy is in DRAM: blocks that the file gives up meanwhile must not be reused.
-            let reading = Reading::begin(&self.layout);
-            match self.layout.publish_write(node, &written, offset + len, durability, now, proof) {
+            let reading = Reading::begin(&self.places.layout);
+            match self.places.layout.publish_write(node, &written, offset + len, durability, now, proof) {
                 // There is no space for the entry, or a block is mapped, or the end of the file was demoted meanwhile:
                 // the write to PM handles these.
                 Err(error) if matches!(error.kind(), Kind::NoSpace | Kind::Busy | Kind::Elsewhere) => {
@@ -178,7 +179,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
                 Ok(()) => {}
             }
             if durability == Durability::Promised {
-                self.placed_promised(blocks);
+                self.places.placed_reserved(blocks);
             }
             self.keep_in_dram(&pieces);
             drop(reading);
@@ -191,7 +192,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     /// On which tier the block before a write is, and where: a file that is written in order lies in order.
     fn place_before(&self, node: &L::Node, offset: u64) -> Option<(u8, Block)> {
         let before = (offset / BLOCK_SIZE).checked_sub(1)?;
-        let found = self.layout.resolve(node, FileBlock(before), 1).ok()?;
+        let found = self.places.layout.resolve(node, FileBlock(before), 1).ok()?;
         match found.first()?.place {
             Place::Tier { tier, block } => Some((tier, block)),
             _ => None,
@@ -200,7 +201,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
 
     /// A copy stays in DRAM while that has room (TPFS, 5.3).
     fn keep_in_dram(&self, pieces: &[(TierRun, &[u8])]) {
-        let pages = self.tiers.pages();
+        let pages = self.places.tiers.pages();
         for (run, part) in pieces {
             if pages.bytes() < pages.capacity() / 2 {
                 pages.fill(run.tier, run.start, part);

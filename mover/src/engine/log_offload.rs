@@ -1,4 +1,4 @@
-//! Compacting the logs of files, where persistent memory is nearly full (paper 002, section 5.6).
+//! Compacting the logs of files, where PM is nearly full (paper 002, section 5.6).
 //!
 //! Moving data makes more room, and sooner. Logs are therefore compacted only above a threshold of their own, which is
 //! higher than any of those above which blocks move. Then all files are looked at that were not written for a while,
@@ -10,21 +10,20 @@
 //! The log of a file is compacted even where parts of the file are warm, since nothing becomes slower: a log that grows
 //! on would only have to be compacted again.
 
-use std::collections::VecDeque;
-
 use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{BLOCK_SIZE, Error, InodeId, LogImage, Result, Tiered};
 use nacre_media::Durable;
 use nacre_media::block::BlockDevice;
 use nacre_policy::temperature::WHOLE_FILE_MS;
 
-use crate::budget::Budget;
-use crate::fs::MoverFs;
-use crate::keeper::{Keeper, Why};
-use crate::migrate::Taken;
-use crate::status::{Doing, Way};
-use crate::walk::{AT_ONCE, PAUSE_MS, STEP, Trail};
-use crate::watch::millis;
+use crate::engine::Mover;
+use crate::engine::budget::Budget;
+use crate::engine::executor::{Taken, Why};
+use crate::engine::progress::{Doing, Way};
+use crate::engine::scan::STEP;
+use crate::engine::state::{Logs, State};
+use crate::engine::trail::AT_ONCE;
+use crate::stats::samples::millis;
 
 /// Names that are looked at for one operation that waits for room, at most; the next one goes on from there.
 const FOR_ROOM: usize = 4 * STEP;
@@ -35,58 +34,34 @@ const TOGETHER: usize = 64;
 /// Bytes of images after which no further one is made before these are written. One may be larger.
 const MOST_BYTES: usize = 16 << 20;
 
-/// The way through all files, for their logs.
-#[derive(Debug, Default)]
-pub(crate) struct Logs {
-    trail: Trail,
-    /// Files that were found and are still to be compacted.
-    found: VecDeque<InodeId>,
-    /// A walk goes on, or its files are still to be compacted.
-    is_walking: bool,
-    /// When the last walk ended, in milliseconds since 1970.
-    ended_ms: Option<u64>,
-}
-
-impl Logs {
-    /// Whether another walk may find something at this time.
-    fn is_worth_it(&self, now_ms: u64) -> bool {
-        self.ended_ms.is_none_or(|ended_ms| now_ms.abs_diff(ended_ms) >= PAUSE_MS)
-    }
-}
-
-impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
-    /// The usage above which logs are compacted, in percent.
-    pub(crate) fn log_threshold(&self) -> u8 {
-        self.settings.now().options.log_threshold
-    }
-
+impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
     /// Whether logs are to be compacted whose space is not needed at once.
     fn compacts(&self) -> bool {
-        self.layout.has_logs()
-            && self.sink.is_on()
-            && self.usage() > f64::from(self.log_threshold())
-            && !self.paused.load(Ordering::Relaxed)
-            && self.settings.now().is_in_hours(self.sink.time_ms())
+        self.places.layout.has_logs()
+            && self.places.has_tiers()
+            && self.places.usage() > f64::from(self.places.log_threshold())
+            && !self.engine.paused.load(Ordering::Relaxed)
+            && self.is_in_hours()
     }
 
     /// Compacts logs of files that are write-cold at this time, while usage is above the threshold.
-    pub(crate) fn compact_cold(&self, keeper: &mut Keeper, now_ms: u64, budget: &Budget<'_>) {
+    pub(crate) fn compact_cold(&self, state: &mut State, now_ms: u64, budget: &Budget<'_>) {
         let is_cold = |modified_ms: u64| modified_ms.saturating_add(WHOLE_FILE_MS) < now_ms;
         while budget.goes_on() && self.compacts() {
-            if self.compact_next(&mut keeper.logs, now_ms, &is_cold).is_none() {
+            if self.compact_next(&mut state.logs, now_ms, &is_cold).is_none() {
                 return;
             }
         }
     }
 
-    /// Compacts logs until so many blocks of persistent memory can be used, as far as that comes about soon; gives the
+    /// Compacts logs until so many blocks of PM can be used, as far as that comes about soon; gives the
     /// number of blocks that it freed.
-    pub(crate) fn compact_until(&self, keeper: &mut Keeper, wanted: u64, why: Why) -> u64 {
+    pub(crate) fn compact_until(&self, state: &mut State, wanted: u64, why: Why) -> u64 {
         let (mut freed, mut looked_at) = (0, 0);
-        let now_ms = self.sink.time_ms();
-        while self.layout.has_logs() && looked_at < FOR_ROOM && self.room_here(why) < wanted {
+        let now_ms = self.stats.samples.time_ms();
+        while self.places.layout.has_logs() && looked_at < FOR_ROOM && self.room_here(why) < wanted {
             // Of files that were passed by for not being cold, and lately, too.
-            let logs = &mut keeper.logs_for_room;
+            let logs = &mut state.logs_for_room;
             let Some(went) = self.compact_next(logs, now_ms, &|_| true) else { break };
             freed += went.freed;
             looked_at += went.looked_at;
@@ -109,9 +84,9 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
                 return None;
             }
             logs.is_walking = true;
-            logs.trail.begin(self.layout.id(&self.layout.root()));
+            logs.trail.begin(self.places.layout.id(&self.places.layout.root()));
         }
-        let step = self.advance(&mut logs.trail, AT_ONCE)?;
+        let step = self.places.advance(&mut logs.trail, AT_ONCE)?;
         logs.found.extend(step.files);
         Some(Went { freed: 0, looked_at: step.names + 1 })
     }
@@ -122,8 +97,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         let (mut freed, mut nodes) = (0, Vec::new());
         for id in ids {
             // A removed or unreadable file has nothing to compact; its user gets the error.
-            if let Ok(node) = self.layout.node(id)
-                && self.layout.getattr(&node).is_ok_and(|attr| is_meant(millis(attr.mtime)))
+            if let Ok(node) = self.places.layout.node(id)
+                && self.places.layout.getattr(&node).is_ok_and(|attr| is_meant(millis(attr.mtime)))
             {
                 freed += self.compact(id, &node);
                 nodes.push(node);
@@ -132,9 +107,9 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         // A log that cannot be written to its tier stays where it is.
         let moved: Vec<u64> =
             self.move_logs(&nodes).into_iter().flatten().filter(|freed| *freed > 0).collect();
-        self.logs_moved.fetch_add(moved.len() as u64, Ordering::Relaxed);
+        self.engine.counts.logs_moved.fetch_add(moved.len() as u64, Ordering::Relaxed);
         freed += moved.iter().sum::<u64>();
-        self.log_blocks_freed.fetch_add(freed, Ordering::Relaxed);
+        self.engine.counts.log_blocks_freed.fetch_add(freed, Ordering::Relaxed);
         freed
     }
 
@@ -144,7 +119,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         let mut freed = 0;
         let mut begin = true;
         loop {
-            let portion = self.layout.compact_log(node, std::mem::take(&mut begin));
+            let portion = self.places.layout.compact_log(node, std::mem::take(&mut begin));
             if let Ok(portion) = &portion {
                 freed += portion.freed;
             }
@@ -153,14 +128,13 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             }
         }
         if freed > 0 {
-            self.logs_compacted.fetch_add(1, Ordering::Relaxed);
+            self.engine.counts.logs_compacted.fetch_add(1, Ordering::Relaxed);
         }
         freed
     }
 
-    /// Offloads the extent map in a file's log to the tier that all of its blocks are on, if there is one; gives the
-    /// number of blocks of PM that are free now.
-    pub fn move_log(&self, node: &L::Node) -> Result<u64> {
+    /// See [`MoverFs::move_log`](crate::MoverFs::move_log).
+    pub(crate) fn move_log(&self, node: &L::Node) -> Result<u64> {
         self.move_logs(std::slice::from_ref(node)).pop().unwrap_or(Ok(0))
     }
 
@@ -175,12 +149,12 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
 
     /// The first of them, with one write and one flush for all that this moves: no more than DRAM is for.
     fn move_some_logs(&self, nodes: &[L::Node]) -> Vec<Result<u64>> {
-        let usable = self.usable();
+        let usable = self.places.usable();
         let may_be_on = |tier: u8| usable.iter().any(|one| one.number == tier);
         let imaged = |node: &L::Node| {
-            let Some(image) = self.layout.log_image(node, &may_be_on)? else { return Ok(None) };
+            let Some(image) = self.places.layout.log_image(node, &may_be_on)? else { return Ok(None) };
             let blocks = image.content.len() as u64 / BLOCK_SIZE;
-            let taken = Taken::new(self, self.take_on(image.tier, None, blocks, false)?);
+            let taken = Taken::new(self.places, self.places.take_on(image.tier, None, blocks, false)?);
             // An image is in one piece; where there is none so large the log stays.
             Ok((taken.runs().len() == 1).then_some(Imaged { image, taken }))
         };
@@ -198,16 +172,16 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         let mut tiers: Vec<u8> = pieces.iter().map(|(run, _)| run.tier).collect();
         tiers.sort_unstable();
         tiers.dedup();
-        let written = self.tiers.write(&pieces).and_then(|()| self.tiers.flush(tiers));
+        let written = self.places.tiers.write(&pieces).and_then(|()| self.places.tiers.flush(tiers));
         drop(pieces);
         let published = nodes.iter().zip(images).map(|(node, image)| match image? {
-            Some(one) => self.publish_image(node, one, &written),
+            Some(one) => self.commit_image(node, one, &written),
             None => Ok(0),
         });
         published.collect()
     }
 
-    fn publish_image(
+    fn commit_image(
         &self,
         node: &L::Node,
         image: Imaged<'_, L, D>,
@@ -218,7 +192,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             Ok(proof) => proof.again(),
             Err(error) => return Err(Error::new(error.kind()).object(error.object_name().to_owned())),
         };
-        match self.layout.publish_log_image(node, &image, taken.runs()[0], proof) {
+        match self.places.layout.publish_log_image(node, &image, taken.runs()[0], proof) {
             Ok(Some(freed)) => {
                 taken.keep();
                 Ok(freed)

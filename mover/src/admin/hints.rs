@@ -15,27 +15,30 @@ use nacre_media::block::BlockDevice;
 use nacre_tiers::Attachment;
 use uuid::Uuid;
 
-use crate::budget::Budget;
-use crate::fs::MoverFs;
-use crate::keeper::Keeper;
-use crate::status::{Doing, Way};
-use crate::watch::millis;
+use crate::engine::Mover;
+use crate::engine::budget::Budget;
+use crate::engine::progress::{Doing, Way};
+use crate::engine::state::State;
+use crate::places::Places;
+use crate::stats::samples::millis;
 
 /// The extended attribute of a file. Its value is the place of its data: `pm`, the number of a tier, or several of them
 /// with commas between, `pm` first; empty for a file without data. If it is set to `pm`, or to the number or the UUID
 /// of a tier, the mover soon moves the file there.
 pub const TIER: &[u8] = b"user.nacre.tier";
 
-/// The name of persistent memory in its value.
+/// The name of PM in its value.
 const MEMORY: &str = "pm";
+
 /// Files that wait to be moved, at most.
-const MAX_WISHES: usize = 4096;
+const MAX_HINTS: usize = 4096;
+
 /// Blocks whose places are looked at in one go: 1 GiB.
 const WINDOW: u64 = 1 << 18;
 
 /// A file that was told to move.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Wish {
+struct Hint {
     id: InodeId,
     to: Option<u8>,
     /// Those of its blocks before this one are done.
@@ -44,13 +47,13 @@ struct Wish {
 
 /// Files that were told to move, the first one first.
 #[derive(Default)]
-pub(crate) struct Wishes {
-    waiting: Mutex<VecDeque<Wish>>,
+pub(crate) struct Hints {
+    waiting: Mutex<VecDeque<Hint>>,
     /// Why the last one was refused, or stayed where it is.
     refused: Mutex<Option<String>>,
 }
 
-impl Wishes {
+impl Hints {
     /// How many wait.
     pub(crate) fn len(&self) -> usize {
         self.waiting.lock().len()
@@ -66,34 +69,34 @@ impl Wishes {
     }
 
     /// [`Busy`](Kind::Busy) when too many wait. A file that waits already is told otherwise.
-    fn add(&self, wish: Wish) -> Result<()> {
+    fn add(&self, hint: Hint) -> Result<()> {
         let mut waiting = self.waiting.lock();
-        match waiting.iter().position(|other| other.id == wish.id) {
-            Some(at) => waiting[at] = wish,
-            None if waiting.len() >= MAX_WISHES => {
+        match waiting.iter().position(|other| other.id == hint.id) {
+            Some(at) => waiting[at] = hint,
+            None if waiting.len() >= MAX_HINTS => {
                 return Err(Error::new(Kind::Busy)
-                    .object(format!("{MAX_WISHES} files that are to be moved"))
+                    .object(format!("{MAX_HINTS} files that are to be moved"))
                     .advice("nacre mover wait waits until they have moved"));
             }
-            None => waiting.push_back(wish),
+            None => waiting.push_back(hint),
         }
         Ok(())
     }
 
     /// Those that come first, at most `most`.
     pub(crate) fn first_ones(&self, most: usize) -> Vec<InodeId> {
-        self.waiting.lock().iter().take(most).map(|wish| wish.id).collect()
+        self.waiting.lock().iter().take(most).map(|hint| hint.id).collect()
     }
 
-    fn first(&self) -> Option<Wish> {
+    fn first(&self) -> Option<Hint> {
         self.waiting.lock().front().copied()
     }
 
     /// Something of the first one was done: it goes on from a block, or is over.
-    fn step(&self, wish: &Wish, next: Option<u64>) {
+    fn step(&self, hint: &Hint, next: Option<u64>) {
         let mut waiting = self.waiting.lock();
         // It may have been told otherwise meanwhile, or taken back.
-        let Some(first) = waiting.front_mut().filter(|first| *first == wish) else { return };
+        let Some(first) = waiting.front_mut().filter(|first| *first == hint) else { return };
         match next {
             Some(from) => first.from = from,
             None => drop(waiting.pop_front()),
@@ -104,7 +107,7 @@ impl Wishes {
     pub(crate) fn take_back(&self, id: InodeId) -> bool {
         let mut waiting = self.waiting.lock();
         let before = waiting.len();
-        waiting.retain(|wish| wish.id != id);
+        waiting.retain(|hint| hint.id != id);
         waiting.len() != before
     }
 
@@ -136,7 +139,7 @@ fn name() -> std::borrow::Cow<'static, str> {
     String::from_utf8_lossy(TIER)
 }
 
-impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
+impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Places<L, D> {
     /// The value of the attribute. [`NoAttribute`](Kind::NoAttribute) of anything but a file, and without tiers.
     pub(crate) fn whereabouts(&self, node: &L::Node) -> Result<Vec<u8>> {
         let known = self.layout.tiers().len();
@@ -164,25 +167,27 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             memory.into_iter().chain(tiers.into_iter().map(|tier| tier.to_string())).collect();
         Ok(places.join(",").into_bytes())
     }
+}
 
+impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
     /// Has a file moved to where the value says, soon. [`InvalidInput`](Kind::InvalidInput) for another value, and for
     /// an object without blocks that move; [`Unsupported`](Kind::Unsupported) without tiers;
     /// [`DeviceLost`](Kind::DeviceLost) for a tier that is missing.
-    pub(crate) fn wish(&self, node: &L::Node, value: &[u8], how: XattrMode) -> Result<()> {
-        let id = self.layout.id(node);
-        self.check_wish(node, value, how)
-            .and_then(|to| self.wishes.add(Wish { id, to, from: 0 }))
-            .inspect_err(|error| self.wishes.refuse(id, error))
+    pub(crate) fn hint(&self, node: &L::Node, value: &[u8], how: XattrMode) -> Result<()> {
+        let id = self.places.layout.id(node);
+        self.check_hint(node, value, how)
+            .and_then(|to| self.engine.hints.add(Hint { id, to, from: 0 }))
+            .inspect_err(|error| self.engine.hints.refuse(id, error))
     }
 
-    fn check_wish(&self, node: &L::Node, value: &[u8], how: XattrMode) -> Result<Option<u8>> {
-        let known = self.layout.tiers();
+    fn check_hint(&self, node: &L::Node, value: &[u8], how: XattrMode) -> Result<Option<u8>> {
+        let known = self.places.layout.tiers();
         if known.is_empty() {
             return Err(Error::new(Kind::Unsupported)
                 .object(format!("{} without tiers", name()))
                 .advice("nacre tier add makes one"));
         }
-        if self.layout.kind(node) != FileKind::Regular {
+        if self.places.layout.kind(node) != FileKind::Regular {
             return Err(Error::new(Kind::InvalidInput)
                 .object(format!("{} of a directory", name()))
                 .advice("only files have blocks that move"));
@@ -193,7 +198,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         }
         let to = wanted(value, &known)?;
         if let Some(tier) = to
-            && let Some(Attachment { device: Err(why), .. }) = self.tiers.attachment(tier)
+            && let Some(Attachment { device: Err(why), .. }) = self.places.tiers.attachment(tier)
         {
             return Err(Error::new(Kind::DeviceLost)
                 .object(format!("tier {tier}: {why}"))
@@ -201,15 +206,14 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         }
         Ok(to)
     }
-}
 
-impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
-    /// Moves files that were told to move, as far as the limit allows; gives the number of blocks. A file that cannot move stays.
-    pub(crate) fn grant(&self, keeper: &mut Keeper, budget: &Budget<'_>) -> u64 {
+    /// Moves files that were told to move, as far as the limit allows; gives the number of blocks. A file that cannot
+    /// move stays.
+    pub(crate) fn follow_hints(&self, state: &mut State, budget: &Budget<'_>) -> u64 {
         let mut moved = 0;
         while budget.goes_on() && budget.blocks() > 0 {
-            let Some(wish) = self.wishes.first() else { break };
-            let next = match self.grant_part(keeper, &wish) {
+            let Some(hint) = self.engine.hints.first() else { break };
+            let next = match self.follow_part(state, &hint) {
                 Ok((blocks, next)) => {
                     budget.spend(blocks);
                     moved += blocks;
@@ -218,31 +222,31 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
                 Err(error) => {
                     // The error of a removed file is of no use.
                     if error.kind() != Kind::Stale {
-                        self.wishes.refuse(wish.id, &error);
+                        self.engine.hints.refuse(hint.id, &error);
                     }
                     None
                 }
             };
-            self.wishes.step(&wish, next);
+            self.engine.hints.step(&hint, next);
         }
         moved
     }
 
     /// Moves a group of a file; gives the number of blocks, and where the next one begins.
-    fn grant_part(&self, keeper: &mut Keeper, wish: &Wish) -> Result<(u64, Option<u64>)> {
-        let node = self.layout.node(wish.id)?;
-        let Some(data) = self.next_data(&node, wish.from)? else {
-            let attr = self.layout.getattr(&node)?;
+    fn follow_part(&self, state: &mut State, hint: &Hint) -> Result<(u64, Option<u64>)> {
+        let node = self.places.layout.node(hint.id)?;
+        let Some(data) = self.places.next_data(&node, hint.from)? else {
+            let attr = self.places.layout.getattr(&node)?;
             // It may move down again when it is cold.
-            keeper.heats.found(wish.id, attr.size.div_ceil(BLOCK_SIZE), millis(attr.mtime));
+            state.on_pm.found(hint.id, attr.size.div_ceil(BLOCK_SIZE), millis(attr.mtime));
             return Ok((0, None));
         };
-        self.note_queue(keeper);
-        let _doing = self.begin(Doing { inode: wish.id.number, files: 1, way: Way::Told });
-        let (start, len) = (FileBlock(data), self.group());
-        let moved = match wish.to {
-            Some(tier) => self.move_down(&node, tier, start, len, false)?,
-            None => self.bring_up(&node, start, len)?,
+        self.note_queue(state);
+        let _doing = self.begin(Doing { inode: hint.id.number, files: 1, way: Way::Told });
+        let (start, len) = (FileBlock(data), self.places.settings.group());
+        let moved = match hint.to {
+            Some(tier) => self.places.demote(&node, tier, start, len, false)?,
+            None => self.places.promote(&node, start, len)?,
         };
         Ok((moved.moved, Some(data.saturating_add(len))))
     }
@@ -253,10 +257,10 @@ mod tests {
     use nacre_engine::{InodeId, Kind, Tier, TierState};
     use uuid::Uuid;
 
-    use super::{MAX_WISHES, Wish, Wishes, wanted};
+    use super::{Hint, Hints, MAX_HINTS, wanted};
 
-    fn wish(number: u64, to: Option<u8>) -> Wish {
-        Wish { id: InodeId { number, generation: 1, volume: 0 }, to, from: 0 }
+    fn hint(number: u64, to: Option<u8>) -> Hint {
+        Hint { id: InodeId { number, generation: 1, volume: 0 }, to, from: 0 }
     }
 
     #[test]
@@ -286,27 +290,27 @@ mod tests {
 
     #[test]
     fn who_is_told_otherwise_begins_anew_and_who_is_taken_back_stays() {
-        let wishes = Wishes::default();
-        (1..=3).for_each(|number| wishes.add(wish(number, Some(1))).unwrap());
-        let first = wishes.first().unwrap();
-        wishes.step(&first, Some(100));
-        let first = wishes.first().unwrap();
+        let hints = Hints::default();
+        (1..=3).for_each(|number| hints.add(hint(number, Some(1))).unwrap());
+        let first = hints.first().unwrap();
+        hints.step(&first, Some(100));
+        let first = hints.first().unwrap();
         assert_eq!((first.id.number, first.from), (1, 100));
         // While it moves it is told to go elsewhere: what was done of it counts for nothing.
-        wishes.add(wish(1, None)).unwrap();
-        wishes.step(&first, None);
-        assert_eq!(wishes.first(), Some(wish(1, None)));
-        assert!(wishes.take_back(wish(1, None).id) && !wishes.take_back(wish(1, None).id));
-        wishes.step(&wish(1, None), None);
-        assert_eq!((wishes.len(), wishes.first()), (2, Some(wish(2, Some(1)))));
+        hints.add(hint(1, None)).unwrap();
+        hints.step(&first, None);
+        assert_eq!(hints.first(), Some(hint(1, None)));
+        assert!(hints.take_back(hint(1, None).id) && !hints.take_back(hint(1, None).id));
+        hints.step(&hint(1, None), None);
+        assert_eq!((hints.len(), hints.first()), (2, Some(hint(2, Some(1)))));
     }
 
     #[test]
     fn only_so_many_wait() {
-        let wishes = Wishes::default();
-        (0..MAX_WISHES as u64).for_each(|number| wishes.add(wish(number, None)).unwrap());
-        assert_eq!(wishes.add(wish(1 << 20, None)).unwrap_err().kind(), Kind::Busy);
-        wishes.add(wish(7, Some(2))).unwrap();
-        assert_eq!(wishes.len(), MAX_WISHES);
+        let hints = Hints::default();
+        (0..MAX_HINTS as u64).for_each(|number| hints.add(hint(number, None)).unwrap());
+        assert_eq!(hints.add(hint(1 << 20, None)).unwrap_err().kind(), Kind::Busy);
+        hints.add(hint(7, Some(2))).unwrap();
+        assert_eq!(hints.len(), MAX_HINTS);
     }
 }

@@ -6,8 +6,8 @@
 //! the tiers to PM. If nothing can be demoted, the data itself goes to a tier. A part is reserved in PM from the
 //! beginning, for the log entries that locate the data and the log pages of these.
 //!
-//! No other operation may take reserved space. The layout ensures this in PM, [`MoverFs::take_on`] and
-//! [`MoverFs::beside_promises`] on tiers.
+//! No other operation may take reserved space. The layout ensures this in PM, [`Places::take_on`] and
+//! [`Places::beside_reserved`] on tiers.
 
 use nacre_engine::sync::Mutex;
 use nacre_engine::sync::atomic::{AtomicBool, Ordering};
@@ -15,12 +15,12 @@ use nacre_engine::{Block, Error, FreeRun, Kind, Result, Tier, TierRun, TierState
 use nacre_media::Durable;
 use nacre_media::block::BlockDevice;
 
-use crate::fs::MoverFs;
-use crate::keeper::Why;
+use crate::places::Places;
 
 /// One of this many reserved blocks is a PM block. It holds 63 log entries. Each entry covers at least one block, for
 /// which two are reserved. The first entries of a small file are in its inode.
 const SHARE: u64 = 32;
+
 /// Blocks of tiers for which room is checked at once, because every buffered write makes a reservation.
 const AT_ONCE: u64 = 512;
 
@@ -28,7 +28,7 @@ const ADVICE: &str = "what is left is for data that was accepted and waits in DR
 
 /// The reservations since the file system has tiers, in blocks.
 #[derive(Debug, Default)]
-pub(crate) struct Promises {
+pub(crate) struct Reservations {
     shares: Mutex<Shares>,
     /// Whether there are any reservations. Without tiers no operation takes the lock.
     some: AtomicBool,
@@ -40,7 +40,7 @@ struct Shares {
     here: u64,
     /// On tiers.
     below: u64,
-    /// So many more may be set aside on tiers without another look.
+    /// So many more may be reserved on tiers without another check.
     credit: u64,
     /// Blocks placed on tiers for reserved data whose reservation was not given back yet.
     placed: u64,
@@ -74,13 +74,13 @@ impl Shares {
     }
 }
 
-impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
+impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Places<L, D> {
     /// Sets blocks aside.
-    pub(crate) fn promise(&self, blocks: u64) -> Result<()> {
-        if !self.sink.is_on() {
+    pub(crate) fn reserve(&self, blocks: u64) -> Result<()> {
+        if !self.has_tiers() {
             return self.layout.reserve(blocks);
         }
-        let mut shares = self.promises.shares.lock();
+        let mut shares = self.reservations.shares.lock();
         let here = shares.split(blocks);
         let below = blocks - here;
         if self.has_credit(&mut shares, below) && self.layout.reserve(here).is_ok() {
@@ -91,19 +91,19 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             self.layout.reserve(blocks)?;
             shares.here += blocks;
         }
-        self.promises.some.store(true, Ordering::Release);
+        self.reservations.some.store(true, Ordering::Release);
         Ok(())
     }
 
-    /// Gives blocks back that were set aside.
-    pub(crate) fn end_promise(&self, blocks: u64) {
-        // Reservations made on tiers after this look are not those that come back here.
-        let here = match self.promises.some.load(Ordering::Acquire) {
+    /// Gives blocks back that were reserved.
+    pub(crate) fn release(&self, blocks: u64) {
+        // Reservations made on tiers after this are not those that come back here.
+        let here = match self.reservations.some.load(Ordering::Acquire) {
             false => blocks,
             true => {
-                let mut shares = self.promises.shares.lock();
+                let mut shares = self.reservations.shares.lock();
                 let here = shares.give_back(blocks);
-                self.promises.some.store(shares.here + shares.below > 0, Ordering::Release);
+                self.reservations.some.store(shares.here + shares.below > 0, Ordering::Release);
                 here
             }
         };
@@ -113,37 +113,28 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     }
 
     /// Whether anything is reserved, in PM or on tiers, since there are tiers.
-    pub(crate) fn has_promised(&self) -> bool {
-        self.promises.some.load(Ordering::Acquire)
-    }
-
-    /// Whether PM has room for this many blocks of reserved data, after demotion if it must. A layout gives reserved
-    /// data its last block, because it assumes a full reservation in PM. This data has none there, and without a block
-    /// for the entries that locate it nothing could move any more.
-    pub(crate) fn has_room_for_promised(&self, blocks: u64) -> bool {
-        let needed = self.layout.promise_cost().block * blocks;
-        let has_room = || self.layout.memory_left() >= needed;
-        has_room() || self.make_room(needed, Why::Promise).unwrap_or(false) && has_room()
+    pub(crate) fn has_reserved(&self) -> bool {
+        self.reservations.some.load(Ordering::Acquire)
     }
 
     /// This many blocks moved from PM to tiers to make room for reserved data. The same number of reservations moves to
     /// PM: no other operation may take the room, and the tiers have less.
-    pub(crate) fn moved_for_promised(&self, blocks: u64) {
-        let mut shares = self.promises.shares.lock();
+    pub(crate) fn moved_for_reserved(&self, blocks: u64) {
+        let mut shares = self.reservations.shares.lock();
         let blocks = blocks.min(shares.below);
         // Where the layout does not have them it is as it was.
-        let _ = self.set_aside_in_memory(&mut shares, blocks);
+        let _ = self.reserve_on_pm(&mut shares, blocks);
     }
 
     /// This many blocks of reserved data were placed on tiers; their reservation is given back later.
-    pub(crate) fn placed_promised(&self, blocks: u64) {
-        if self.has_promised() {
-            self.promises.shares.lock().placed += blocks;
+    pub(crate) fn placed_reserved(&self, blocks: u64) {
+        if self.has_reserved() {
+            self.reservations.shares.lock().placed += blocks;
         }
     }
 
     /// Moves reservations of this many blocks from the tiers to PM.
-    fn set_aside_in_memory(&self, shares: &mut Shares, blocks: u64) -> Result<()> {
+    fn reserve_on_pm(&self, shares: &mut Shares, blocks: u64) -> Result<()> {
         self.layout.reserve(blocks)?;
         shares.here += blocks;
         shares.below -= blocks;
@@ -153,26 +144,26 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     /// Runs `act`, which ends placement on a tier, after its reservations have found room on other tiers or in PM. The
     /// lock is held meanwhile, so that no new reservation counts on the tier.
     pub(crate) fn without<T>(&self, tier: u8, act: impl FnOnce() -> Result<T>) -> Result<T> {
-        let mut shares = self.promises.shares.lock();
+        let mut shares = self.reservations.shares.lock();
         shares.credit = 0;
         let free = |tier: u8| self.layout.tier_space(tier).map_or(0, |space| space.free);
         let others: u64 =
             self.usable().iter().map(|one| one.number).filter(|number| *number != tier).map(free).sum();
         let lacking = shares.below.saturating_sub(others);
         if lacking > 0 {
-            self.set_aside_in_memory(&mut shares, lacking)
+            self.reserve_on_pm(&mut shares, lacking)
                 .map_err(|error| error.object(format!("tier {tier}")).advice(ADVICE))?;
         }
         act()
     }
 
-    /// Runs `act`, which takes at most `blocks` blocks of PM, or of tiers without [`MoverFs::take_on`].
+    /// Runs `act`, which takes at most `blocks` blocks of PM, or of tiers without [`Places::take_on`].
     /// [`NoSpace`](Kind::NoSpace) when neither PM nor, beside the reservations, the tiers have that many.
-    pub(crate) fn beside_promises<T>(&self, blocks: u64, act: impl FnOnce() -> Result<T>) -> Result<T> {
-        if !self.sink.is_on() {
+    pub(crate) fn beside_reserved<T>(&self, blocks: u64, act: impl FnOnce() -> Result<T>) -> Result<T> {
+        if !self.has_tiers() {
             return act();
         }
-        let mut shares = self.promises.shares.lock();
+        let mut shares = self.reservations.shares.lock();
         shares.credit = 0;
         let is_beside = || blocks <= self.room_below().saturating_sub(shares.below);
         if shares.below > 0 && self.layout.stat().available < blocks && !is_beside() {
@@ -181,9 +172,9 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         act()
     }
 
-    /// Blocks of tiers that are set aside.
-    pub(crate) fn promised_below(&self) -> u64 {
-        self.promises.shares.lock().below
+    /// Blocks of tiers that are reserved.
+    pub(crate) fn reserved_on_tiers(&self) -> u64 {
+        self.reservations.shares.lock().below
     }
 
     /// Whether this many blocks more may be reserved on tiers: at most half of their room, so that others find some.
@@ -201,26 +192,26 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         self.usable().iter().map(|tier| free(tier.number)).sum()
     }
 
-    /// How many blocks of a tier may be [taken](MoverFs::take_on).
-    pub(crate) fn room_on(&self, tier: u8, promised: bool) -> u64 {
+    /// How many blocks of a tier may be [taken](Places::take_on).
+    pub(crate) fn room_on(&self, tier: u8, reserved: bool) -> u64 {
         let free = self.layout.tier_space(tier).map_or(0, |space| space.free);
-        match promised {
+        match reserved {
             true => free,
-            false => free.min(self.room_below().saturating_sub(self.promised_below())),
+            false => free.min(self.room_below().saturating_sub(self.reserved_on_tiers())),
         }
     }
 
     /// Takes blocks of a tier. [`NoSpace`](Kind::NoSpace) also while the tier is being drained, and when tiers would
-    /// have less room left than is reserved there. The latter does not hold for `promised` blocks: those of reserved
+    /// have less room left than is reserved there. The latter does not hold for `reserved` blocks: those of reserved
     /// data, or of demotions that make room for it.
     pub(crate) fn take_on(
         &self,
         tier: u8,
         goal: Option<Block>,
         blocks: u64,
-        promised: bool,
+        reserved: bool,
     ) -> Result<Vec<TierRun>> {
-        let mut shares = self.promises.shares.lock();
+        let mut shares = self.reservations.shares.lock();
         // Under the lock: no reservation counts on blocks taken here, and a drain begins before or behind it.
         shares.credit = 0;
         let is_draining = |one: &Tier| one.number == tier && one.state == TierState::Draining;
@@ -229,7 +220,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
                 .object(format!("tier {tier}"))
                 .advice("it is being drained: tier drain --cancel places blocks there again"));
         }
-        if !promised && shares.below > 0 && self.room_below() < shares.below + blocks {
+        if !reserved && shares.below > 0 && self.room_below() < shares.below + blocks {
             return Err(Error::new(Kind::NoSpace).object(format!("tier {tier}")).advice(ADVICE));
         }
         self.layout.allocate_on(tier, goal, blocks)
@@ -237,7 +228,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
 
     /// Takes blocks of a tier that are put back soon, as [`Tiered::take_free_on`] does, but none of the reserved ones.
     pub(crate) fn take_for_trim(&self, tier: u8, from: Block, least: u64, most: u64) -> Result<FreeRun> {
-        let mut shares = self.promises.shares.lock();
+        let mut shares = self.reservations.shares.lock();
         shares.credit = 0;
         if shares.below > 0 && self.room_below() < shares.below + most {
             return Ok(FreeRun::default());
@@ -267,10 +258,11 @@ mod tests {
         assert_eq!((back, shares.here, shares.below), ([1, 99, 15, 7, 0], 0, 0));
     }
 
-    /// Tiers are full when all is written for which something was set aside there: never is more set aside than they have.
+    /// Tiers are full when all is written for which something was reserved there: never is more reserved than they
+    /// have.
     #[test]
     fn what_goes_to_tiers_ends_what_is_set_aside_there() {
-        // 96 blocks of data, two for each, of which the last were set aside in memory: tiers have 100.
+        // 96 blocks of data, two for each, of which the last were reserved on PM: tiers have 100.
         let mut shares = Shares { here: 92, below: 100, credit: 0, placed: 0 };
         let mut room = 100;
         for _ in 0..96 {

@@ -3,7 +3,7 @@
 //! The history is in DRAM, of files that were written since the mount and as long as there is room. An unknown file is
 //! asynchronous, and its next write is the first of its size. Both send it to PM.
 
-use std::collections::hash_map::HashMap;
+use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,20 +12,26 @@ use nacre_engine::sync::atomic::{AtomicU64, Ordering};
 use nacre_engine::sync::{Mutex, SMALL};
 use nacre_engine::{BLOCK_SIZE, InodeHasher, InodeId};
 use nacre_policy::placement::{OldEntry, is_large, write_counter};
+use nacre_policy::temperature::Span;
 use nacre_policy::{FileAccess, Rules};
 use smallvec::SmallVec;
 
 use crate::settings::Settings;
 
 const SHARDS: usize = if SMALL { 1 } else { 64 };
+
 /// Files that a shard knows, at most: 65,536 in all.
 const MAX_FILES: usize = 1024;
+
 /// Entries of a file that are known, at most; with more, some of those at its begin are forgotten.
 const MAX_ENTRIES: usize = 1024;
+
 /// So many at once.
 const FORGOTTEN: usize = 64;
+
 /// Entries that a file keeps room for when it takes the place of another one.
 const FEW: usize = 8;
+
 /// After this many durable writes of a file in a row its entries are forgotten: they are not needed for such writes,
 /// and would cost each of them time.
 const DURABLE_IN_A_ROW: u8 = 64;
@@ -39,23 +45,10 @@ pub struct Accuracy {
     pub wrong: u64,
 }
 
-/// Blocks of a file in numbers: the first one, and how many.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Span {
-    pub(crate) start: u64,
-    pub(crate) len: u64,
-}
-
-impl Span {
-    /// The blocks that bytes lie in.
-    pub(crate) fn of(offset: u64, len: u64) -> Span {
-        let start = offset / BLOCK_SIZE;
-        Span { start, len: offset.saturating_add(len).div_ceil(BLOCK_SIZE) - start }
-    }
-
-    pub(crate) fn end(self) -> u64 {
-        self.start.saturating_add(self.len)
-    }
+/// The blocks that bytes lie in.
+pub(crate) fn blocks_of(offset: u64, len: u64) -> Span {
+    let start = offset / BLOCK_SIZE;
+    Span { start, len: offset.saturating_add(len).div_ceil(BLOCK_SIZE) - start }
 }
 
 /// The history of all files.
@@ -386,7 +379,8 @@ mod tests {
         assert_eq!(known.accuracy(), Accuracy { right: 1999, wrong: 0 }, "nothing was written");
     }
 
-    /// What is remembered of the file that was written last so is not taken for another, nor after it was written otherwise.
+    /// What is remembered of the file that was written last so is not taken for another, nor after it was written
+    /// otherwise.
     #[test]
     fn a_file_that_is_written_otherwise_is_not_settled() {
         let rules = Rules { sync_blocks: 10, ..Rules::default() };

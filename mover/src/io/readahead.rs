@@ -17,12 +17,13 @@ use nacre_media::Durable;
 use nacre_media::block::BlockDevice;
 use nacre_policy::ReadAhead;
 
-use crate::data::Reading;
-use crate::fs::MoverFs;
+use crate::places::{Places, Reading};
 
 const SHARDS: usize = if SMALL { 1 } else { 64 };
+
 /// Files that a shard knows, at most: 16,384 in all, about 4 MiB.
 const MAX_FILES: usize = 256;
+
 /// Ranges that wait to be fetched, at most. Beyond that a reader fetches the blocks itself.
 const MAX_WAITING: usize = 64;
 
@@ -121,9 +122,9 @@ impl Ahead {
     }
 }
 
-impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
-    /// Fetches into DRAM those of these blocks that are on tiers. The error for an unreadable block goes to its reader.
-    pub fn fetch(&self, fetch: &Fetch) -> Result<()> {
+impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Places<L, D> {
+    /// See [`MoverFs::fetch`](crate::MoverFs::fetch).
+    pub(crate) fn fetch(&self, fetch: &Fetch) -> Result<()> {
         let Range { start, end } = fetch.blocks;
         let node = self.layout.node(fetch.id)?;
         let _reading = Reading::begin(&self.layout);
