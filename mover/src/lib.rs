@@ -8,8 +8,8 @@
 //! | `fs`, `names`, `data`, `extents` | the file system, and the contract: thin, over the parts below |
 //! | `places`, `reservations` | the layout and the devices; space reserved for buffered data |
 //! | `io/` | reads and writes; writes straight to disk, and on a full file system; read-ahead |
-//! | `stats/` | samples of accesses, temperatures, misses, predictors |
-//! | `engine/` | background passes, direct reclaim, relocation |
+//! | `stats/` | samples of accesses, misses, predictors |
+//! | `engine/` | background passes, direct reclaim, relocation; the choice is that of `nacre_policy::migration` |
 //! | `admin/` | devices of tiers, status queries, requested placements |
 //! | `settings` | settings, which can be changed at any time |
 //!

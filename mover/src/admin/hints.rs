@@ -238,7 +238,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
         let Some(data) = self.places.next_data(&node, hint.from)? else {
             let attr = self.places.layout.getattr(&node)?;
             // It may move down again when it is cold.
-            state.on_pm.found(hint.id, attr.size.div_ceil(BLOCK_SIZE), millis(attr.mtime));
+            state.tpfs.on_pm.found(hint.id, attr.size.div_ceil(BLOCK_SIZE), millis(attr.mtime));
             return Ok((0, None));
         };
         self.note_queue(state);

@@ -26,8 +26,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
     }
 
     pub(crate) fn queue(&self, state: &State) -> Queue {
-        let (files, young) = state.on_pm.counts();
-        let is_looking = self.places.has_tiers() && !state.scan.is_done();
+        let (files, young) = state.tpfs.on_pm.counts();
+        let is_looking = self.places.has_tiers() && !state.tpfs.scan.is_done();
         let mut first = Vec::new();
         self.add_told(&mut first);
         self.add_drains(&mut first);
@@ -83,10 +83,10 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
             way: Way::Space,
             cause,
         };
-        let cold = state.on_pm.coldest_ones(NAMED);
+        let cold = state.tpfs.on_pm.coldest_ones(NAMED);
         first.extend(cold.map(|(id, blocks)| queued(id.number, blocks, held)));
         let now_ms = self.stats.samples.time_ms();
-        let young = state.on_pm.young_ones(NAMED).map(|(id, blocks, due_ms)| {
+        let young = state.tpfs.on_pm.young_ones(NAMED).map(|(id, blocks, due_ms)| {
             let cause = if held == Cause::Turn { Cause::Young(due_ms.saturating_sub(now_ms)) } else { held };
             queued(id.number, blocks, cause)
         });
@@ -95,16 +95,17 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
 
     /// Adds the files that the reads of the last seconds ask for.
     fn add_read(&self, state: &State, first: &mut Vec<Queued>) {
-        let Some(flow) = state.balance.flow().filter(|_| self.places.settings.now().options.balance) else {
+        let Some(flow) = state.tpfs.balance.flow().filter(|_| self.places.settings.now().options.balance)
+        else {
             return;
         };
         let (on_pm, way) = match flow {
-            Flow::ToDram => (&state.on_pm, Way::Lowered),
-            Flow::ToPm => (&state.on_tiers, Way::Raised),
+            Flow::ToDram => (&state.tpfs.on_pm, Way::Lowered),
+            Flow::ToPm => (&state.tpfs.on_tiers, Way::Raised),
         };
         let cause = match self.phase_of_itself(state) {
             phase @ (Phase::Paused | Phase::NoTier | Phase::OutsideHours) => Cause::Mover(phase),
-            _ if self.is_limited() || state.balance.is_spent() => Cause::Mover(Phase::Limited),
+            _ if self.is_limited() || state.tpfs.balance.is_spent() => Cause::Mover(Phase::Limited),
             _ if flow == Flow::ToPm && self.room_below_threshold() == 0 => Cause::NoRoom,
             _ => Cause::Turn,
         };

@@ -4,17 +4,17 @@
 //! from when the blocks were chosen.
 
 use nacre_engine::sync::atomic::Ordering;
-use nacre_engine::{BLOCK_SIZE, Tiered};
+use nacre_engine::{BLOCK_SIZE, InodeId, Tiered};
 use nacre_media::Durable;
 use nacre_media::block::{BlockDevice, transfer_memory};
 use nacre_policy::Hours;
+use nacre_policy::migration::heat::AccessStatistics;
 use nacre_tiers::PageCounters;
 
 use crate::engine::Mover;
 use crate::engine::progress::{Doing, Phase, Queue};
 use crate::engine::state::State;
 use crate::settings::NextWindow;
-use crate::stats::heat::AccessStatistics;
 use crate::stats::predictors::Accuracy;
 
 /// The ages by which files are told apart, in seconds: younger than each of these, and older than all.
@@ -141,11 +141,11 @@ impl Ages {
 }
 
 /// Files by when they were written, or read, and the hottest of them.
-fn look(on_pm: &AccessStatistics, is_below: bool, now_ms: u64) -> (Ages, Vec<HotFile>) {
+fn look(statistics: &AccessStatistics<InodeId>, is_below: bool, now_ms: u64) -> (Ages, Vec<HotFile>) {
     let mut ages = Ages::default();
     let mut files = Vec::new();
     let ago = |time_ms: u64| (time_ms > 0).then(|| now_ms.saturating_sub(time_ms));
-    for (id, heat, blocks) in on_pm.known() {
+    for (id, heat, blocks) in statistics.known() {
         let size = blocks.saturating_mul(BLOCK_SIZE);
         let (read_ago_ms, written_ago_ms) = (ago(heat.read_ms), ago(heat.modified_ms));
         let age_ms = if is_below { read_ago_ms } else { written_ago_ms };
@@ -167,7 +167,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
         let state = self.engine.state.try_lock();
         let (is_idle, failure) = match &state {
             Some(state) => {
-                let is_done = self.is_nothing_left(state) && !state.on_pm.is_any_in_backoff();
+                let is_done = self.is_nothing_left(state) && !state.tpfs.on_pm.is_any_in_backoff();
                 let is_told = !self.engine.hints.is_empty();
                 let is_idle = !is_too_full || is_done || state.failure.is_some();
                 (is_idle && !is_told && !self.is_rebalancing(state), state.failure.clone())
@@ -216,7 +216,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
     fn is_nothing_left(&self, state: &State) -> bool {
         // Samples left since the last tick may be of a file that can move.
         let is_heard = self.stats.samples.is_empty() && self.stats.samples.lost() == state.lost;
-        state.scan.is_done() && state.on_pm.is_empty() && is_heard
+        state.tpfs.scan.is_done() && state.tpfs.on_pm.is_empty() && is_heard
     }
 
     fn phase(&self, state: Option<&State>) -> Phase {
@@ -252,7 +252,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
             Phase::Limited
         } else if !self.is_nothing_left(state) {
             Phase::Beginning
-        } else if state.on_pm.is_any_in_backoff() {
+        } else if state.tpfs.on_pm.is_any_in_backoff() {
             Phase::Young
         } else {
             Phase::Nothing
@@ -263,8 +263,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
     pub(crate) fn temperature(&self) -> Option<Temperature> {
         let state = self.engine.state.try_lock()?;
         let now_ms = self.stats.samples.time_ms();
-        let (memory, mut hottest) = look(&state.on_pm, false, now_ms);
-        let (below, others) = look(&state.on_tiers, true, now_ms);
+        let (memory, mut hottest) = look(&state.tpfs.on_pm, false, now_ms);
+        let (below, others) = look(&state.tpfs.on_tiers, true, now_ms);
         drop(state);
         hottest.extend(others);
         hottest.sort_unstable_by_key(|file| (file.age_ms(), file.inode));
@@ -277,19 +277,27 @@ mod tests {
     use nacre_engine::{BLOCK_SIZE, InodeId};
 
     use super::{HOTTEST, look};
-    use crate::stats::heat::AccessStatistics;
-    use crate::stats::samples::{Access, Sample};
+    use nacre_policy::migration::heat::AccessStatistics;
+    use nacre_policy::migration::{Access, AccessKind};
 
     #[test]
     fn files_are_told_apart_by_age_and_the_hottest_named() {
-        let mut heats = AccessStatistics::new(1 << 10);
+        let mut heats = AccessStatistics::new(1 << 10, |id: InodeId| InodeId { generation: 0, ..id });
         let now_ms = 10_000_000;
         let ages_s = [1, 29, 30, 299, 300, 4000, 9999];
         for (number, age_s) in ages_s.into_iter().chain(5000..5100).enumerate() {
             let id = InodeId { number: number as u64 + 1, generation: 1, volume: 0 };
             let at_ms = now_ms - age_s * 1000;
-            let access = Access::Written;
-            heats.observe(&Sample { id, access, start: 0, blocks: 2, size: 2, modified_ms: at_ms, at_ms });
+            let kind = AccessKind::Written;
+            heats.observe(&Access {
+                file: id,
+                kind,
+                start: 0,
+                blocks: 2,
+                size: 2,
+                modified_ms: at_ms,
+                at_ms,
+            });
         }
         let (ages, hottest) = look(&heats, false, now_ms);
         assert_eq!(ages.files, [2, 2, 1, 102]);

@@ -13,6 +13,7 @@ use nacre_media::Durable;
 use nacre_media::block::BlockDevice;
 
 use crate::engine::budget::Budget;
+use crate::engine::progress::{Doing, Way};
 use crate::places::Places;
 
 /// Files of a batch, at most: they are held while it moves.
@@ -50,6 +51,12 @@ impl<N> Batch<N> {
     /// Blocks that move.
     pub(crate) fn blocks(&self) -> u64 {
         self.blocks
+    }
+
+    /// Its files, for status queries.
+    pub(crate) fn doing(&self, way: Way) -> Doing {
+        let inode = self.parts.first().map_or(0, |first| first.id.number);
+        Doing { inode, files: self.parts.len() as u64, way }
     }
 
     /// The part of each file, in the order in which it was gathered.

@@ -8,15 +8,16 @@ use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{Error, FileBlock, FileKind, InodeId, Kind, Place, Result, Tiered};
 use nacre_media::Durable;
 use nacre_media::block::BlockDevice;
+use nacre_policy::migration::tpfs::Left;
+use nacre_policy::migration::{Chosen, Usage};
 use nacre_policy::temperature::Span;
 
 use crate::engine::Mover;
-use crate::engine::batch::{Batch, Part};
+use crate::engine::batch::Batch;
 use crate::engine::budget::Budget;
-use crate::engine::executor::Why;
-use crate::engine::progress::{Doing, Way};
-use crate::engine::state::{Current, Left, State};
-use crate::stats::heat::Chosen;
+use crate::engine::executor::{Outcome, Why};
+use crate::engine::progress::Way;
+use crate::engine::state::{Current, Next, State};
 
 /// The result of a batch.
 pub(crate) struct Went {
@@ -35,7 +36,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
         &self,
         state: &mut State,
         cold: &mut Option<Current<L::Node>>,
-        now_ms: Option<u64>,
+        usage: &Usage,
         (wanted, why): (u64, Why),
         budget: &Budget<'_>,
     ) -> Went {
@@ -46,7 +47,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
             if unwritten.get() >= wanted {
                 return ControlFlow::Break(());
             }
-            let next = self.next_cold(state, now_ms);
+            let next = self.next_cold(state, usage);
             if let ControlFlow::Continue(Some(chosen)) = &next {
                 let missing = wanted - unwritten.get();
                 unwritten.set(unwritten.get() + self.demote_unwritten_of(chosen, missing, why));
@@ -60,45 +61,62 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
         let mut went = Went { moved: unwritten, failure: gathered.err(), is_over };
         if went.failure.is_some() {
             // Others come first, or one that cannot be read would be tried for ever.
-            state.scan.leave(Left::Failed);
+            state.tpfs.scan.leave(Left::Failed);
             *cold = None;
         }
-        let Some(first) = batch.parts().first().map(Part::id) else { return went };
-        let files = batch.parts().len() as u64;
+        if !batch.is_empty() {
+            self.relocate_cold(state, cold, batch, why, &mut went);
+        }
+        // The blocks that did move made room.
+        went.failure.take_if(|error| error.kind() == Kind::NoSpace && went.moved > 0);
+        went
+    }
+
+    /// Relocates a batch of cold data, and has the policy know what stays.
+    fn relocate_cold(
+        &self,
+        state: &mut State,
+        cold: &mut Option<Current<L::Node>>,
+        batch: Batch<L::Node>,
+        why: Why,
+        went: &mut Went,
+    ) {
         self.note_queue(state);
-        let _doing = self.begin(Doing { inode: first.number, files, way: Way::Space });
+        let _doing = self.begin(batch.doing(Way::Space));
         let all: HashMap<InodeId, u64> =
             batch.parts().iter().map(|part| (part.id(), part.blocks())).collect();
-        for (id, placed) in self.places.place_batch(batch, why, &Budget::default()) {
-            let error = match placed {
-                Ok(placed) => {
+        let before = went.moved;
+        for (id, outcome) in self.places.place_batch(batch, why, &Budget::default()) {
+            let error = match outcome {
+                Outcome::Moved(placed) => {
                     went.moved += placed.moved;
                     if placed.moved + placed.changed < all[&id] {
                         // The tier has no room for the rest: it begins anew with the next one.
-                        cold.take_if(|cold| cold.chosen.id == id);
-                        state.on_pm.put_back(id);
+                        cold.take_if(|cold| cold.chosen.file == id);
+                        state.tpfs.on_pm.put_back(id);
                     }
                     continue;
                 }
-                Err(error) => error,
+                Outcome::Mapped(_) => {
+                    cold.take_if(|cold| cold.chosen.file == id);
+                    continue;
+                }
+                Outcome::Full(error) => {
+                    state.tpfs.on_pm.put_back(id);
+                    error
+                }
+                Outcome::Gone(error) | Outcome::Failed(error) => {
+                    state.tpfs.scan.leave(Left::Failed);
+                    error
+                }
             };
-            cold.take_if(|cold| cold.chosen.id == id);
-            match error.kind() {
-                // A program has it mapped: it stays.
-                Kind::Busy => continue,
-                // There may be room for it later.
-                Kind::NoSpace => state.on_pm.put_back(id),
-                _ => state.scan.leave(Left::Failed),
-            }
+            cold.take_if(|cold| cold.chosen.file == id);
             // That there was no room for all is told only when nothing else is.
             if went.failure.as_ref().is_none_or(|before| before.kind() == Kind::NoSpace) {
                 went.failure = Some(error);
             }
         }
-        self.engine.counts.moved.fetch_add(went.moved - unwritten, Ordering::Relaxed);
-        // The blocks that did move made room.
-        went.failure.take_if(|error| error.kind() == Kind::NoSpace && went.moved > 0);
-        went
+        self.engine.counts.moved.fetch_add(went.moved - before, Ordering::Relaxed);
     }
 
     /// Gathers the next blocks to move, of one file after another, which come from `next`: until it is `enough` blocks,
@@ -107,7 +125,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
         &self,
         state: &mut State,
         current: &mut Option<Current<L::Node>>,
-        next: &dyn Fn(&mut State) -> ControlFlow<(), Option<Chosen>>,
+        next: &dyn Fn(&mut State) -> Next,
         (enough, most): (u64, u64),
         budget: &Budget<'_>,
         batch: &mut Batch<L::Node>,
@@ -138,10 +156,10 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
     }
 
     /// Holds a file that was chosen; `None` when it is gone, or stays.
-    fn hold_chosen(&self, state: &mut State, chosen: Chosen) -> Result<Option<Current<L::Node>>> {
-        match self.places.layout.node(chosen.id) {
+    fn hold_chosen(&self, state: &mut State, chosen: Chosen<InodeId>) -> Result<Option<Current<L::Node>>> {
+        match self.places.layout.node(chosen.file) {
             Err(error) if error.kind() == Kind::Stale => {
-                state.on_pm.forget(chosen.id);
+                state.tpfs.on_pm.forget(chosen.file);
                 Ok(None)
             }
             node => {
@@ -152,14 +170,20 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
     }
 
     /// The next group of the chosen blocks that has data, from `at` on.
-    pub(crate) fn next_group(&self, node: &L::Node, chosen: &Chosen, mut at: u64) -> Result<Option<Span>> {
+    pub(crate) fn next_group(
+        &self,
+        node: &L::Node,
+        chosen: &Chosen<InodeId>,
+        mut at: u64,
+    ) -> Result<Option<Span>> {
         for span in &chosen.spans {
             if span.end() <= at {
                 continue;
             }
             match self.places.next_data(node, at.max(span.start))? {
                 Some(data) if data < span.end() => {
-                    let group = self.without_held(chosen.id, span.group(data, self.places.settings.group()));
+                    let group =
+                        self.without_held(chosen.file, span.group(data, self.places.settings.group()));
                     if group.len > 0 {
                         return Ok(Some(group));
                     }
@@ -182,8 +206,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
     }
 
     /// The same for a file that was chosen to move, if it may.
-    pub(crate) fn demote_unwritten_of(&self, chosen: &Chosen, most: u64, why: Why) -> u64 {
-        let Ok(node) = self.places.layout.node(chosen.id) else { return 0 };
+    pub(crate) fn demote_unwritten_of(&self, chosen: &Chosen<InodeId>, most: u64, why: Why) -> u64 {
+        let Ok(node) = self.places.layout.node(chosen.file) else { return 0 };
         // One that is too young to move has nothing that moves.
         if chosen.spans.is_empty()
             || !self.places.has_unwritten(&node)

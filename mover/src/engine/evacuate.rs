@@ -18,7 +18,7 @@ use nacre_media::block::BlockDevice;
 use crate::engine::Mover;
 use crate::engine::batch::Batch;
 use crate::engine::budget::Budget;
-use crate::engine::executor::{Moved, Why};
+use crate::engine::executor::{Moved, Outcome, Why};
 use crate::engine::progress::{Doing, Way};
 use crate::places::{Reading, is_on};
 
@@ -208,12 +208,17 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
             placed.extend(self.places.place_batch(step.batch, Why::Drain, budget));
         }
         drop(reading);
-        drain.moved += placed.values().flatten().map(|placed| placed.moved).sum::<u64>();
+        let moved = |outcome: &Outcome| if let Outcome::Moved(moved) = outcome { moved.moved } else { 0 };
+        drain.moved += placed.values().map(moved).sum::<u64>();
         let mut failure = gathered.err();
         let mut left = Vec::new();
         let mut failed = Vec::new();
         for file in step.files {
-            let came = if file.is_in_batch { placed.remove(&file.id) } else { Some(Ok(Moved::default())) };
+            let came = if file.is_in_batch {
+                placed.remove(&file.id)
+            } else {
+                Some(Outcome::Moved(Moved::default()))
+            };
             // One without an answer is where it was told not to go on.
             let Some(came) = came.filter(|_| !is_over) else {
                 is_over = true;
@@ -327,11 +332,10 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
 
     /// Promotes those blocks of a part of a file that are on the tier after its batch: blocks written meanwhile, and
     /// all when there is no other tier. Gives the number of blocks.
-    fn take_rest(&self, tier: u8, file: &Taking<L::Node>, came: Result<Moved>) -> Result<u64> {
-        if let Err(error) = came
-            && error.kind() != Kind::NoSpace
-        {
-            return Err(error);
+    fn take_rest(&self, tier: u8, file: &Taking<L::Node>, outcome: Outcome) -> Result<u64> {
+        match outcome {
+            Outcome::Moved(_) | Outcome::Full(_) => {}
+            Outcome::Mapped(error) | Outcome::Gone(error) | Outcome::Failed(error) => return Err(error),
         }
         let (start, len) =
             (FileBlock(file.from), file.next.map_or(u64::MAX - file.from, |next| next - file.from));

@@ -56,6 +56,38 @@ impl Why {
     }
 }
 
+/// The outcome of a file's relocation, by what follows from it.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    /// Blocks moved, as far as they did not change meanwhile.
+    Moved(Moved),
+    /// It stays, because a program has it mapped.
+    Mapped(Error),
+    /// It was removed.
+    Gone(Error),
+    /// No place took it; there may be room later.
+    Full(Error),
+    /// Something else failed.
+    Failed(Error),
+}
+
+impl From<Error> for Outcome {
+    fn from(error: Error) -> Outcome {
+        match error.kind() {
+            Kind::Busy => Outcome::Mapped(error),
+            Kind::Stale => Outcome::Gone(error),
+            Kind::NoSpace => Outcome::Full(error),
+            _ => Outcome::Failed(error),
+        }
+    }
+}
+
+impl From<Result<Moved>> for Outcome {
+    fn from(came: Result<Moved>) -> Outcome {
+        came.map_or_else(Outcome::from, Outcome::Moved)
+    }
+}
+
 /// Where parts move.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct To {
@@ -128,7 +160,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Places<L, D> {
         batch: Batch<L::Node>,
         why: Why,
         budget: &Budget<'_>,
-    ) -> Vec<(InodeId, Result<Moved>)> {
+    ) -> Vec<(InodeId, Outcome)> {
         let mut tiers = self.takers(None);
         if why == Why::Drain {
             // Blocks that would be rebalanced at once are better placed on another tier.
@@ -144,7 +176,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Places<L, D> {
         batch: Batch<L::Node>,
         why: Why,
         budget: &Budget<'_>,
-    ) -> Vec<(InodeId, Result<Moved>)> {
+    ) -> Vec<(InodeId, Outcome)> {
         let mut placed = Vec::new();
         let mut left = batch.parts;
         let mut full: Vec<Error> = left.iter().map(|_| Kind::NoSpace.into()).collect();
@@ -171,11 +203,11 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Places<L, D> {
                         });
                         left.push(part);
                     }
-                    other => placed.push((part.id, other)),
+                    other => placed.push((part.id, other.into())),
                 }
             }
         }
-        placed.extend(left.into_iter().zip(full).map(|(part, error)| (part.id, Err(error))));
+        placed.extend(left.into_iter().zip(full).map(|(part, error)| (part.id, error.into())));
         placed
     }
 

@@ -14,15 +14,16 @@ use nacre_engine::{
 use nacre_media::Durable;
 use nacre_media::block::BlockDevice;
 use nacre_policy::Flow;
+use nacre_policy::migration::tpfs::Reads;
+use nacre_policy::migration::{Choice, Chosen, Migration, Need};
 use nacre_policy::temperature::Span;
 
 use crate::engine::Mover;
-use crate::engine::batch::{Batch, Part};
+use crate::engine::batch::Batch;
 use crate::engine::budget::Budget;
-use crate::engine::executor::Why;
+use crate::engine::executor::{Outcome, Why};
 use crate::engine::progress::{Doing, Way};
-use crate::engine::state::{Current, Reads, State};
-use crate::stats::heat::Chosen;
+use crate::engine::state::{Current, State};
 use crate::stats::misses::Windows;
 use crate::stats::samples::millis;
 
@@ -42,17 +43,18 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
             return Ok(0);
         }
         // Also where nothing moves for it: it may again, and then what was read until then is no second's.
-        let (memory, tiers) = self.stats.samples.reads();
+        let (pm, tiers) = self.stats.samples.reads();
         let (missed, windows) = self.stats.misses.take();
-        state.balance.look(now_ms, Reads { memory, tiers, missed }, self.places.tiers.pages().capacity());
+        let dram = self.places.tiers.pages().capacity() / BLOCK_SIZE;
+        state.tpfs.balance.second(now_ms, Reads { pm, tiers, missed }, dram);
         if !self.places.settings.now().options.balance {
             return Ok(0);
         }
         let promoted = self.promote_missed(state, windows, budget);
-        state.balance.turn = state.balance.left.min(AT_ONCE / BLOCK_SIZE);
+        state.tpfs.balance.begin_turn(AT_ONCE / BLOCK_SIZE);
         let (mut hot, mut moved) = (None, 0);
-        while budget.goes_on() && state.balance.turn > 0 && budget.blocks() > 0 && self.may_move() {
-            let went = match state.balance.flow {
+        while budget.goes_on() && state.tpfs.balance.turn() > 0 && budget.blocks() > 0 && self.may_move() {
+            let went = match state.tpfs.balance.flow() {
                 Some(Flow::ToDram) => self.move_hottest_to_dram(state, &mut hot, budget)?,
                 Some(Flow::ToPm) => self.promote_hottest(state, budget)?,
                 None => None,
@@ -72,44 +74,46 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
         hot: &mut Option<Current<L::Node>>,
         budget: &Budget<'_>,
     ) -> Result<Option<u64>> {
-        let rules = self.places.settings.now().options.rules;
-        let next = |state: &mut State| match state.on_pm.hottest(Some(&rules)) {
-            Some(chosen) => ControlFlow::Continue(Some(chosen)),
-            None => ControlFlow::Break(()),
+        let usage = self.usage_for(Need::Reads, self.stats.samples.time_ms());
+        let next = |state: &mut State| match state.tpfs.choose(&usage) {
+            Choice::ToDram(chosen) => ControlFlow::Continue(Some(chosen)),
+            _ => ControlFlow::Break(()),
         };
         let pages = self.places.tiers.pages();
         let room = pages.capacity().saturating_sub(pages.bytes()) / BLOCK_SIZE;
-        let most = room.min(state.balance.turn);
+        let most = room.min(state.tpfs.balance.turn());
         let mut batch = Batch::default();
         let gathered = self.gather(state, hot, &next, (budget.blocks(), most), budget, &mut batch);
         if gathered.is_err() {
             *hot = None;
         }
-        let Some(first) = batch.parts().first().map(Part::id) else { return gathered.map(|_| None) };
-        let files = batch.parts().len() as u64;
-        let _doing = self.begin(Doing { inode: first.number, files, way: Way::Lowered });
+        if batch.is_empty() {
+            return gathered.map(|_| None);
+        }
+        let _doing = self.begin(batch.doing(Way::Lowered));
         let (mut moved, mut failure) = (0, gathered.err());
-        for (id, placed) in self.places.place_batch(batch, Why::Reads, &Budget::default()) {
-            match placed {
-                Ok(placed) => moved += placed.moved,
-                Err(error) => {
-                    hot.take_if(|hot| hot.chosen.id == id);
-                    failure = failure.or(state.passed_by(id, error));
+        for (id, outcome) in self.places.place_batch(batch, Why::Reads, &Budget::default()) {
+            match outcome {
+                Outcome::Moved(placed) => moved += placed.moved,
+                stays => {
+                    hot.take_if(|hot| hot.chosen.file == id);
+                    failure = failure.or(state.passed_by(id, stays));
                 }
             }
         }
         self.engine.counts.lowered.fetch_add(moved, Ordering::Relaxed);
-        state.account(moved);
+        state.tpfs.balance.account(moved);
         budget.spend(moved);
         failure.map_or(Ok(Some(moved)), Err)
     }
 
     /// Promotes the data of tiers that was read last. `None` when nothing more was read.
     fn promote_hottest(&self, state: &mut State, budget: &Budget<'_>) -> Result<Option<u64>> {
-        let Some(hot) = state.on_tiers.hottest(None) else { return Ok(None) };
+        let usage = self.usage_for(Need::Reads, self.stats.samples.time_ms());
+        let Choice::Promote(hot) = state.tpfs.choose(&usage) else { return Ok(None) };
         let (moved, failure) = self.promote_hot(state, &hot, budget);
         if moved > 0 {
-            self.note_promoted(state, hot.id, moved);
+            self.note_promoted(state, hot.file, moved);
         }
         failure.map_or(Ok(Some(moved)), Err)
     }
@@ -118,36 +122,41 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
     pub(crate) fn note_promoted(&self, state: &mut State, id: InodeId, blocks: u64) {
         self.engine.counts.raised.fetch_add(blocks, Ordering::Relaxed);
         if let Ok(attr) = self.places.layout.node(id).and_then(|node| self.places.layout.getattr(&node)) {
-            state.on_pm.found(id, attr.size.div_ceil(BLOCK_SIZE), millis(attr.mtime));
+            state.tpfs.on_pm.found(id, attr.size.div_ceil(BLOCK_SIZE), millis(attr.mtime));
         }
     }
 
     /// Promotes the hot blocks of a file, group by group, while there is room; gives the number of blocks that moved,
     /// and the error.
-    fn promote_hot(&self, state: &mut State, hot: &Chosen, budget: &Budget<'_>) -> (u64, Option<Error>) {
+    fn promote_hot(
+        &self,
+        state: &mut State,
+        hot: &Chosen<InodeId>,
+        budget: &Budget<'_>,
+    ) -> (u64, Option<Error>) {
         let mut moved = 0;
-        let done = self.places.layout.node(hot.id).and_then(|node| {
+        let done = self.places.layout.node(hot.file).and_then(|node| {
             if self.places.is_pinned(&node) {
                 return Ok(());
             }
-            let _doing = self.begin(Doing { inode: hot.id.number, files: 1, way: Way::Raised });
+            let _doing = self.begin(Doing { inode: hot.file.number, files: 1, way: Way::Raised });
             let mut at = 0;
             while let Some(group) = self.next_group(&node, hot, at)? {
-                let len = group.len.min(state.balance.turn).min(self.room_below_threshold());
+                let len = group.len.min(state.tpfs.balance.turn()).min(self.room_below_threshold());
                 if len == 0 || budget.blocks() == 0 {
-                    state.balance.turn = 0;
+                    state.tpfs.balance.end_turn();
                     break;
                 }
                 at = group.start + len;
                 let start = FileBlock(group.start);
                 let blocks = self.places.promote_from(&node, start, len, Durability::Now, |_| true)?.moved;
                 moved += blocks;
-                state.account(blocks);
+                state.tpfs.balance.account(blocks);
                 budget.spend(blocks);
             }
             Ok(())
         });
-        (moved, done.err().and_then(|error| state.passed_by(hot.id, error)))
+        (moved, done.err().and_then(|error| state.passed_by(hot.file, error.into())))
     }
 
     /// Blocks of PM that may be taken without any that would have to move down for it.
@@ -166,19 +175,19 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
     ) -> Result<u64> {
         let (mut total, mut failure) = (0, None);
         for ((id, window), missed) in windows {
-            let most = state.balance.left_of_missed().min(self.room_below_threshold());
+            let most = state.tpfs.balance.left_of_missed().min(self.room_below_threshold());
             if most < WINDOW || budget.blocks() == 0 || !self.may_move() || !budget.goes_on() {
                 break;
             }
             let (moved, error) = self.promote_window(id, window * WINDOW, missed);
             if moved > 0 {
                 total += moved;
-                state.account_missed(moved);
+                state.tpfs.balance.account_missed(moved);
                 budget.spend(moved);
                 self.note_promoted(state, id, moved);
             }
             if let Some(error) = error {
-                failure = state.passed_by(id, error).or(failure);
+                failure = state.passed_by(id, error.into()).or(failure);
             }
         }
         failure.map_or(Ok(total), Err)

@@ -10,17 +10,18 @@
 use std::collections::{HashMap, HashSet};
 
 use nacre_engine::sync::atomic::Ordering;
-use nacre_engine::{BLOCK_SIZE, Error, FileBlock, InodeId, Kind, Place, Result, Tier, Tiered};
+use nacre_engine::{BLOCK_SIZE, Error, FileBlock, InodeId, Place, Result, Tier, Tiered};
 use nacre_media::Durable;
 use nacre_media::block::BlockDevice;
+use nacre_policy::migration::{Choice, Chosen, Migration, Need};
 
 use crate::engine::Mover;
 use crate::engine::batch::{Batch, Part};
 use crate::engine::budget::Budget;
-use crate::engine::executor::Why;
-use crate::engine::progress::{Doing, Way};
+use crate::engine::executor::{Outcome, Why};
+use crate::engine::progress::Way;
 use crate::engine::state::State;
-use crate::engine::trail::AT_ONCE;
+use crate::engine::trail::{AT_ONCE, Trail};
 use crate::places::{Places, Reading, is_on};
 use crate::stats::samples::millis;
 
@@ -42,6 +43,15 @@ pub(crate) struct Imbalance {
     excess: u64,
 }
 
+/// Blocks that leave tiers that are nearly full.
+struct Gathered<N> {
+    batch: Batch<N>,
+    /// The files of which some are in it, and the block from which the next batch goes on, if one does.
+    rests: HashMap<InodeId, Option<u64>>,
+    /// The error of a file that could not be gathered.
+    failure: Option<Error>,
+}
+
 impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
     /// Whether cold files go down to slower tiers, or are looked for.
     pub(crate) fn is_rebalancing(&self, state: &State) -> bool {
@@ -61,16 +71,18 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
             && self.may_move()
             && let Some(imbalance) = self.places.imbalance()
         {
-            let rebalance = &mut state.rebalance;
-            rebalance.turn_to(imbalance.rank);
-            if rebalance.trail.goes_on() {
-                names += self.scan_more(state, now_ms);
-            } else if rebalance.has_cold(now_ms) {
-                moved += self.rebalance_batch(state, &imbalance, now_ms, budget)?;
-            } else if rebalance.may_begin(now_ms) {
-                rebalance.begin(self.places.layout.id(&self.places.layout.root()));
-            } else {
-                break;
+            if state.rebalance.turn_to(imbalance.rank) {
+                state.rebalance_trail = Trail::default();
+            }
+            match state.rebalance.choose(&self.usage_for(Need::Threshold, now_ms)) {
+                Choice::Demote(first) => {
+                    moved += self.rebalance_batch(state, first, &imbalance, (now_ms, budget))?;
+                }
+                Choice::Scan if state.rebalance_trail.goes_on() => names += self.scan_more(state, now_ms),
+                Choice::Scan => {
+                    state.rebalance_trail.begin(self.places.layout.id(&self.places.layout.root()));
+                }
+                Choice::ToDram(_) | Choice::Promote(_) | Choice::Nothing => break,
             }
         }
         Ok(moved)
@@ -78,7 +90,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
 
     /// Looks at some more names; gives their number, and one more.
     fn scan_more(&self, state: &mut State, now_ms: u64) -> usize {
-        let rank = state.rebalance.rank;
+        let rank = state.rebalance.rank();
         let alike: Vec<u8> = self
             .places
             .layout
@@ -87,7 +99,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
             .filter(|tier| tier.rank == rank)
             .map(|tier| tier.number)
             .collect();
-        let found = self.places.advance(&mut state.rebalance.trail, AT_ONCE);
+        let found = self.places.advance(&mut state.rebalance_trail, AT_ONCE);
         let is_there = |place: &Place| alike.iter().any(|tier| is_on(place, *tier));
         for id in found.iter().flat_map(|found| found.files.iter().copied()) {
             // A removed file is skipped, and the user of an unreadable one gets the error.
@@ -99,8 +111,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
                 state.rebalance.found(id, used_ms, self.places.settings.now().options.known_files);
             }
         }
-        if !state.rebalance.trail.goes_on() {
-            state.rebalance.ended_ms = Some(now_ms);
+        if !state.rebalance_trail.goes_on() {
+            state.rebalance.end_scan(now_ms);
         }
         found.map_or(0, |found| found.names) + 1
     }
@@ -109,87 +121,102 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
     /// time, or read.
     fn used_ms(&self, state: &State, id: InodeId, node: &L::Node, now_ms: u64) -> Result<u64> {
         let changed_ms = millis(self.places.layout.getattr(node)?.ctime);
-        let heard_ms = state.on_pm.last_used_ms(id).max(state.on_tiers.last_used_ms(id));
-        Ok(changed_ms.max(heard_ms).min(now_ms))
+        let sampled_ms = state.tpfs.on_pm.last_used_ms(id).max(state.tpfs.on_tiers.last_used_ms(id));
+        Ok(changed_ms.max(sampled_ms).min(now_ms))
     }
 
-    /// Rebalances the coldest files as one batch; gives the number of blocks. A file that fails, or stays, is not tried
-    /// again before all files were looked at anew.
+    /// Rebalances the coldest files as one batch, from the chosen one on; gives the number of blocks. A file that fails,
+    /// or stays, is not tried again before all files were looked at anew.
     fn rebalance_batch(
         &self,
         state: &mut State,
+        first: Chosen<InodeId>,
         imbalance: &Imbalance,
-        now_ms: u64,
-        budget: &Budget<'_>,
+        (now_ms, budget): (u64, &Budget<'_>),
     ) -> Result<u64> {
-        let wanted = imbalance.excess.clamp(1, budget.blocks());
         // Blocks of the tiers must not be reused before they were read.
         let _reading = Reading::begin(&self.places.layout);
-        let mut batch = Batch::default();
-        // When those in it were used, and where the rest begins of one that goes on behind it.
-        let mut gathered: HashMap<InodeId, (u64, Option<u64>)> = HashMap::new();
-        let mut failure: Option<Error> = None;
-        while batch.blocks() < wanted && budget.goes_on() && state.rebalance.has_cold(now_ms) {
-            let Some((used_ms, id)) = state.rebalance.files.pop_first() else { break };
+        let mut gathered = self.gather_rebalanced(state, first, imbalance, (now_ms, budget));
+        let Gathered { batch, rests, failure } = &mut gathered;
+        let mut failure = failure.take();
+        if batch.is_empty() {
+            state.rebalance.settle(0, false);
+            return failure.map_or(Ok(0), Err);
+        }
+        self.note_queue(state);
+        let _doing = self.begin(batch.doing(Way::Descended));
+        let (mut moved, mut is_full) = (0, false);
+        for (id, outcome) in
+            self.places.place_on(&imbalance.to, std::mem::take(batch), Why::Rebalance, budget)
+        {
+            let rest = rests.remove(&id);
+            match outcome {
+                Outcome::Moved(placed) => {
+                    moved += placed.moved;
+                    // A file that was written meanwhile is not cold.
+                    if let Some(Some(at)) = rest.filter(|_| placed.changed == 0) {
+                        state.rebalance.moved_up_to(id, at);
+                    }
+                }
+                Outcome::Mapped(_) | Outcome::Gone(_) => {}
+                // On the tiers, or in PM for the entry that would locate it.
+                Outcome::Full(_) => is_full = true,
+                Outcome::Failed(error) => failure = failure.or(Some(error)),
+            }
+        }
+        // Those that it did not get to.
+        for id in rests.keys() {
+            state.rebalance.put_back(*id, state.rebalance.used_ms(*id));
+        }
+        state.rebalance.settle(moved, is_full);
+        self.engine.counts.descended.fetch_add(moved, Ordering::Relaxed);
+        budget.spend(moved);
+        failure.map_or(Ok(moved), Err)
+    }
+
+    /// Gathers blocks of the coldest files, the chosen one first, until these are as many as are too many.
+    fn gather_rebalanced(
+        &self,
+        state: &mut State,
+        first: Chosen<InodeId>,
+        imbalance: &Imbalance,
+        (now_ms, budget): (u64, &Budget<'_>),
+    ) -> Gathered<L::Node> {
+        let wanted = imbalance.excess.clamp(1, budget.blocks());
+        let (mut batch, mut rests, mut failure) = (Batch::default(), HashMap::new(), None);
+        let mut first = Some(first);
+        while batch.blocks() < wanted
+            && budget.goes_on()
+            && let Some(Chosen { file: id, spans }) =
+                first.take().or_else(|| state.rebalance.choose_cold(now_ms))
+        {
             let Ok(node) = self.places.layout.node(id) else { continue };
-            let Ok(used_now_ms) = self.used_ms(state, id, &node, now_ms) else { continue };
-            if used_now_ms > used_ms {
-                state.rebalance.files.insert((used_now_ms, id));
+            let Ok(used_ms) = self.used_ms(state, id, &node, now_ms) else { continue };
+            if used_ms > state.rebalance.used_ms(id) {
+                state.rebalance.put_back(id, used_ms);
                 continue;
             }
             if self.places.is_pinned(&node) || !self.places.has_log_at_hand(&node) {
                 continue;
             }
-            let mut at = state.rebalance.part.filter(|(of, _)| *of == id).map_or(0, |(_, at)| at);
+            let mut at = spans.first().map_or(0, |span| span.start);
             let is_meant = |place: &Place| imbalance.from.iter().any(|tier| is_on(place, *tier));
             match self.places.add_range(&mut batch, (&node, FileBlock(0), u64::MAX), &mut at, is_meant) {
-                Ok(true) => drop(gathered.insert(id, (used_ms, None))),
+                Ok(true) => drop(rests.insert(id, None)),
                 Ok(false) => {
-                    gathered.insert(id, (used_ms, Some(at)));
+                    rests.insert(id, Some(at));
                     break;
                 }
                 Err(error) => failure = failure.or(Some(error)),
             }
         }
-        let Some(first) = batch.parts().first().map(Part::id) else {
-            return failure.map_or(Ok(0), Err);
-        };
-        let files = batch.parts().len() as u64;
+        if let Some(first) = first {
+            state.rebalance.put_back(first.file, state.rebalance.used_ms(first.file));
+        }
         // Others have nothing there any more.
         let in_batch: HashSet<InodeId> = batch.parts().iter().map(Part::id).collect();
-        gathered.retain(|id, (_, at)| at.is_some() || in_batch.contains(id));
-        self.note_queue(state);
-        let _doing = self.begin(Doing { inode: first.number, files, way: Way::Descended });
-        let (mut moved, mut is_full) = (0, false);
-        for (id, placed) in self.places.place_on(&imbalance.to, batch, Why::Rebalance, budget) {
-            let rest = gathered.remove(&id);
-            match placed {
-                Ok(placed) => {
-                    moved += placed.moved;
-                    // A file that was written meanwhile is not cold.
-                    if let Some((used_ms, Some(at))) = rest.filter(|_| placed.changed == 0) {
-                        state.rebalance.files.insert((used_ms, id));
-                        state.rebalance.part = Some((id, at));
-                    }
-                }
-                Err(error) => match error.kind() {
-                    // A program has it mapped, or it was removed.
-                    Kind::Busy | Kind::Stale => {}
-                    // On the tiers, or in PM for the entry that would locate it.
-                    Kind::NoSpace => is_full = true,
-                    _ => failure = failure.or(Some(error)),
-                },
-            }
-        }
-        // Those that it did not get to.
-        state.rebalance.files.extend(gathered.into_iter().map(|(id, (used_ms, _))| (used_ms, id)));
-        if is_full {
-            state.rebalance.files.clear();
-        }
-        state.rebalance.has_moved |= moved > 0;
-        self.engine.counts.descended.fetch_add(moved, Ordering::Relaxed);
-        budget.spend(moved);
-        failure.map_or(Ok(moved), Err)
+        rests.retain(|id, at: &mut Option<u64>| at.is_some() || in_batch.contains(id));
+        Gathered { batch, rests, failure }
     }
 }
 

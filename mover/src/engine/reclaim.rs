@@ -5,6 +5,7 @@ use nacre_engine::sync::atomic::{AtomicU64, Ordering};
 use nacre_engine::{BLOCK_SIZE, FsStat, Kind, Result, Tier, TierState, Tiered, size};
 use nacre_media::Durable;
 use nacre_media::block::BlockDevice;
+use nacre_policy::migration::Need;
 
 use crate::engine::Mover;
 use crate::engine::budget::Budget;
@@ -133,13 +134,14 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
         wanted: u64,
         why: Why,
     ) -> Result<u64> {
+        let usage = self.usage_for(Need::Reclaim, self.stats.samples.time_ms());
         let mut moved = 0;
         loop {
             let missing = wanted.saturating_sub(self.room_here(why));
             if missing == 0 {
                 return Ok(moved);
             }
-            let went = self.demote_batch(state, cold, None, (missing, why), &Budget::default());
+            let went = self.demote_batch(state, cold, &usage, (missing, why), &Budget::default());
             moved += went.moved;
             if why == Why::Reserved {
                 self.places.moved_for_reserved(went.moved);

@@ -10,64 +10,54 @@ use std::ops::ControlFlow;
 use nacre_engine::{BLOCK_SIZE, InodeId, Place, Tiered};
 use nacre_media::Durable;
 use nacre_media::block::BlockDevice;
+use nacre_policy::migration::{Choice, Migration, Need, Usage};
 
 use crate::engine::Mover;
-use crate::engine::state::{Left, State};
+use crate::engine::state::{Next, State};
 use crate::engine::trail::AT_ONCE;
-use crate::stats::heat::Chosen;
 use crate::stats::samples::millis;
 
 /// Names that are looked at in a step.
 pub(crate) const STEP: usize = 1024;
 
 impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
-    /// Chooses the next file to demote: the one that was not written for longest. The background pass gives a time: it
-    /// takes only those parts that are cold by then, after all files were seen, or as many as can be known. Direct
-    /// reclaim gives none, and takes the files that a step has found. `Continue(None)` is a step of the way there;
-    /// `Break` is that there is nothing.
-    pub(crate) fn next_cold(
-        &self,
-        state: &mut State,
-        now_ms: Option<u64>,
-    ) -> ControlFlow<(), Option<Chosen>> {
-        let has_enough = match now_ms {
-            Some(_) => state.on_pm.room() == 0,
-            None => !state.on_pm.is_empty() || state.on_pm.is_any_in_backoff(),
-        };
-        if state.scan.goes_on() && !has_enough {
-            self.step(state);
-            return ControlFlow::Continue(None);
+    /// Has the policy choose the next file to demote. `Continue(None)` is a step of a scan; `Break` is that there is
+    /// nothing.
+    pub(crate) fn next_cold(&self, state: &mut State, usage: &Usage) -> Next {
+        match state.tpfs.choose(usage) {
+            Choice::Demote(chosen) => ControlFlow::Continue(Some(chosen)),
+            Choice::Scan => {
+                if state.trail.goes_on() {
+                    self.step(state);
+                } else {
+                    state.trail.begin(self.places.layout.id(&self.places.layout.root()));
+                }
+                ControlFlow::Continue(None)
+            }
+            Choice::ToDram(_) | Choice::Promote(_) | Choice::Nothing => ControlFlow::Break(()),
         }
-        let cold = match now_ms {
-            Some(now_ms) => state.on_pm.coldest(now_ms),
-            None => state.on_pm.coldest_whole(),
-        };
-        if cold.is_some() {
-            return ControlFlow::Continue(cold);
-        }
-        if !state.scan.is_worth_it(now_ms) {
-            return ControlFlow::Break(());
-        }
-        state.scan.left = Left::Nothing;
-        state.scan.trail.begin(self.places.layout.id(&self.places.layout.root()));
-        ControlFlow::Continue(None)
     }
 
     /// Looks at some more names.
     fn step(&self, state: &mut State) {
         let mut looked_at = 0;
         while looked_at < STEP {
-            let most = AT_ONCE.min(state.on_pm.room());
+            let most = AT_ONCE.min(state.tpfs.on_pm.room());
             if most == 0 {
                 break;
             }
-            let Some(found) = self.places.advance(&mut state.scan.trail, most) else { break };
+            let Some(found) = self.places.advance(&mut state.trail, most) else { break };
             looked_at += found.names + 1;
             found.files.into_iter().for_each(|id| self.look_at(state, id));
         }
-        if !state.scan.goes_on() {
-            state.scan.ended_ms = Some(self.stats.samples.time_ms());
+        if !state.trail.goes_on() {
+            state.tpfs.scan.end(self.stats.samples.time_ms());
         }
+    }
+
+    /// The use of places for a choice of the policies.
+    pub(crate) fn usage_for(&self, need: Need, now_ms: u64) -> Usage {
+        Usage { need, now_ms, rules: self.places.settings.now().options.rules }
     }
 
     /// Notes a file that has something to move. A pinned file stays, and a removed one is skipped.
@@ -78,7 +68,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
             && (self.places.has_blocks(&node, |_| false, |place| matches!(place, Place::Pm(_)))
                 || self.places.has_unwritten(&node))
         {
-            state.on_pm.found(id, attr.size.div_ceil(BLOCK_SIZE).max(1), millis(attr.mtime));
+            state.tpfs.on_pm.found(id, attr.size.div_ceil(BLOCK_SIZE).max(1), millis(attr.mtime));
         }
     }
 }

@@ -8,14 +8,15 @@ use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{Result, Tiered};
 use nacre_media::Durable;
 use nacre_media::block::BlockDevice;
+use nacre_policy::migration::Need;
+use nacre_policy::migration::tpfs::Left;
 use nacre_policy::thresholds::utilisation_threshold;
 
 use crate::engine::Mover;
 use crate::engine::budget::Budget;
 use crate::engine::executor::Why;
 use crate::engine::progress::{Doing, Moving};
-use crate::engine::state::{Current, Left, State};
-use crate::stats::samples::Access;
+use crate::engine::state::{Current, State};
 
 impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
     /// See [`MoverFs::tick`](crate::MoverFs::tick).
@@ -55,7 +56,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
         }
         while budget.goes_on() && self.is_too_full() && free.blocks() > 0 {
             let wanted = self.excess().clamp(1, free.blocks());
-            let went = self.demote_batch(state, cold, Some(now_ms), (wanted, Why::Space), free);
+            let usage = self.usage_for(Need::Threshold, now_ms);
+            let went = self.demote_batch(state, cold, &usage, (wanted, Why::Space), free);
             moved += went.moved;
             free.spend(went.moved);
             state.failure = went.failure.as_ref().map(ToString::to_string);
@@ -110,15 +112,14 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
     pub(crate) fn take_in(&self, state: &mut State) {
         let (samples, lost) = (self.stats.samples.take(), self.stats.samples.lost());
         for sample in &samples {
-            let statistics =
-                if sample.access == Access::ReadBelow { &mut state.on_tiers } else { &mut state.on_pm };
-            statistics.observe(sample);
+            state.observe(sample);
         }
         // Only a scan of all files tells which ones were not sampled, or had no room in the lists. The sampled ones are
         // known.
         let is_lost = std::mem::replace(&mut state.lost, lost) != lost;
-        if self.engine.scan_again.swap(false, Ordering::Relaxed) || is_lost || state.on_pm.has_dropped() {
-            state.scan.leave(Left::Movable);
+        if self.engine.scan_again.swap(false, Ordering::Relaxed) || is_lost || state.tpfs.on_pm.has_dropped()
+        {
+            state.tpfs.scan.leave(Left::Movable);
         }
         self.note_queue(state);
     }

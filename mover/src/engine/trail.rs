@@ -11,10 +11,6 @@ use crate::places::Places;
 /// Names that are read of a directory at once.
 pub(crate) const AT_ONCE: usize = 256;
 
-/// Milliseconds between two scans of the background pass. Under load some sample is always lost, and the space is
-/// not needed at once.
-pub(crate) const PAUSE_MS: u64 = 30_000;
-
 /// A way through all directories.
 #[derive(Debug, Default)]
 pub(crate) struct Trail {

@@ -3,11 +3,12 @@
 use nacre_engine::{BLOCK_SIZE, FileBlock, Kind, Place, PlacedExtent, Result, TierRun, Tiered, Timestamp};
 use nacre_media::Durable;
 use nacre_media::block::BlockDevice;
+use nacre_policy::migration::{Access, AccessKind};
 
 use crate::io::Files;
 use crate::places::Reading;
 use crate::stats::predictors::blocks_of;
-use crate::stats::samples::{Access, Sample, millis};
+use crate::stats::samples::millis;
 
 impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Files<'_, L, D> {
     /// Reads, from wherever the blocks are.
@@ -21,8 +22,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Files<'_, L, D> {
         match self.places.layout.read(node, offset, buf, now) {
             Err(error) if error.kind() == Kind::Elsewhere => self.read_from_tiers(node, offset, buf, now),
             Ok(count) if self.places.has_tiers() => {
-                self.stats.samples.count(Access::Read, count as u64);
-                self.note(node, Access::Read, offset, count as u64, now);
+                self.stats.samples.count(AccessKind::Read, count as u64);
+                self.note(node, AccessKind::Read, offset, count as u64, now);
                 Ok(count)
             }
             other => other,
@@ -59,7 +60,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Files<'_, L, D> {
             self.places.layout.note_read(node, now);
         }
         if self.places.has_tiers() {
-            self.note(node, Access::ReadBelow, offset, done as u64, now);
+            self.note(node, AccessKind::ReadBelow, offset, done as u64, now);
         }
         Ok(done)
     }
@@ -101,7 +102,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Files<'_, L, D> {
         if !pages.read_unannounced(tier, on_tier, &mut buffer[..count], drops) {
             return Ok(None);
         }
-        self.stats.samples.count(Access::ReadBelow, count as u64);
+        self.stats.samples.count(AccessKind::ReadBelow, count as u64);
         Ok(Some(count))
     }
 
@@ -126,7 +127,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Files<'_, L, D> {
                 let missed = self.places.tiers.read(on_tier, &mut buffer[..count], extent, ahead).map_err(
                     |error| error.operation("read").object(format!("inode {} at byte {at}", id.number)),
                 )?;
-                self.stats.samples.count(Access::ReadBelow, count as u64);
+                self.stats.samples.count(AccessKind::ReadBelow, count as u64);
                 // A sequential reader waits seldom, on any tier.
                 if missed > 0 && ahead == 0 && self.places.has_tiers() {
                     self.stats.misses.note(id, blocks_of(at, count as u64), missed);
@@ -139,7 +140,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Files<'_, L, D> {
                 Err(error) if error.kind() == Kind::Elsewhere => {}
                 read => {
                     let count = read?;
-                    self.stats.samples.count(Access::Read, count as u64);
+                    self.stats.samples.count(AccessKind::Read, count as u64);
                     return Ok(count);
                 }
             }
@@ -147,13 +148,20 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Files<'_, L, D> {
     }
 
     /// Leaves a sample of an access.
-    pub(crate) fn note(&self, node: &L::Node, access: Access, offset: u64, len: u64, now: Option<Timestamp>) {
+    pub(crate) fn note(
+        &self,
+        node: &L::Node,
+        kind: AccessKind,
+        offset: u64,
+        len: u64,
+        now: Option<Timestamp>,
+    ) {
         self.stats.samples.note(|| {
             let attr = self.places.layout.getattr(node).ok()?;
             let start = offset / BLOCK_SIZE;
-            Some(Sample {
-                id: attr.id,
-                access,
+            Some(Access {
+                file: attr.id,
+                kind,
                 start,
                 blocks: (offset + len).div_ceil(BLOCK_SIZE) - start,
                 size: attr.size.div_ceil(BLOCK_SIZE),

@@ -9,12 +9,12 @@ use nacre_engine::{
 };
 use nacre_media::Durable;
 use nacre_media::block::BlockDevice;
+use nacre_policy::migration::AccessKind;
 
 use crate::engine::executor::Why;
 use crate::engine::reclaim::ATTEMPTS;
 use crate::io::{Files, segments};
 use crate::stats::predictors::blocks_of;
-use crate::stats::samples::Access;
 
 /// Blocks at the edges of an operation: as long as this lives, direct reclaim demotes others. Otherwise, if PM is
 /// small, blocks just promoted would be demoted again, and so on.
@@ -151,8 +151,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Files<'_, L, D> {
             other => other?,
         };
         if self.places.has_tiers() {
-            self.stats.samples.count(Access::Written, len);
-            self.note(node, Access::Written, written, len, Some(now));
+            self.stats.samples.count(AccessKind::Written, len);
+            self.note(node, AccessKind::Written, written, len, Some(now));
         }
         Ok(written)
     }
@@ -195,7 +195,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Files<'_, L, D> {
     /// Leaves a sample of blocks that were allocated, as of some that were written: the mover is to know of the file.
     fn note_allocated(&self, node: &L::Node, mode: FallocateMode, offset: u64, len: u64, now: Timestamp) {
         if self.places.has_tiers() && mode != FallocateMode::PunchHole {
-            self.note(node, Access::Written, offset, len, Some(now));
+            self.note(node, AccessKind::Written, offset, len, Some(now));
         }
     }
 }

@@ -1,7 +1,6 @@
-//! Access statistics: samples that foreground operations leave, the temperatures that background passes derive from
-//! them, reads that waited for a disk, and the predictors of writes and syncs.
+//! Statistics that foreground operations leave: samples of accesses, reads that waited for a disk, and the history that
+//! predicts writes and syncs. Policies derive the temperatures of files from the samples.
 
-pub(crate) mod heat;
 pub(crate) mod misses;
 pub(crate) mod predictors;
 pub(crate) mod samples;

@@ -5,35 +5,11 @@ use nacre_engine::sync::Mutex;
 use nacre_engine::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use nacre_engine::{InodeId, Timestamp};
 use nacre_media::thread_number;
+use nacre_policy::migration::{Access, AccessKind};
 use nacre_policy::thresholds::Recent;
 
 /// Samples that wait, at most.
 const MAX_SAMPLES: usize = 4096;
-
-/// The kind of an access to blocks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Access {
-    /// They were written to PM.
-    Written,
-    /// They were read from there.
-    Read,
-    /// They were read from a tier, or from DRAM before it.
-    ReadBelow,
-}
-
-/// One access to blocks of a file.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Sample {
-    pub(crate) id: InodeId,
-    pub(crate) access: Access,
-    pub(crate) start: u64,
-    pub(crate) blocks: u64,
-    /// The size of the file in blocks, as far as the operation knows it.
-    pub(crate) size: u64,
-    /// When the file was modified.
-    pub(crate) modified_ms: u64,
-    pub(crate) at_ms: u64,
-}
 
 /// The counters of some threads: on their own cache lines, so that other threads do not wait for them.
 #[derive(Default)]
@@ -51,7 +27,7 @@ const COUNTS: usize = 16;
 /// Where samples wait.
 #[derive(Default)]
 pub(crate) struct SampleBuffer {
-    samples: Mutex<Vec<Sample>>,
+    samples: Mutex<Vec<Access<InodeId>>>,
     /// There is no room for more.
     is_full: AtomicBool,
     counts: [Counts; COUNTS],
@@ -86,18 +62,18 @@ impl SampleBuffer {
     }
 
     /// Counts bytes.
-    pub(crate) fn count(&self, access: Access, bytes: u64) {
+    pub(crate) fn count(&self, kind: AccessKind, bytes: u64) {
         let own = self.own();
-        let sum = match access {
-            Access::Written => &own.written,
-            Access::Read => &own.read,
-            Access::ReadBelow => &own.read_below,
+        let sum = match kind {
+            AccessKind::Written => &own.written,
+            AccessKind::Read => &own.read,
+            AccessKind::ReadBelow => &own.read_below,
         };
         sum.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Leaves a sample, if there is room; else it is not even made.
-    pub(crate) fn note(&self, sample: impl FnOnce() -> Option<Sample>) {
+    pub(crate) fn note(&self, sample: impl FnOnce() -> Option<Access<InodeId>>) {
         if self.is_full.load(Ordering::Relaxed) {
             self.own().lost.fetch_add(1, Ordering::Relaxed);
             return;
@@ -114,7 +90,7 @@ impl SampleBuffer {
         }
     }
 
-    pub(crate) fn take(&self) -> Vec<Sample> {
+    pub(crate) fn take(&self) -> Vec<Access<InodeId>> {
         let mut samples = self.samples.lock();
         self.is_full.store(false, Ordering::Relaxed);
         std::mem::take(&mut *samples)
