@@ -35,8 +35,8 @@ pub(crate) mod trim;
 use std::collections::BTreeMap;
 
 use nacre_engine::InodeId;
-use nacre_engine::sync::Mutex;
 use nacre_engine::sync::atomic::{AtomicBool, AtomicI64, AtomicU64};
+use nacre_engine::sync::{Condvar, Mutex};
 
 use crate::admin::hints::Hints;
 use crate::engine::evacuate::Drain;
@@ -68,6 +68,8 @@ pub(crate) struct Counts {
 /// The engine's own state.
 pub(crate) struct Engine {
     pub(crate) state: Mutex<State>,
+    /// Some work of direct reclaim in flight has ended.
+    pub(crate) landed: Condvar,
     pub(crate) counts: Counts,
     /// Blocks that stay on PM during direct reclaim.
     pub(crate) held: Mutex<Vec<(InodeId, u64)>>,
@@ -99,6 +101,7 @@ impl Engine {
     pub(crate) fn new(known_files: usize) -> Engine {
         Engine {
             state: Mutex::new(State::new(known_files)),
+            landed: Condvar::new(),
             counts: Counts::default(),
             held: Mutex::default(),
             drains: Mutex::default(),
