@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use nacre::{
-    Block, FileBlock, FileSystem, InodeId, Kind, MovedFiles, MoverLimit, NewTier, TierDevice, TrimFrom,
-    Trimmed,
+    Block, Budget, FileBlock, FileSystem, InodeId, Kind, MovedFiles, MoverLimit, NewTier, TierDevice,
+    TrimFrom, Trimmed,
 };
 use nacre_engine::{Error, Names as _, Result};
 use nacre_fuse::mounts;
@@ -240,8 +240,7 @@ impl Control {
 
     fn run(&self, order: Order) -> Result<Value> {
         let fs = &self.file_system;
-        let begun = Instant::now();
-        let mut goes_on = || begun.elapsed() < SLICE;
+        let budget = Budget::until(Instant::now() + SLICE);
         let device = |path, emulate: Option<String>| -> Result<TierDevice> {
             let emulation = emulate.map(|text| text.parse()).transpose()?;
             Ok(TierDevice { path, emulation })
@@ -261,7 +260,7 @@ impl Control {
             Order::CheckAttach(path) => json!({ "tier": fs.would_attach_tier(&device(path, None)?)? }),
             Order::DetachTier(number) => json!(fs.detach_tier(number)?),
             Order::DrainTier(number) => {
-                let drained = fs.drain_tier(number, &mut |_| goes_on())?;
+                let drained = fs.drain_tier(number, &budget)?;
                 json!({ "moved": drained.moved, "left": drained.left, "done": drained.is_done })
             }
             Order::CheckDrain(number) => json!(fs.would_drain_tier(number)?),
@@ -269,13 +268,13 @@ impl Control {
             Order::RemoveTier(number) => json!(fs.remove_tier(number)?),
             Order::TrimTier(TierToTrim { tier, from, is_within, least }) => {
                 let from = TrimFrom { block: Block(from), is_within };
-                let Trimmed { bytes, next, is_useless } = fs.trim_tier(tier, from, least, &mut goes_on)?;
+                let Trimmed { bytes, next, is_useless } = fs.trim_tier(tier, from, least, &budget)?;
                 let (next, is_within) =
                     (next.map(|next| next.block.0), next.is_some_and(|next| next.is_within));
                 json!({ "trimmed": bytes, "next": next, "within": is_within, "useless": is_useless })
             }
             Order::MoveFiles(FilesToMove { to, from, inodes }) => {
-                let done = fs.move_files(&inodes, to, FileBlock(from), &mut goes_on)?;
+                let done = fs.move_files(&inodes, to, FileBlock(from), &budget)?;
                 json!(FilesMoved::of(done))
             }
             Order::PauseMover(paused) => json!(fs.pause_mover(paused)?),
@@ -359,10 +358,11 @@ impl nacre_fuse::Control for Control {
         let tiers = self.file_system.tiers();
         let (mut bytes, mut failure, mut has_told) = (0, None, false);
         // The caller cannot stop the trim before its answer; only the end of the mount does.
-        let mut goes_on = || !self.ends.load(Ordering::Relaxed);
+        let is_over = || self.ends.load(Ordering::Relaxed);
+        let budget = Budget::default().unless(&is_over);
         for tier in tiers.iter().filter(|tier| tier.device.is_some()) {
             // A failed tier does not keep others from the trim.
-            match self.file_system.trim_tier(tier.number, TrimFrom::default(), least, &mut goes_on) {
+            match self.file_system.trim_tier(tier.number, TrimFrom::default(), least, &budget) {
                 Ok(trimmed) => (bytes, has_told) = (bytes + trimmed.bytes, has_told || !trimmed.is_useless),
                 Err(error) => failure = failure.or(Some(error)),
             }

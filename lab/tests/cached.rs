@@ -202,7 +202,7 @@ macro_rules! tests {
 tests!(log, Log);
 tests!(inplace, Inplace);
 
-/// With a tier, to which each write goes that leaves the buffer in whole blocks, until it is full.
+/// With a tier, to which whole blocks go that leave the buffer, from the second write in a row on, until it is full.
 const LOG_ON_DISK: LogWithDisk = LogWithDisk::ON_DISK;
 
 tests!(log_on_disk, LOG_ON_DISK);

@@ -1,177 +1,34 @@
-//! Setting it up; the tiers of a file system.
+//! The file system: the layout, the devices of its tiers, and the engine that moves blocks between them, as one.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use nacre_engine::sync::Mutex;
-use nacre_engine::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use nacre_engine::{
-    BLOCK_SIZE, Error, FileBlock, FsStat, InodeId, Kind, MAX_TIERS, Place, Result, Tier, TierChange,
-    TierState, Tiered, Timestamp,
-};
-use nacre_engine::{Capabilities, Extents, PlacedExtent, PromiseCost};
+use nacre_engine::sync::atomic::Ordering;
+use nacre_engine::{FileBlock, Result, TierState, Tiered, Timestamp};
 use nacre_media::block::BlockDevice;
 use nacre_media::{Durable, Frames};
-use nacre_policy::Hours;
-use nacre_tiers::{Attachment, Label, NewLabel, TierSet};
+use nacre_tiers::TierSet;
 use uuid::Uuid;
 
-use crate::ahead::{Ahead, Readers};
-use crate::data::ATTEMPTS;
-use crate::drain::Drain;
-use crate::keeper::Keeper;
-use crate::missed::Missed;
-use crate::predict::{Placement, Predictors};
-use crate::promises::Promises;
-use crate::queue::Queue;
-use crate::status::AllDoing;
-use crate::trim::Trims;
-use crate::watch::Sink;
-use crate::wishes::Wishes;
+use crate::admin::devices::NOT_ATTACHED;
+use crate::admin::status::{MoverStatus, Temperature};
+use crate::engine::budget::Budget;
+use crate::engine::demote::MovedFiles;
+use crate::engine::evacuate::Drained;
+use crate::engine::executor::Moved;
+use crate::engine::trim::{TrimFrom, Trimmed};
+use crate::engine::{Engine, Mover};
+use crate::io::readahead::{Ahead, Fetch};
+use crate::io::{Files, Io};
+use crate::places::Places;
+use crate::settings::{LargeWrites, MoverOptions, Settings};
+use crate::stats::Stats;
 
-/// How it is set up.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MoverOptions {
-    /// Bytes of DRAM for blocks of tiers; if this DRAM is shared, see [`MoverFs::with_frames`].
-    pub page_cache: u64,
-    /// Blocks that are fetched at once, at most, of a file that is read in order.
-    pub read_ahead: u64,
-    /// Blocks that are moved as one.
-    pub group: u64,
-    /// Where writes go that a write buffer has accepted.
-    pub placement: Placement,
-    /// Blocks move for the sake of reads, too.
-    pub balance: bool,
-    /// When blocks move by themselves.
-    pub hours: Hours,
-    /// Bytes that are moved in a second, at most; direct reclaim is exempt. See [`MoverFs::limit`].
-    pub rate: Option<u64>,
-    /// The usage of persistent memory above which the logs of files are compacted, in percent.
-    pub log_threshold: u8,
-    /// The usage of a tier above which cold files on it move to slower ones, in percent; they never do with 100.
-    pub tier_threshold: u8,
-    /// Usage of PM, in percent, above which large asynchronous writes go to disk at once: 0 for always. The default is
-    /// that of [`MoverFs::with_large_writes`].
-    pub disk_threshold: Option<u8>,
-    /// Files with a known temperature, at most, of those on PM and of those on tiers.
-    pub known_files: usize,
-}
-
-impl Default for MoverOptions {
-    /// 16 MiB are moved at once (TPFS, 5.5). Logs are compacted when usage of PM is "extremely high" (5.6): higher than
-    /// data that is left to be demoted ever keeps it.
-    fn default() -> MoverOptions {
-        MoverOptions {
-            page_cache: 64 << 20,
-            read_ahead: (1 << 20) / BLOCK_SIZE,
-            group: (16 << 20) / BLOCK_SIZE,
-            placement: Placement::default(),
-            balance: true,
-            hours: Hours::default(),
-            rate: None,
-            log_threshold: 95,
-            tier_threshold: 90,
-            disk_threshold: None,
-            known_files: 1 << 16,
-        }
-    }
-}
-
-/// When large asynchronous writes go to disk at once.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LargeWrites {
-    /// Always, as TPFS steers them.
-    ToDisk,
-    /// Where PM is used so much that blocks are demoted. Until then it has room for blocks that would not move, and is
-    /// the faster place.
-    WhereBlocksMove,
-}
-
-/// Why a tier is missing before anybody has attached its device.
-pub const NOT_ATTACHED: &str = "it is not attached";
-/// No percentage.
-pub(crate) const WHERE_BLOCKS_MOVE: u64 = u64::MAX;
-
-impl LargeWrites {
-    fn threshold(self) -> u64 {
-        match self {
-            LargeWrites::ToDisk => 0,
-            LargeWrites::WhereBlocksMove => WHERE_BLOCKS_MOVE,
-        }
-    }
-}
-
-/// A layout whose files may have blocks on tiers, presented as one whose files are in one place; see the
-/// [crate](crate).
+/// A layout whose files may have blocks on tiers, presented as one whose files are in one place.
 pub struct MoverFs<L: Tiered, D> {
-    pub(crate) layout: L,
-    pub(crate) tiers: Arc<TierSet<D>>,
-    /// The options at setup; those that can be changed are separate fields.
-    pub(crate) options: MoverOptions,
-    group: AtomicU64,
-    balances: AtomicBool,
-    pub(crate) hours: Mutex<Hours>,
-    /// Seconds that local time is ahead of UTC at a time in milliseconds since 1970.
-    pub(crate) ahead_s: fn(u64) -> i64,
-    pub(crate) sink: Sink,
-    /// Reads that a disk was waited for.
-    pub(crate) missed: Missed,
-    pub(crate) predictors: Predictors,
-    pub(crate) readers: Readers,
-    /// Read-ahead behind reads.
-    pub(crate) ahead: Arc<Ahead>,
-    pub(crate) keeper: Mutex<Keeper>,
-    pub(crate) promises: Promises,
-    /// Blocks that stay up while room is made.
-    pub(crate) held: Mutex<Vec<(InodeId, u64)>>,
-    /// Held while blocks of a tier are written that a file has already.
-    pub(crate) filling: Mutex<()>,
-    /// Drains that were begun and are not done; none while one goes on.
-    pub(crate) drains: Mutex<BTreeMap<u8, Option<Drain>>>,
-    pub(crate) trims: Trims,
-    /// Files that were told to move.
-    pub(crate) wishes: Wishes,
-    /// Blocks that were moved because space was short.
-    pub(crate) moved: AtomicU64,
-    /// Blocks that were moved down, and up, because they were read.
-    pub(crate) lowered: AtomicU64,
-    pub(crate) raised: AtomicU64,
-    /// Blocks that moved from a tier that is nearly full to a slower one.
-    pub(crate) descended: AtomicU64,
-    /// Blocks are moved only for direct reclaim.
-    pub(crate) paused: AtomicBool,
-    /// Bytes that are moved in a second, at most; direct reclaim is exempt.
-    pub(crate) rate: AtomicU64,
-    /// Percent.
-    pub(crate) log_threshold: AtomicU64,
-    /// Percent of a tier.
-    pub(crate) tier_threshold: AtomicU64,
-    /// When large asynchronous writes go to disk; where nothing was said, as usual.
-    usual_large: LargeWrites,
-    pub(crate) large: AtomicU64,
-    /// They do now.
-    pub(crate) large_to_disk: AtomicBool,
-    /// Logs that are smaller since they were compacted, and the blocks that this freed.
-    pub(crate) logs_compacted: AtomicU64,
-    pub(crate) log_blocks_freed: AtomicU64,
-    /// Logs that went to a tier.
-    pub(crate) logs_moved: AtomicU64,
-    /// The files whose blocks are moving, for status queries.
-    pub(crate) doing: Mutex<AllDoing>,
-    /// The queue when blocks were last chosen, for status queries while they move.
-    pub(crate) queue: Mutex<Queue>,
-    /// Which of the tiers of one rank is next.
-    turn: AtomicUsize,
-    /// Operations that wait for room.
-    pub(crate) waiting: AtomicU64,
-    /// The last direct reclaim found no blocks to move.
-    pub(crate) is_stuck: AtomicBool,
-    /// Files may move that did not before.
-    pub(crate) look_again: AtomicBool,
-    /// Held while the list of tiers changes.
-    changing: Mutex<()>,
-    /// It was told that there is no room while a tier is drained that has some.
-    pub(crate) has_told_full: AtomicBool,
+    pub(crate) places: Places<L, D>,
+    pub(crate) io: Io,
+    pub(crate) stats: Stats,
+    pub(crate) engine: Engine,
 }
 
 impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
@@ -188,262 +45,122 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         for tier in layout.tiers() {
             tiers.detach(tier.number, NOT_ATTACHED);
         }
-        let fs = MoverFs {
-            layout,
-            tiers,
-            predictors: Predictors::new(options.placement),
-            readers: Readers::new(),
-            ahead: Arc::new(Ahead::new()),
-            sink: Sink::default(),
-            missed: Missed::default(),
-            promises: Promises::default(),
-            held: Mutex::default(),
-            keeper: Mutex::new(Keeper::new(options.known_files)),
-            group: AtomicU64::new(options.group),
-            balances: AtomicBool::new(options.balance),
-            hours: Mutex::new(options.hours),
-            ahead_s: |_| 0,
-            filling: Mutex::new(()),
-            drains: Mutex::new(BTreeMap::new()),
-            trims: Trims::default(),
-            wishes: Wishes::default(),
-            moved: AtomicU64::new(0),
-            lowered: AtomicU64::new(0),
-            raised: AtomicU64::new(0),
-            descended: AtomicU64::new(0),
-            paused: AtomicBool::new(false),
-            rate: AtomicU64::new(u64::MAX),
-            log_threshold: AtomicU64::new(options.log_threshold.into()),
-            tier_threshold: AtomicU64::new(options.tier_threshold.into()),
-            usual_large: LargeWrites::ToDisk,
-            large: AtomicU64::new(0),
-            large_to_disk: AtomicBool::new(true),
-            logs_compacted: AtomicU64::new(0),
-            log_blocks_freed: AtomicU64::new(0),
-            logs_moved: AtomicU64::new(0),
-            doing: Mutex::default(),
-            queue: Mutex::default(),
-            turn: AtomicUsize::new(0),
-            waiting: AtomicU64::new(0),
-            is_stuck: AtomicBool::new(false),
-            look_again: AtomicBool::new(false),
-            changing: Mutex::new(()),
-            has_told_full: AtomicBool::new(false),
-            options,
-        };
-        fs.limit(fs.options.rate);
-        fs.steer(fs.options.disk_threshold);
+        let (io, engine) = (Io::new(options.read_ahead), Engine::new(options.known_files));
+        let settings = Arc::new(Settings::new(options));
+        let stats = Stats::new(Arc::clone(&settings));
+        let fs = MoverFs { places: Places::new(layout, tiers, settings), io, stats, engine };
+        fs.mover().steer();
         fs
     }
 
     /// Where large asynchronous writes go as long as the options say nothing of it; else to disk, as in TPFS.
     #[must_use]
-    pub fn with_large_writes(mut self, usual: LargeWrites) -> MoverFs<L, D> {
-        self.usual_large = usual;
-        self.steer(self.options.disk_threshold);
+    pub fn with_large_writes(self, usual: LargeWrites) -> MoverFs<L, D> {
+        self.places.settings.set_large_writes(usual);
+        self.mover().steer();
         self
-    }
-
-    fn steer(&self, disk_threshold: Option<u8>) {
-        let above = disk_threshold.map_or(self.usual_large.threshold(), u64::from);
-        self.large.store(above, Ordering::Relaxed);
-        // Until the next look at the usage.
-        self.large_to_disk.store(above == 0, Ordering::Relaxed);
     }
 
     /// Lends half of the page cache's DRAM to the other user of its [frames](MoverFs::with_frames), as long as that one
     /// leaves its own unused DRAM idle. Gives the bytes.
     pub fn lend_dram(&self) -> u64 {
-        self.tiers.pages().lend()
+        self.places.tiers.pages().lend()
     }
 
-    /// Hours are those of local time, which is ahead of UTC by as many seconds as this says, for a time in milliseconds since
-    /// 1970. Without it they are of UTC.
+    /// Hours are those of local time, which is ahead of UTC by as many seconds as this says, for a time in milliseconds
+    /// since 1970. Without it they are of UTC.
+    #[must_use]
     pub fn with_local_time(self, ahead_s: fn(u64) -> i64) -> MoverFs<L, D> {
-        MoverFs { ahead_s, ..self }
+        self.places.settings.set_local_time(ahead_s);
+        self
     }
 
     /// Applies these options from now on. They are the page cache, the group of blocks, the rules of the predictors,
     /// moves for the sake of reads, the hours and the limit of the mover, and three thresholds. These are the usage for
     /// compacting logs, for rebalancing tiers and for large writes to disk. The other options stay as they were set up.
     pub fn change(&self, options: &MoverOptions) {
-        self.tiers.pages().resize(options.page_cache);
-        self.group.store(options.group, Ordering::Relaxed);
-        self.balances.store(options.balance, Ordering::Relaxed);
-        *self.hours.lock() = options.hours;
-        self.limit(options.rate);
-        self.log_threshold.store(options.log_threshold.into(), Ordering::Relaxed);
-        self.tier_threshold.store(options.tier_threshold.into(), Ordering::Relaxed);
-        self.steer(options.disk_threshold);
-        if let Placement::Predicted(rules) = options.placement {
-            self.predictors.change(rules);
-        }
+        self.places.tiers.pages().resize(options.page_cache);
+        self.places.settings.set_options(options.clone());
+        self.mover().steer();
+        self.stats.predictors.changed();
     }
 
-    /// Blocks that are moved as one; they may be others the next time.
-    pub(crate) fn group(&self) -> u64 {
-        self.group.load(Ordering::Relaxed)
+    /// Sets the bytes that are moved in a second, at most; direct reclaim is exempt. The limit is at least a block.
+    pub fn limit(&self, rate: Option<u64>) {
+        self.places.settings.set_rate(rate);
     }
 
-    /// Whether blocks move for the sake of reads, too.
-    pub(crate) fn balances(&self) -> bool {
-        self.balances.load(Ordering::Relaxed)
+    /// Moves blocks only for direct reclaim, or as usual again.
+    pub fn pause(&self, paused: bool) {
+        self.engine.paused.store(paused, Ordering::Relaxed);
     }
 
     /// The ranges to be read ahead, for threads that [fetch](MoverFs::fetch) them.
     pub fn ahead(&self) -> &Arc<Ahead> {
-        &self.ahead
+        &self.io.ahead
     }
 
     /// The layout below.
     pub fn layout(&self) -> &L {
-        &self.layout
+        &self.places.layout
     }
 
     /// The layout below, to unmount it.
     pub fn into_layout(self) -> L {
-        self.layout
+        self.places.layout
     }
 
     /// The devices.
     pub fn tiers(&self) -> &TierSet<D> {
-        &self.tiers
+        &self.places.tiers
     }
 
-    /// Attaches the device of a tier that the file system has. `token` is a number that no other mount chooses, and not 0;
-    /// without one nothing is written to it, or to the file system, and it may only be read.
+    /// The engine at work.
+    #[inline]
+    pub(crate) fn mover(&self) -> Mover<'_, L, D> {
+        Mover { places: &self.places, stats: &self.stats, engine: &self.engine }
+    }
+
+    /// Files at work.
+    #[inline]
+    pub(crate) fn files(&self) -> Files<'_, L, D> {
+        Files { places: &self.places, stats: &self.stats, io: &self.io, mover: self.mover() }
+    }
+
+    /// Fetches into DRAM those of these blocks that are on tiers. The error for an unreadable block goes to its reader.
+    pub fn fetch(&self, fetch: &Fetch) -> Result<()> {
+        self.places.fetch(fetch)
+    }
+
+    /// Attaches the device of a tier that the file system has. `token` is a number that no other mount chooses, and not
+    /// 0; without one nothing is written to it, or to the file system, and it may only be read.
     ///
     /// A device that was last used by another mount than the file system says is an older copy of the tier, or the file
-    /// system is an older copy: [`Corrupt`](Kind::Corrupt). [`InvalidInput`](Kind::InvalidInput) for a device that is
-    /// no tier of this file system. [`Busy`](Kind::Busy) while the tier has a device, of which this one may be a copy.
-    /// [`DeviceLost`](Kind::DeviceLost) for one that was cut short, also when it was made longer again.
+    /// system is an older copy: [`Corrupt`](nacre_engine::Kind::Corrupt).
+    /// [`InvalidInput`](nacre_engine::Kind::InvalidInput) for a device that is no tier of this file system.
+    /// [`Busy`](nacre_engine::Kind::Busy) while the tier has a device, of which this one may be a copy.
+    /// [`DeviceLost`](nacre_engine::Kind::DeviceLost) for one that was cut short, also when it was made longer again.
     pub fn attach(&self, device: D, volume: Uuid, token: Option<u64>) -> Result<u8> {
-        let _changing = self.changing.lock();
-        let (label, tier) = self.recognize(&device, volume)?;
-        let has = label.token();
-        self.tiers.attach(tier.number, device, label);
-        let counted = self.layout.count_tier(tier.number);
-        match counted.inspect_err(|error| self.tiers.detach(tier.number, error.to_string()))? {
-            None => {}
-            Some(error) => self.tiers.tell_later(format!(
-                "tier {}: what is free on it is not known, and nothing new is placed there: {error}",
-                tier.number
-            )),
-        }
-        if let Some(token) = token {
-            self.use_from(&Tier { token: has, ..tier }, token)
-                .inspect_err(|error| self.tiers.detach(tier.number, error.to_string()))?;
-        }
-        if let Some(Attachment { device: Ok(name), .. }) = self.tiers.attachment(tier.number) {
-            self.tiers.tell(&format!("tier {} is there: {name}", tier.number));
-        }
-        self.sink.set(true);
-        Ok(tier.number)
+        self.mover().attach(device, volume, token)
     }
 
-    /// The number of the tier that [`attach`](MoverFs::attach) would attach, with the errors that it would give; nothing is changed.
+    /// The number of the tier that [`attach`](MoverFs::attach) would attach, with the errors that it would give;
+    /// nothing is changed.
     pub fn would_attach(&self, device: &D, volume: Uuid) -> Result<u8> {
-        let _changing = self.changing.lock();
-        self.recognize(device, volume).map(|(_, tier)| tier.number)
-    }
-
-    /// The superblock of a device that may become that of a tier, and the tier.
-    fn recognize(&self, device: &D, volume: Uuid) -> Result<(Label, Tier)> {
-        let label = Label::read(device)?.ok_or_else(|| {
-            Error::new(Kind::InvalidInput)
-                .operation("attach")
-                .object(device.name())
-                .advice("it is no tier; nacre tier add makes it one")
-        })?;
-        let is_this = |tier: &&Tier| tier.uuid == label.uuid().into_bytes() && label.volume() == volume;
-        let known = self.layout.tiers();
-        let Some(tier) = known.iter().find(is_this).copied() else {
-            return Err(Error::new(Kind::InvalidInput)
-                .operation("attach")
-                .object(format!(
-                    "{}: tier {} of file system {}",
-                    device.name(),
-                    label.number(),
-                    label.volume()
-                ))
-                .advice("it belongs to another file system, or was removed from this one"));
-        };
-        if let Some(Attachment { device: Ok(there), .. }) = self.tiers.attachment(tier.number) {
-            return Err(Error::new(Kind::Busy)
-                .operation("attach")
-                .object(format!("{}: tier {} is on {there}", device.name(), tier.number))
-                .advice("take it offline first"));
-        }
-        let has = label.token();
-        let is_current = has == tier.token || tier.pending != 0 && has == tier.pending;
-        if !is_current || label.blocks() != tier.blocks {
-            return Err(Error::corrupt(format!(
-                "tier {} on {}: it was not used together with this file system last",
-                tier.number,
-                device.name()
-            ))
-            .operation("attach")
-            .advice("one of them is an older copy: give the one that belongs to the other"));
-        }
-        if label.was_cut(device) {
-            return Err(Error::new(Kind::DeviceLost)
-                .operation("attach")
-                .object(format!(
-                    "tier {} on {}: it was cut short, and made longer again",
-                    tier.number,
-                    device.name()
-                ))
-                .advice(
-                    "what was cut off is gone: restore it from a copy, or remove the files that were on it",
-                ));
-        }
-        Ok((label, tier))
+        self.mover().would_attach(device, volume)
     }
 
     /// Takes a tier's device away: accesses to data on it fail until it is attached again. `token` is as for
     /// [`MoverFs::attach`]: copies of the device made until now are older copies from then on, unless the device, or
     /// the file system, cannot take it.
     pub fn detach(&self, number: u8, token: Option<u64>, why: &str) -> Result<()> {
-        let changing = self.changing.lock();
-        let known = self.layout.tiers();
-        let tier = known.iter().find(|tier| tier.number == number).ok_or_else(|| {
-            Error::new(Kind::InvalidInput).operation("detach").object(format!("tier {number}"))
-        })?;
-        let noted = |token: &u64| {
-            let change = TierChange::Set(Tier { pending: *token, ..*tier });
-            self.layout.change_tier(change).is_ok()
-        };
-        let is_there = self.tiers.attachment(number).is_some_and(|at| at.device.is_ok());
-        let token = token.filter(|_| is_there).filter(noted);
-        let device = self.tiers.let_go(number, why);
-        drop(changing);
-        // A device that hangs blocks no other operation: it is detached by now. The file system knows both numbers
-        // until this is done.
-        if let (Some(token), Some(device)) = (token, device)
-            && device.write_token(token).is_ok()
-        {
-            let _changing = self.changing.lock();
-            let known = self.layout.tiers();
-            let is_same = |now: &&Tier| now.uuid == tier.uuid && now.pending == token;
-            if let Some(now) = known.iter().find(is_same) {
-                self.layout.change_tier(TierChange::Set(Tier { token, pending: 0, ..*now }))?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Notes in the file system, on the device, and in the file system again that this mount uses the tier. Nothing of it
-    /// may change before that; a crash in between leaves the device with one of the two numbers that the file system has.
-    fn use_from(&self, tier: &Tier, token: u64) -> Result<()> {
-        self.layout.change_tier(TierChange::Set(Tier { pending: token, ..*tier }))?;
-        self.tiers.write_token(tier.number, token)?;
-        self.layout.change_tier(TierChange::Set(Tier { token, pending: 0, ..*tier }))
+        self.mover().detach(number, token, why)
     }
 
     /// Makes a device a tier of the file system; the data on it is lost. Gives its number. `token` is as for
     /// [`MoverFs::attach`].
     pub fn add(&self, device: D, volume: Uuid, rank: u8, token: u64, now: Timestamp) -> Result<u8> {
-        self.add_as(None, device, volume, rank, token, now)
+        self.mover().add(device, volume, rank, token, now)
     }
 
     /// The same with a given, unique UUID: for callers that must do the same each time.
@@ -456,165 +173,122 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         token: u64,
         now: Timestamp,
     ) -> Result<u8> {
-        let _changing = self.changing.lock();
-        let known = self.layout.tiers();
-        let is_free = |number: &u8| known.iter().all(|tier| tier.number != *number);
-        let number = (1..=MAX_TIERS).find(is_free).ok_or_else(|| {
-            Error::new(Kind::NoSpace)
-                .operation("add")
-                .object(format!("the {MAX_TIERS} tiers of a file system"))
-        })?;
-        let label = Label::create(&device, &NewLabel { uuid, volume, number, token, now })?;
-        let uuid = label.uuid().into_bytes();
-        let blocks = label.blocks();
-        let tier = Tier { number, uuid, blocks, token, pending: 0, rank, state: TierState::Active };
-        self.tiers.attach(number, device, label);
-        self.layout.change_tier(TierChange::Set(tier)).inspect_err(|_| drop(self.tiers.forget(number)))?;
-        self.sink.set(true);
-        Ok(number)
+        self.mover().add_as(uuid, device, volume, rank, token, now)
     }
 
-    /// Removes a tier on which nothing is any more: [`Busy`](Kind::Busy) otherwise.
+    /// Removes a tier on which nothing is any more: [`Busy`](nacre_engine::Kind::Busy) otherwise.
     pub fn remove(&self, number: u8) -> Result<()> {
-        let changing = self.changing.lock();
-        self.without_trim(number, || self.layout.change_tier(TierChange::Remove(number)))?;
-        self.drains.lock().remove(&number);
-        let device = self.tiers.forget(number);
-        drop(changing);
-        if let Some(device) = device {
-            // It is free for other uses, which look at the device; an error here loses nothing.
-            let _ = device.erase();
-        }
-        Ok(())
+        self.mover().remove(number)
     }
 
     /// No new blocks are placed on a tier from now on, or again. Then a drain that was begun is to begin anew.
     pub fn set_state(&self, number: u8, state: TierState) -> Result<()> {
-        let _changing = self.changing.lock();
-        let known = self.layout.tiers();
-        let tier = known.iter().find(|tier| tier.number == number);
-        let tier = tier.ok_or_else(|| Error::new(Kind::InvalidInput).object(format!("tier {number}")))?;
-        if tier.state == state {
-            return Ok(());
-        }
-        let change = || self.layout.change_tier(TierChange::Set(Tier { state, ..*tier }));
-        match state {
-            TierState::Draining => self.without(number, change)?,
-            TierState::Active => change()?,
-        }
-        self.has_told_full.store(false, Ordering::Relaxed);
-        if state == TierState::Active {
-            self.drains.lock().retain(|drained, drain| *drained != number || drain.is_none());
-            // Blocks that no tier took find room now.
-            self.look_again.store(true, Ordering::Relaxed);
-            self.tiers.tell(&format!("tier {number} is used again"));
-        } else {
-            self.tiers.tell(&format!("tier {number} is being drained: nothing new is placed on it"));
-        }
-        Ok(())
+        self.mover().set_state(number, state)
     }
 
-    /// The tiers that blocks can be placed on, the fastest first; behind them those whose reads fail.
-    pub(crate) fn usable(&self) -> Vec<Tier> {
-        let mut tiers = self.layout.tiers();
-        tiers.retain(|tier| tier.state == TierState::Active && self.tiers.takes_writes(tier.number));
-        tiers.sort_by_cached_key(|tier| (self.tiers.is_doubtful(tier.number), tier.rank, tier.number));
-        tiers
+    /// Moves everything that is on a tier to others or, if these have no room, promotes it to PM. Nothing new is placed
+    /// on the tier from then on. It ends with its budget; moved blocks stay moved, and the next call goes on from
+    /// there. A file that fails does not stop the others: its error comes after all of them.
+    ///
+    /// [`Busy`](nacre_engine::Kind::Busy) while another call does it; [`NoSpace`](nacre_engine::Kind::NoSpace) when
+    /// nothing else has room.
+    pub fn drain(&self, tier: u8, budget: &Budget<'_>) -> Result<Drained> {
+        self.mover().drain(tier, budget)
     }
 
-    /// Runs `act`, for which the layout allocates blocks that are not written yet, on tiers that take some.
-    pub(crate) fn on_usable<T>(&self, act: impl FnOnce() -> T) -> T {
-        let usable = self.usable();
-        let is_left_out = |number: &u8| usable.iter().all(|tier| tier.number != *number);
-        let others: Vec<u8> =
-            self.layout.tiers().iter().map(|tier| tier.number).filter(is_left_out).collect();
-        self.layout.set_unusable(&others);
-        act()
+    /// Refuses a [drain](MoverFs::drain) that cannot end: of a tier with more on it than all other places have room
+    /// for, or of a missing tier that holds data. Nothing is changed.
+    pub fn would_drain(&self, tier: u8) -> Result<()> {
+        self.mover().would_drain(tier)
     }
 
-    /// The same in the order in which new blocks are offered to them: those of one rank take turns, but that blocks go where
-    /// those before them in the file are.
-    pub(crate) fn takers(&self, before: Option<u8>) -> Vec<Tier> {
-        let mut tiers = self.usable();
-        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
-        let key = |tier: &Tier| (self.tiers.is_doubtful(tier.number), tier.rank);
-        for alike in tiers.chunk_by_mut(|one, other| key(one) == key(other)) {
-            let first = alike.iter().position(|tier| Some(tier.number) == before);
-            let first = first.unwrap_or(turn % alike.len());
-            alike.rotate_left(first);
-        }
-        tiers
-    }
-}
-
-impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Extents for MoverFs<L, D> {
-    fn resolve(&self, node: &L::Node, start: FileBlock, len: u64) -> Result<Vec<PlacedExtent>> {
-        self.layout.resolve(node, start, len)
+    /// Tells the device of a tier which blocks are free, from one on, as far as the budget goes. Runs of fewer bytes
+    /// than `least` are left out. It ends where the tier is drained.
+    ///
+    /// [`Busy`](nacre_engine::Kind::Busy) while another call does it; [`DeviceLost`](nacre_engine::Kind::DeviceLost)
+    /// where the device is missing, [`Media`](nacre_engine::Kind::Media) where it fails;
+    /// [`ReadOnly`](nacre_engine::Kind::ReadOnly).
+    pub fn trim(&self, tier: u8, from: TrimFrom, least: u64, budget: &Budget<'_>) -> Result<Trimmed> {
+        self.engine.trims.trim(&self.places, tier, from, least, budget)
     }
 
-    fn pin(&self, node: &L::Node, start: FileBlock, len: u64) -> Result<Vec<PlacedExtent>> {
-        // A mapping wants PM. Until it is pinned, others may demote it again.
-        for _ in 0..ATTEMPTS {
-            let _moved = self.with_room(|| self.bring_up(node, start, len))?;
-            let extents = self.layout.pin(node, start, len)?;
-            if !extents.iter().any(|extent| matches!(extent.place, Place::Tier { .. })) {
-                return Ok(extents);
-            }
-            self.layout.unpin(node);
-        }
-        Err(Error::new(Kind::Busy)
-            .operation("map")
-            .object(format!("inode {}", self.layout.id(node).number))
-            .advice("blocks of it move all the time"))
+    /// Demotes blocks of a file, of those in the range that are not there, to a tier: in groups, each with one write,
+    /// one flush and one commit. With `keep`, moved blocks stay in DRAM. A range that is the whole file includes the
+    /// blocks on PM that are allocated and not written; these are not copied.
+    ///
+    /// [`NoSpace`](nacre_engine::Kind::NoSpace) when the tier is full; groups moved before stay moved.
+    /// [`Busy`](nacre_engine::Kind::Busy) while a program has the file mapped.
+    pub fn demote(&self, node: &L::Node, tier: u8, start: FileBlock, len: u64, keep: bool) -> Result<Moved> {
+        self.places.demote(node, tier, start, len, keep)
     }
 
-    fn unpin(&self, node: &L::Node) {
-        self.layout.unpin(node);
-        // While it was mapped it stayed, and every walk has passed it by.
-        self.look_again.store(true, Ordering::Relaxed);
+    /// Moves all blocks of files to a tier, as [`MoverFs::demote`] does; files share groups, each with one write and
+    /// one flush, and a commit for each file. Gives the result of each.
+    pub fn demote_files(&self, nodes: &[L::Node], tier: u8, keep: bool) -> Vec<Result<Moved>> {
+        self.places.demote_files(nodes, tier, keep)
     }
 
-    fn promise_cost(&self) -> PromiseCost {
-        self.layout.promise_cost()
+    /// The same as far as the budget goes, which is asked between files and between batches. Something is done in any
+    /// case. The next call begins where this ended, with the files behind and a block of the first of them. Nothing
+    /// stays in DRAM.
+    pub fn demote_some(
+        &self,
+        nodes: &[L::Node],
+        from: FileBlock,
+        tier: u8,
+        budget: &Budget<'_>,
+    ) -> MovedFiles {
+        self.places.demote_some(nodes, from, tier, budget)
     }
 
-    fn reserve(&self, blocks: u64) -> Result<()> {
-        self.promise(blocks)
+    /// Promotes blocks of a file to PM, as far as they are on tiers.
+    pub fn promote(&self, node: &L::Node, start: FileBlock, len: u64) -> Result<Moved> {
+        self.places.promote(node, start, len)
     }
 
-    fn release(&self, blocks: u64) {
-        self.end_promise(blocks);
+    /// Promotes files, the first one from a block on, as far as the budget goes, as [`MoverFs::demote_some`] demotes
+    /// them. There is no flush of a device that they could share: they are promoted one by one.
+    pub fn promote_some(&self, nodes: &[L::Node], from: FileBlock, budget: &Budget<'_>) -> MovedFiles {
+        self.places.promote_some(nodes, from, budget)
     }
 
-    fn stat(&self) -> FsStat {
-        let mut stat = self.layout.stat();
-        let usable = self.usable();
-        let is_full = self.sink.is_on() && self.is_full_for_good(stat.available);
-        for tier in self.layout.tiers() {
-            // Blocks of every tier count; only tiers that take new blocks have room.
-            if let Ok(space) = self.layout.tier_space(tier.number) {
-                let is_usable = usable.iter().any(|one| one.number == tier.number);
-                let free = if is_usable { space.free } else { 0 };
-                stat.blocks += space.blocks;
-                stat.free += free;
-                stat.available += free;
-            }
-        }
-        let promised = self.promised_below();
-        stat.free = stat.free.saturating_sub(promised);
-        stat.available = stat.available.saturating_sub(promised);
-        if is_full {
-            // Room on tiers does not help to make a file, and space reported as available must be.
-            (stat.available, stat.inodes_free) = (0, 0);
-        }
-        stat
+    /// Offloads the extent map in a file's log to the tier that all of its blocks are on, if there is one; gives the
+    /// number of blocks of PM that are free now.
+    pub fn move_log(&self, node: &L::Node) -> Result<u64> {
+        self.mover().move_log(node)
     }
 
-    fn index_bytes(&self) -> u64 {
-        self.layout.index_bytes() + self.tiers.pages().bytes()
+    /// Blocks of PM that are in use, in percent of those that can be.
+    pub fn usage(&self) -> f64 {
+        self.places.usage()
     }
 
-    fn capabilities(&self) -> Capabilities {
-        self.layout.capabilities()
+    /// The usage above which cold blocks move down now, in percent.
+    pub fn threshold(&self) -> f64 {
+        self.mover().threshold()
+    }
+
+    /// One background pass: takes in access samples, and moves blocks. These are files with a requested placement, cold
+    /// blocks while usage is above the threshold, blocks that reads want elsewhere, and cold files on tiers that are
+    /// nearly full. Gives the number of blocks. Logs are compacted while usage is above their threshold. A thread calls
+    /// it a few times in a second, with the time in milliseconds since 1970.
+    ///
+    /// It may take as long as there is something to move. The hours are checked against the given time: if hours are
+    /// set, the budget ends after a while.
+    ///
+    /// Operations that wait for room go first: this ends after a group when there is one. Less is left to move by then,
+    /// and the lock is theirs because this does not return at once.
+    pub fn tick(&self, now_ms: u64, budget: &Budget<'_>) -> Result<u64> {
+        self.mover().tick(now_ms, budget)
+    }
+
+    /// The status of the mover.
+    pub fn status(&self) -> MoverStatus {
+        self.mover().status()
+    }
+
+    /// How hot the files are that it knows; `None` while it moves blocks.
+    pub fn temperature(&self) -> Option<Temperature> {
+        self.mover().temperature()
     }
 }

@@ -8,14 +8,14 @@ use nacre_engine::{
 use nacre_media::Durable;
 use nacre_media::block::BlockDevice;
 
+use crate::admin::hints::TIER;
 use crate::fs::MoverFs;
-use crate::pin::PIN;
-use crate::wishes::TIER;
+use crate::places::PIN;
 
 /// The layout below in place of the mover. Its nodes are the mover's.
 macro_rules! below {
     ($this:ident, |$layout:ident $(, $node:ident)*| $body:expr) => {{
-        let $layout = &$this.layout;
+        let $layout = &$this.places.layout;
         $body
     }};
 }
@@ -24,7 +24,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Names for MoverFs<L, 
     type Node = L::Node;
 
     fn root(&self) -> L::Node {
-        self.layout.root()
+        self.places.layout.root()
     }
 
     forward_names!(below, below:
@@ -32,7 +32,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Names for MoverFs<L, 
         has_guarded getattr size getattr_at list_xattrs);
 
     fn create(&self, dir: &L::Node, name: &[u8], new: &NewInode<'_>) -> Result<L::Node> {
-        let pin = self.inherited_pin(dir);
+        let pin = self.places.inherited_pin(dir);
         let mut xattrs = new.xattrs.to_vec();
         let mut new = NewInode { ..*new };
         if let Some(pin) = &pin
@@ -41,15 +41,15 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Names for MoverFs<L, 
             xattrs.push((PIN, pin));
             new.xattrs = &xattrs;
         }
-        self.with_room(|| self.layout.create(dir, name, &new))
+        self.mover().with_reclaim(|| self.places.layout.create(dir, name, &new))
     }
 
     fn create_unnamed(&self, new: &NewInode<'_>) -> Result<L::Node> {
-        self.with_room(|| self.layout.create_unnamed(new))
+        self.mover().with_reclaim(|| self.places.layout.create_unnamed(new))
     }
 
     fn link(&self, node: &L::Node, dir: &L::Node, name: &[u8], now: Timestamp) -> Result<()> {
-        self.with_room(|| self.layout.link(node, dir, name, now))
+        self.mover().with_reclaim(|| self.places.layout.link(node, dir, name, now))
     }
 
     fn rename(
@@ -61,20 +61,20 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Names for MoverFs<L, 
         mode: RenameMode,
         now: Timestamp,
     ) -> Result<()> {
-        self.with_room(|| self.layout.rename(from_dir, from, to_dir, to, mode, now))
+        self.mover().with_reclaim(|| self.places.layout.rename(from_dir, from, to_dir, to, mode, now))
     }
 
     fn setattr(&self, node: &L::Node, change: &SetAttr, now: Timestamp) -> Result<Attr> {
         let edge = |_: u64| change.size.map(|size| size / BLOCK_SIZE).into_iter().collect();
         let durability = if change.promised { Durability::Promised } else { Durability::Now };
-        self.with_edges(node, 1, durability, edge, || self.layout.setattr(node, change, now))
+        self.files().with_edges(node, 1, durability, edge, || self.places.layout.setattr(node, change, now))
     }
 
     fn get_xattr(&self, node: &L::Node, name: &[u8]) -> Result<Vec<u8>> {
         if name == TIER {
-            return self.whereabouts(node);
+            return self.places.whereabouts(node);
         }
-        self.layout.get_xattr(node, name)
+        self.places.layout.get_xattr(node, name)
     }
 
     fn set_xattr(
@@ -87,18 +87,18 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Names for MoverFs<L, 
         now: Timestamp,
     ) -> Result<()> {
         if name == TIER {
-            return self.wish(node, value, how);
+            return self.mover().hint(node, value, how);
         }
-        self.with_room(|| self.layout.set_xattr(node, name, value, how, mode, now))
+        self.mover().with_reclaim(|| self.places.layout.set_xattr(node, name, value, how, mode, now))
     }
 
     fn remove_xattr(&self, node: &L::Node, name: &[u8], now: Timestamp) -> Result<()> {
-        if name == TIER && self.wishes.take_back(self.layout.id(node)) {
+        if name == TIER && self.engine.hints.take_back(self.places.layout.id(node)) {
             return Ok(());
         }
-        self.layout.remove_xattr(node, name, now)?;
+        self.places.layout.remove_xattr(node, name, now)?;
         if name == PIN {
-            self.look_again.store(true, Ordering::Relaxed);
+            self.engine.scan_again.store(true, Ordering::Relaxed);
         }
         Ok(())
     }

@@ -4,8 +4,8 @@
 //!   (lazy) or go to persistent memory at once (eager).
 //! - [`appends`]: the same for new blocks, by the blocks that came before them.
 //! - [`ghost`]: the state of the blocks of a file that are not in DRAM, within a bound.
-//! - [`placement`]: TPFS's predictors (paper 002, section 4): whether a write goes to persistent memory or through
-//!   DRAM to disk, and how that meets the benefit model.
+//! - [`migration`]: policies of migration between PM, DRAM and tiers: accesses go in, a choice comes out.
+//! - [`placement`]: TPFS's predictors (paper 002, section 4): whether a write goes to PM or through DRAM to disk.
 //! - [`read_ahead`]: how much of a file on disk is read ahead, by its earlier reads in order.
 //! - [`schedule`]: in which hours of the day data moves by itself.
 //! - [`thresholds`], [`temperature`]: when data moves between persistent memory and disk, and which (paper 002,
@@ -17,6 +17,7 @@
 pub mod appends;
 pub mod benefit;
 pub mod ghost;
+pub mod migration;
 pub mod placement;
 pub mod read_ahead;
 pub mod schedule;
@@ -26,7 +27,8 @@ pub mod thresholds;
 pub use appends::{Appends, Newcomers};
 pub use benefit::{Block, Checker, Latencies, Model, Path, Verdict};
 pub use ghost::{FileHistory, Judged};
-pub use placement::{FileAccess, Incoming, Route, Rules};
+pub use migration::Migration;
+pub use placement::{FileAccess, Rules};
 pub use read_ahead::ReadAhead;
 pub use schedule::{Hours, Minute};
 pub use temperature::{Heat, Temperatures};

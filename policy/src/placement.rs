@@ -7,8 +7,9 @@
 //! | write size | a counter in each write entry: rewrites in a row that covered at least half of what they replaced | large and stable, when it is above [`Rules::large_writes`] |
 //! | read frequency | blocks read from the file since it was last written | read-dominated, when they are more than [`Rules::read_factor`] times the file's size |
 //!
-//! A synchronous or a small write belongs on persistent memory, a large and asynchronous one on disk, through DRAM.
-//! Where the buffer benefit model has a say, too, see [`Route`].
+//! A synchronous or a small write belongs on PM, a large and asynchronous one on disk, through DRAM. The predictors
+//! choose the device, and the buffer benefit model chooses whether DRAM stands before PM. The table of both is in
+//! `docs/tiers.md`.
 
 /// The constants of the predictors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -120,56 +121,9 @@ pub fn is_large(blocks: u64, counter: u16, rules: &Rules) -> bool {
     counter > rules.large_writes && blocks >= rules.large_blocks
 }
 
-/// Where a write goes, and by which way.
-///
-/// | synchronous (O_SYNC, or predicted) | large and stable | the benefit model | route |
-/// | --- | --- | --- | --- |
-/// | O_SYNC | either | not asked | [`Route::Pm`] |
-/// | predicted | either | eager, or no buffer | [`Route::Pm`] |
-/// | predicted | either | lazy | [`Route::BufferedPm`] |
-/// | no | yes | not asked | [`Route::Disk`] |
-/// | no | no | eager, or no buffer | [`Route::Pm`] |
-/// | no | no | lazy | [`Route::BufferedPm`] |
-///
-/// The predictors choose the medium; the benefit model chooses whether DRAM stands before persistent memory. A block
-/// of a synchronous file that is overwritten many times before each sync is worth the buffer all the same. Data for
-/// the disk goes through DRAM in any case. Without the buffer (TPFS alone) the lines with *lazy* do not occur.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Route {
-    /// To persistent memory at once.
-    Pm,
-    /// To DRAM, and from there to persistent memory.
-    BufferedPm,
-    /// To DRAM, and from there to disk.
-    Disk,
-}
-
-/// The facts that are known when a write is routed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Incoming {
-    /// It must be durable when it returns.
-    pub durable: bool,
-    /// The synchronicity predictor's answer.
-    pub synchronous: bool,
-    /// The write size predictor's answer.
-    pub large: bool,
-    /// The benefit model would buffer it; `false` where there is none.
-    pub lazy: bool,
-}
-
-/// Chooses the route of a write; see the table of [`Route`].
-pub fn route(write: Incoming) -> Route {
-    match write {
-        Incoming { durable: true, .. } => Route::Pm,
-        Incoming { synchronous: false, large: true, .. } => Route::Disk,
-        Incoming { lazy: true, .. } => Route::BufferedPm,
-        Incoming { .. } => Route::Pm,
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{FileAccess, Incoming, OldEntry, Route, Rules, is_large, route, write_counter};
+    use super::{FileAccess, OldEntry, Rules, is_large, write_counter};
 
     #[test]
     fn few_blocks_before_a_sync_are_synchronous() {
@@ -255,25 +209,5 @@ mod tests {
         let rules = Rules::default();
         assert!(!is_large(1, 4, &rules) && is_large(1, 5, &rules));
         assert!(!is_large(15, 5, &Rules { large_blocks: 16, ..rules }));
-    }
-
-    #[test]
-    fn every_row_of_the_table() {
-        for index in 0..16 {
-            let bit = |number: u32| index & 1 << number != 0;
-            let write = Incoming { durable: bit(0), synchronous: bit(1), large: bit(2), lazy: bit(3) };
-            let expected = match (bit(0), bit(1), bit(2), bit(3)) {
-                (true, _, _, _) => Route::Pm,
-                (false, false, true, _) => Route::Disk,
-                (false, true, _, lazy) | (false, false, false, lazy) => {
-                    if lazy {
-                        Route::BufferedPm
-                    } else {
-                        Route::Pm
-                    }
-                }
-            };
-            assert_eq!(route(write), expected, "{write:?}");
-        }
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use nacre_engine::{Error, Result, background};
-use nacre_mover::Ahead;
+use nacre_mover::{Ahead, Budget};
 use nacre_vfs::Vfs;
 
 use crate::layout::AnyLayout;
@@ -90,9 +90,9 @@ fn keep(vfs: &Weak<Vfs<AnyLayout>>, ends: &(Mutex<bool>, Condvar)) {
         let Some(vfs) = vfs.upgrade() else { return };
         if let Some(mover) = vfs.layout().mover() {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-            let begun = Instant::now();
             // The operation that meets a failing device or a full tier gets the error; later it may be otherwise.
-            let _ = mover.keep(now.as_millis() as u64, &|| !is_over() && begun.elapsed() < GOES_ON);
+            let _ =
+                mover.tick(now.as_millis() as u64, &Budget::until(Instant::now() + GOES_ON).unless(&is_over));
         }
     }
 }

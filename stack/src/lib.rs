@@ -103,7 +103,7 @@ pub use mkfs::{MkfsOptions, mkfs, signatures, would_make};
 pub use mover::{
     AgesInfo, DoingInfo, HotFileInfo, MoverInfo, QueueInfo, QueuedInfo, TemperatureInfo, TrafficInfo,
 };
-pub use nacre_mover::{Drained, Hours, PIN, TIER, TrimFrom, Trimmed};
+pub use nacre_mover::{Budget, Drained, Hours, PIN, TIER, TrimFrom, Trimmed};
 pub use preset::{LayoutKind, Preset};
 pub use tier_settings::{MoverLimit, TierSettings};
 pub use tiers::{MovedFiles, NewTier, TierDevice, TierInfo, lost_tiers};

@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 
 use nacre_engine::{BLOCK_SIZE, Error, Kind, Result, size};
-use nacre_mover::{Hours, MoverOptions, Placement, Rules};
+use nacre_mover::{Hours, MoverOptions, Rules};
 use serde::{Deserialize, Serialize};
 
 /// With less nothing would be kept, and no machine has more.
@@ -142,12 +142,12 @@ impl TierSettings {
         Ok(MoverOptions {
             page_cache: self.cache.unwrap_or(usual.page_cache),
             group: blocks(self.group).unwrap_or(usual.group),
-            placement: Placement::Predicted(Rules {
+            rules: Rules {
                 sync_blocks: blocks(self.sync_threshold).unwrap_or(rules.sync_blocks),
                 large_writes: self.large_writes.unwrap_or(rules.large_writes),
                 read_factor: self.read_factor.map_or(rules.read_factor, u64::from),
                 ..rules
-            }),
+            },
             balance: self.balance.unwrap_or(usual.balance),
             hours: self.mover_hours.unwrap_or(usual.hours),
             rate: self.mover_limit.map_or(usual.rate, MoverLimit::rate),
@@ -177,7 +177,7 @@ mod as_text {
 
 #[cfg(test)]
 mod tests {
-    use nacre_mover::{MoverOptions, Placement};
+    use nacre_mover::MoverOptions;
 
     use super::{MoverLimit, TierSettings};
 
@@ -208,7 +208,7 @@ mod tests {
         assert_eq!((told.hours.to_string().as_str(), told.rate), ("22:00-06:00", Some(1 << 20)));
         let none = TierSettings { mover_limit: Some(MoverLimit::None), ..none };
         assert_eq!(none.mover_options().unwrap(), usual);
-        let Placement::Predicted(rules) = told.placement else { panic!("it is predicted") };
+        let rules = told.rules;
         assert_eq!((rules.sync_blocks, rules.large_writes, rules.read_factor), (16, 2, 5));
     }
 

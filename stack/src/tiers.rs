@@ -13,7 +13,7 @@ use nacre_layout_parts::superblock::Summary;
 use nacre_media::block::{BlockDevice, DiskOptions, Io, Pages, RealDisk};
 use nacre_media::disk::Disk;
 use nacre_media::{Frames, PmOptions, RealPm, resize_unowned};
-use nacre_mover::{Drained, LargeWrites, MoverFs, NOT_ATTACHED, TrimFrom, Trimmed};
+use nacre_mover::{Budget, Drained, LargeWrites, MoverFs, NOT_ATTACHED, TrimFrom, Trimmed};
 use nacre_tiers::{Attachment, Label};
 use serde::Serialize;
 use uuid::Uuid;
@@ -501,12 +501,11 @@ impl FileSystem {
     }
 
     /// Moves everything that is on a tier to other tiers or, if these have no room, up to PM. Nothing new is placed on
-    /// it from then on. `goes_on` may end this early, now and then; moved data stays moved, and the next call goes on
-    /// from there.
+    /// it from then on. It ends with its budget; moved data stays moved, and the next call goes on from there.
     ///
     /// [`NoSpace`](Kind::NoSpace) when nothing else has room, before anything is changed where that is known then;
     /// [`Busy`](Kind::Busy) while another call drains it.
-    pub fn drain_tier(&self, number: u8, goes_on: &mut dyn FnMut(&Drained) -> bool) -> Result<Drained> {
+    pub fn drain_tier(&self, number: u8, budget: &Budget<'_>) -> Result<Drained> {
         let mover = self.mover()?;
         if mover.layout().tiers().iter().any(|tier| tier.number == number && tier.state == TierState::Active)
         {
@@ -514,7 +513,7 @@ impl FileSystem {
             self.sync()?;
             mover.would_drain(number)?;
         }
-        mover.drain(number, goes_on)
+        mover.drain(number, budget)
     }
 
     /// Refuses the cases that [`drain_tier`](FileSystem::drain_tier) would refuse before it changes anything.
@@ -533,37 +532,31 @@ impl FileSystem {
     }
 
     /// Tells the device of a tier which of its blocks are free, from one on, in runs of at least `least` bytes. It ends
-    /// early if `goes_on` says so, which is asked now and then; the next call goes on from there.
+    /// with its budget; the next call goes on from there.
     ///
     /// [`DeviceLost`](Kind::DeviceLost) for a tier that is missing.
-    pub fn trim_tier(
-        &self,
-        number: u8,
-        from: TrimFrom,
-        least: u64,
-        goes_on: &mut dyn FnMut() -> bool,
-    ) -> Result<Trimmed> {
+    pub fn trim_tier(&self, number: u8, from: TrimFrom, least: u64, budget: &Budget<'_>) -> Result<Trimmed> {
         let mover = self.mover()?;
         is_there(mover, number)?;
-        mover.trim(number, from, least, goes_on)
+        mover.trim(number, from, least, budget)
     }
 
     /// Moves the blocks of a file to a tier; gives the number of bytes that moved.
     pub fn demote(&self, path: impl AsRef<Path>, tier: u8) -> Result<u64> {
         self.relocate(path.as_ref(), |mover, node| {
-            mover.move_down(node, tier, FileBlock(0), u64::MAX, false).map(|moved| moved.moved)
+            mover.demote(node, tier, FileBlock(0), u64::MAX, false).map(|moved| moved.moved)
         })
     }
 
     /// Brings the blocks of a file up to persistent memory; gives the number of bytes that moved.
     pub fn promote(&self, path: impl AsRef<Path>) -> Result<u64> {
         self.relocate(path.as_ref(), |mover, node| {
-            mover.bring_up(node, FileBlock(0), u64::MAX).map(|moved| moved.moved)
+            mover.promote(node, FileBlock(0), u64::MAX).map(|moved| moved.moved)
         })
     }
 
-    /// Moves files, by the numbers of their inodes, to a tier, or up to PM if that is none: as far as `goes_on` says,
-    /// which is asked between files now and then. The next call begins where this ended, with the files from the next
+    /// Moves files, by the numbers of their inodes, to a tier, or up to PM if that is none, as far as the budget
+    /// goes. The next call begins where this ended, with the files from the next
     /// one on, and a block of that.
     ///
     /// Small files move together to a tier. One that fails does so alone. A removed object, or one that is no file, has
@@ -576,7 +569,7 @@ impl FileSystem {
         inodes: &[u64],
         to: Option<u8>,
         from: FileBlock,
-        goes_on: &mut dyn FnMut() -> bool,
+        budget: &Budget<'_>,
     ) -> Result<MovedFiles> {
         let mover = self.mover()?;
         to.map_or(Ok(()), |tier| is_there(mover, tier))?;
@@ -593,8 +586,8 @@ impl FileSystem {
         }
         let from = if files.first() == Some(&0) { from } else { FileBlock(0) };
         let done = match to {
-            Some(tier) => mover.move_some_down(&nodes, from, tier, goes_on),
-            None => mover.bring_some_up(&nodes, from, goes_on),
+            Some(tier) => mover.demote_some(&nodes, from, tier, budget),
+            None => mover.promote_some(&nodes, from, budget),
         };
         let next = files.get(done.next).copied().unwrap_or(inodes.len());
         failed.retain(|(file, _)| *file < next);

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use nacre::{
-    CheckOptions, FileBlock, FileOptions, FileSystem, Kind, MkfsOptions, NewTier, OpenOptions, Place, Preset,
-    Repair, TierDevice, TierSettings, UncheckedTier, WriteBuffer,
+    Budget, CheckOptions, FileBlock, FileOptions, FileSystem, Kind, MkfsOptions, NewTier, OpenOptions, Place,
+    Preset, Repair, TierDevice, TierSettings, UncheckedTier, WriteBuffer,
 };
 
 const MIB: u64 = 1 << 20;
@@ -85,14 +85,16 @@ fn files_move_together_by_the_numbers_of_their_inodes() {
     fs.remove_file("98").unwrap();
     inodes.swap(0, 99);
     let all = (FILES as u64 - 1) * 8192;
-    let done = fs.move_files(&inodes, Some(1), FileBlock(7), &mut || true).unwrap();
+    let done = fs.move_files(&inodes, Some(1), FileBlock(7), &Budget::default()).unwrap();
     assert_eq!((done.moved, done.next, done.from, done.failed.len()), (all, inodes.len(), 0, 0));
     let traffic = fs.tiers()[0].traffic;
     assert!(traffic.writes <= 4 && traffic.written == all, "{traffic:?}");
     // Back, by somebody who has little time.
     let (mut moved, mut next, mut from) = (0, 0, 0);
     while next < inodes.len() {
-        let done = fs.move_files(&inodes[next..], None, FileBlock(from), &mut || false).unwrap();
+        let done = fs
+            .move_files(&inodes[next..], None, FileBlock(from), &Budget::default().unless(&|| true))
+            .unwrap();
         assert!((done.next, done.from) > (0, from) && done.failed.is_empty(), "{done:?}");
         (moved, next, from) = (moved + done.moved, next + done.next, done.from);
     }
@@ -100,13 +102,13 @@ fn files_move_together_by_the_numbers_of_their_inodes() {
     // Who fails is told of by its place: one is mapped.
     let mapped = FileOptions::new().read(true).write(true).open(&fs, "41").unwrap();
     let mapping = mapped.map(0..4096).unwrap();
-    let done = fs.move_files(&inodes, Some(1), FileBlock(0), &mut || true).unwrap();
+    let done = fs.move_files(&inodes, Some(1), FileBlock(0), &Budget::default()).unwrap();
     assert_eq!((done.moved, done.next, done.failed.len()), (all - 8192, inodes.len(), 1));
     assert_eq!((done.failed[0].0, done.failed[0].1.kind()), (42, Kind::Busy));
     drop(mapping);
     drop(mapped);
     // Where nothing can go there, nothing else is said of each.
-    let kind = |to| fs.move_files(&inodes, Some(to), FileBlock(0), &mut || true).unwrap_err().kind();
+    let kind = |to| fs.move_files(&inodes, Some(to), FileBlock(0), &Budget::default()).unwrap_err().kind();
     assert_eq!(kind(2), Kind::InvalidInput);
     fs.detach_tier(1).unwrap();
     assert_eq!(kind(1), Kind::DeviceLost);
@@ -492,7 +494,7 @@ fn a_tier_is_drained_before_it_goes() {
     let name = "a tier of a nacre file system";
     assert_eq!(places, [(name, 0), (name, 64 * MIB - 4096)], "either end names it");
     // Interrupted, and begun again.
-    let step = || fs.drain_tier(1, &mut |_| false).unwrap();
+    let step = || fs.drain_tier(1, &Budget::default().unless(&|| true)).unwrap();
     assert!(!step().is_done && fs.tiers()[0].draining);
     fs.use_tier(1).unwrap();
     assert!(!fs.tiers()[0].draining);

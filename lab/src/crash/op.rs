@@ -4,8 +4,8 @@ use std::fmt;
 use std::io::IoSlice;
 
 use nacre_engine::{
-    Data, Durability, Error, FallocateMode, FileKind, Kind, NewInode, RenameMode, Result, SetAttr, Timestamp,
-    WriteAt, XattrMode,
+    Attr, BLOCK_SIZE, BelowBuffer, Data, Durability, Error, Extents, FallocateMode, FileKind, Kind, Names,
+    NewInode, PromiseCost, RenameMode, Result, SetAttr, Timestamp, WriteAt, XattrMode,
 };
 
 /// One operation. Paths are relative to the root, components separated by `/`.
@@ -152,13 +152,47 @@ impl Op {
 }
 
 /// A file system and the files that are held open on it.
-pub struct Runner<F: Data> {
+pub struct Runner<F: Data + Extents> {
     /// The file system.
     pub fs: F,
     held: Vec<F::Node>,
-    /// How writes are made that say nothing else.
-    durability: Durability,
+    writing: Writing<F>,
 }
+
+/// How writes are made that say nothing else.
+pub(super) struct Writing<F: Names> {
+    durability: Durability,
+    /// The questions of a write buffer to the layer below, for writes with [`Durability::Promised`].
+    buffer: Option<Buffer<F>>,
+}
+
+struct Buffer<F: Names> {
+    expect: fn(&F, &F::Node) -> Result<()>,
+    accepted: fn(&F, &F::Node, u64, u64),
+}
+
+impl<F: Names> Writing<F> {
+    /// With this durability, and no buffer.
+    pub(super) fn with(durability: Durability) -> Writing<F> {
+        Writing { durability, buffer: None }
+    }
+}
+
+impl<F: Names> Clone for Writing<F> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<F: Names> Copy for Writing<F> {}
+
+impl<F: Names> Clone for Buffer<F> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<F: Names> Copy for Buffer<F> {}
 
 /// Eight bytes of the data of step `step`: different for neighbours, pages and steps, and none of them zero.
 fn pattern(step: u64, word: u64) -> [u8; 8] {
@@ -178,19 +212,28 @@ pub fn payload(step: u64, len: usize) -> Vec<u8> {
     data
 }
 
-impl<F: Data> Runner<F> {
+impl<F: Data + Extents> Runner<F> {
     /// Nothing is held yet.
     pub fn new(fs: F) -> Runner<F> {
-        Runner { fs, held: Vec::new(), durability: Durability::Now }
+        Runner { fs, held: Vec::new(), writing: Writing::with(Durability::Now) }
     }
 
     /// The same, with writes that may wait in a buffer.
     pub fn buffered(fs: F) -> Runner<F> {
-        Runner { durability: Durability::Lazy, ..Runner::new(fs) }
+        Runner { writing: Writing::with(Durability::Lazy), ..Runner::new(fs) }
+    }
+
+    /// The same, with writes of which nothing else is said made like this.
+    pub fn writing(fs: F, durability: Durability) -> Runner<F>
+    where
+        F: BelowBuffer,
+    {
+        let buffer = Buffer { expect: F::expect_write, accepted: F::accepted };
+        Runner { writing: Writing { durability, buffer: Some(buffer) }, ..Runner::new(fs) }
     }
 
     fn hands(&self) -> Hands<'_, F> {
-        Hands { fs: &self.fs, durability: self.durability }
+        Hands { fs: &self.fs, writing: self.writing }
     }
 
     /// Returns the file system; all held files are released.
@@ -201,8 +244,8 @@ impl<F: Data> Runner<F> {
 
     /// Does one operation, as step `step` of its workload, which is also its time.
     pub fn run(&mut self, step: u64, op: &Op) -> Result<()> {
-        let Runner { fs, held, durability } = self;
-        Hands { fs, durability: *durability }.run(step, op, held)
+        let Runner { fs, held, writing } = self;
+        Hands { fs, writing: *writing }.run(step, op, held)
     }
 
     /// Appends to a file with any path.
@@ -223,21 +266,20 @@ impl<F: Data> Runner<F> {
 }
 
 /// Runs operations on a borrowed file system, which other threads may use at the same time.
-pub(super) struct Hands<'f, F> {
+pub(super) struct Hands<'f, F: Names> {
     pub(super) fs: &'f F,
-    /// How writes are made that say nothing else.
-    pub(super) durability: Durability,
+    pub(super) writing: Writing<F>,
 }
 
-impl<F> Clone for Hands<'_, F> {
+impl<F: Names> Clone for Hands<'_, F> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<F> Copy for Hands<'_, F> {}
+impl<F: Names> Copy for Hands<'_, F> {}
 
-impl<F: Data> Hands<'_, F> {
+impl<F: Data + Extents> Hands<'_, F> {
     fn walk(self, path: &str) -> Result<F::Node> {
         let mut node = self.fs.root();
         for name in path.split('/').filter(|name| !name.is_empty()) {
@@ -253,7 +295,7 @@ impl<F: Data> Hands<'_, F> {
 
     /// Appends to a file with any path.
     fn append(self, step: u64, path: &str, len: usize) -> Result<()> {
-        self.write(path, WriteAt::End, &payload(step, len), self.durability, time(step))
+        self.write(path, WriteAt::End, &payload(step, len), self.writing.durability, time(step))
     }
 
     /// Removes a name of any path.
@@ -273,7 +315,7 @@ impl<F: Data> Hands<'_, F> {
                 self.make(step, op, now)
             }
             Op::Write(path, offset, len) => {
-                self.write(path, WriteAt::Offset(*offset), &payload(step, *len), self.durability, now)
+                self.write(path, WriteAt::Offset(*offset), &payload(step, *len), self.writing.durability, now)
             }
             Op::WriteThrough(path, offset, len) => {
                 self.write(path, WriteAt::Offset(*offset), &payload(step, *len), Durability::Now, now)
@@ -401,6 +443,45 @@ impl<F: Data> Hands<'_, F> {
         // In two pieces, as a vectored write: they must still be one operation.
         let (one, two) = data.split_at(data.len() / 3);
         let pieces = [IoSlice::new(one), IoSlice::new(two)];
-        self.fs.write(&self.walk(path)?, at, &pieces, durability, now).map(drop)
+        let node = self.walk(path)?;
+        let (node, pieces) = (&node, &pieces[..]);
+        match at {
+            WriteAt::Offset(offset) if durability == Durability::Promised => {
+                self.write_reserved(node, offset, pieces, now)
+            }
+            _ if durability == Durability::Promised => {
+                self.fs.write(node, at, pieces, Durability::Now, now).map(drop)
+            }
+            _ => self.fs.write(node, at, pieces, durability, now).map(drop),
+        }
+    }
+
+    /// Writes as a write buffer does that accepted the same blocks twice, if the write is all of whole blocks: only
+    /// those go somewhere else then.
+    fn write_reserved(
+        self,
+        node: &F::Node,
+        offset: u64,
+        pieces: &[IoSlice<'_>],
+        now: Timestamp,
+    ) -> Result<()> {
+        let (at, len) = (WriteAt::Offset(offset), pieces.iter().map(|piece| piece.len() as u64).sum::<u64>());
+        let is_whole = offset.is_multiple_of(BLOCK_SIZE) && len.is_multiple_of(BLOCK_SIZE);
+        let is_free = self.fs.getattr(node)?.flags & (Attr::IMMUTABLE | Attr::APPEND_ONLY) == 0;
+        if len == 0 || !is_whole || !is_free || self.fs.kind(node) != FileKind::Regular {
+            return self.fs.write(node, at, pieces, Durability::Now, now).map(drop);
+        }
+        let PromiseCost { block, group, file, .. } = self.fs.promise_cost();
+        let blocks = (block + group) * (len / BLOCK_SIZE) + file;
+        let Some(buffer) = self.writing.buffer else {
+            return self.fs.write(node, at, pieces, Durability::Now, now).map(drop);
+        };
+        if (buffer.expect)(self.fs, node).and_then(|()| self.fs.reserve(blocks)).is_err() {
+            return self.fs.write(node, at, pieces, Durability::Now, now).map(drop);
+        }
+        (0..2).for_each(|_| (buffer.accepted)(self.fs, node, offset, len));
+        let written = self.fs.write(node, at, pieces, Durability::Promised, now);
+        self.fs.release(blocks);
+        written.map(drop)
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use nacre_engine::{Data, Error, Kind, Result, SetAttr, Timestamp};
+use nacre_engine::{Data, Error, Extents, Kind, Result, SetAttr, Timestamp};
 use nacre_media::crash::CrashImage;
 use nacre_media::sim::{Defect, Event, Site, StoreKind};
 use nacre_media::{Image, SimPm, Trace};
@@ -206,7 +206,7 @@ impl<'s, S: Subject> Rig<'s, S> {
         self.pm.seed_mistake(0);
         self.pm.load(&self.blank);
         self.subject.mkfs(&self.pm)?;
-        let mut real = Runner::new(self.subject.mount(&self.pm, mounting)?);
+        let mut real = Runner::writing(self.subject.mount(&self.pm, mounting)?, self.subject.durability());
         let mut model = Runner::new(MemLayout::default());
         adopt_root(&real.fs, &model.fs)?;
         let mut live = Vec::new();
@@ -226,7 +226,7 @@ impl<'s, S: Subject> Rig<'s, S> {
         Ok(prepared)
     }
 
-    fn run_step<B: Data>(
+    fn run_step<B: Data + Extents>(
         &self,
         real: &mut Runner<S::Fs>,
         model: &mut Runner<B>,
@@ -266,7 +266,7 @@ impl<'s, S: Subject> Rig<'s, S> {
         let prepared = self.prepared(&workload.setup, mounting.lanes, fills)?;
         self.pm.load(&prepared.image);
         self.pm.seed_mistake(flaw.mistake());
-        let mut real = Runner::new(self.subject.mount(&self.pm, mounting)?);
+        let mut real = Runner::writing(self.subject.mount(&self.pm, mounting)?, self.subject.durability());
         let mut model = Runner::new(prepared.model.remount());
         let mut live = prepared.live_differences.clone();
         let start = self.pm.image();
@@ -280,14 +280,16 @@ impl<'s, S: Subject> Rig<'s, S> {
             match op {
                 Op::Remount => {
                     self.subject.unmount(real.into_fs())?;
-                    real = Runner::new(self.subject.mount(&self.pm, mounting)?);
+                    real =
+                        Runner::writing(self.subject.mount(&self.pm, mounting)?, self.subject.durability());
                     model = Runner::new(model.into_fs().remount());
                 }
                 Op::Mkfs => {
                     self.subject.abandon(real.into_fs());
                     self.subject.mkfs(&self.pm)?;
                     self.pm.mark(MARK_MADE + index as u64);
-                    real = Runner::new(self.subject.mount(&self.pm, mounting)?);
+                    real =
+                        Runner::writing(self.subject.mount(&self.pm, mounting)?, self.subject.durability());
                     model = Runner::new(MemLayout::default());
                     adopt_root(&real.fs, &model.fs)?;
                 }
@@ -325,7 +327,7 @@ pub(super) fn is_unexpected(error: &Error) -> bool {
     !matches!(error.kind(), Kind::NotFound | Kind::NotDirectory | Kind::NoSpace | Kind::InvalidInput)
 }
 
-fn run_both<A: Data, B: Data>(
+fn run_both<A: Data + Extents, B: Data + Extents>(
     real: &mut Runner<A>,
     model: &mut Runner<B>,
     step: u64,

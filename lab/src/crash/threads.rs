@@ -18,7 +18,7 @@ use nacre_media::sim::Site;
 use nacre_media::{Image, Trace};
 
 use super::full::fill;
-use super::op::{Hands, Op, Runner};
+use super::op::{Hands, Op, Runner, Writing};
 use super::record::{Flaw, Rig, sites_of};
 use super::recovery::{in_words, trace_recovery};
 use super::report::{Again, Case, Recovery, Report, Violation, lines_of};
@@ -410,7 +410,7 @@ fn run<S: Subject>(rig: &Rig<'_, S>, fs: &S::Fs, workload: &Threads, seed: u64, 
                     pm.mark(mark(me, index, false));
                     let mut tries = 0;
                     while let Err(error) =
-                        (Hands { fs, durability: Durability::Now }).run(STEP, op, &mut held)
+                        (Hands { fs, writing: Writing::with(Durability::Now) }).run(STEP, op, &mut held)
                     {
                         tries += 1;
                         let waits = matches!(error.kind(), Kind::NotFound | Kind::NoSpace);

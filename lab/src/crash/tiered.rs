@@ -4,15 +4,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use nacre_engine::{
-    BLOCK_SIZE, Data, Error, Extents, FallocateMode, FileBlock, FileKind, Kind, LogOffload, Names, NewInode,
-    Result, Tier, TierTable, Timestamp,
+    BLOCK_SIZE, Data, Durability, Error, Extents, FallocateMode, FileBlock, FileKind, Kind, LogOffload,
+    Names, NewInode, Result, Tier, TierTable, Timestamp,
 };
 use nacre_layout_log::check::{Repair, check_with_tiers};
 use nacre_layout_log::{LogFs, MountOptions, known_tier_paths, known_tiers};
 use nacre_media::SimPm;
 use nacre_media::block::SimDisk;
 use nacre_media::sim::Site;
-use nacre_mover::{MoverFs, MoverOptions, Placement, Rules, TrimFrom};
+use nacre_mover::{Budget, MoverFs, MoverOptions, Rules, TrimFrom};
 use nacre_tiers::{Label, TierSet};
 use uuid::Uuid;
 
@@ -27,8 +27,10 @@ use super::workload::Workload;
 /// The log layout with a tier, or two.
 #[derive(Debug, Clone, Copy)]
 pub struct LogWithDisk {
-    /// The placement of writes that a write buffer has accepted.
-    placement: Placement,
+    /// The rules by which writes of a write buffer go to PM or to the disk.
+    rules: Rules,
+    /// Writes come as from a write buffer, and there is no page cache for blocks on the disk.
+    is_buffered: bool,
     /// Sizes of the disks.
     disks: &'static [u64],
 }
@@ -39,7 +41,7 @@ impl Default for LogWithDisk {
     /// to the disk.
     fn default() -> LogWithDisk {
         let rules = Rules { sync_blocks: 2, large_writes: 0, ..Rules::default() };
-        LogWithDisk { placement: Placement::Predicted(rules), disks: &ONE }
+        LogWithDisk { rules, is_buffered: false, disks: &ONE }
     }
 }
 
@@ -60,8 +62,13 @@ const LATER_MS: u64 = 2_000_000_000;
 const VOLUME: Uuid = Uuid::from_u128(0x6e61_6372_6500_4000_8000_0000_0000_0001);
 
 impl LogWithDisk {
-    /// Writes of whole blocks bypass PM, and so does writeback of whole blocks.
-    pub const ON_DISK: LogWithDisk = LogWithDisk { placement: Placement::Disk, disks: &ONE };
+    /// Writes of whole blocks go straight to the disk: all that are made without a buffer above, and those of a buffer
+    /// from the second one in a row on. No file counts as synchronised often.
+    pub const ON_DISK: LogWithDisk = LogWithDisk {
+        rules: Rules { sync_blocks: 1, large_writes: 0, large_blocks: 1, read_factor: 2 },
+        is_buffered: true,
+        disks: &ONE,
+    };
 
     /// Over two disks, between which blocks move.
     pub fn with_two() -> LogWithDisk {
@@ -102,17 +109,8 @@ impl LogWithDisk {
     /// Options with groups of two blocks, so that a file has several. With and without a page cache for blocks on the
     /// disk.
     fn options(self) -> MoverOptions {
-        let page_cache = match self.placement {
-            Placement::Predicted(_) => 16 * BLOCK_SIZE,
-            Placement::Disk => 0,
-        };
-        MoverOptions {
-            page_cache,
-            read_ahead: 1,
-            group: 2,
-            placement: self.placement,
-            ..MoverOptions::default()
-        }
+        let page_cache = if self.is_buffered { 0 } else { 16 * BLOCK_SIZE };
+        MoverOptions { page_cache, read_ahead: 1, group: 2, rules: self.rules, ..MoverOptions::default() }
     }
 
     /// The disk that is a tier.
@@ -175,7 +173,7 @@ impl LogWithDisk {
                 Err(error) => done = Err(error),
             }
         }
-        fs.move_files_down(&there, LogWithDisk::first(fs), false)
+        fs.demote_files(&there, LogWithDisk::first(fs), false)
             .into_iter()
             .fold(done, |done, moved| done.and(moved.map(drop)))
     }
@@ -188,7 +186,7 @@ impl LogWithDisk {
         fs.change(&MoverOptions { tier_threshold, ..self.options() });
         // Later each time: nothing is on the first one that was not written there.
         let now_ms = LATER_MS * (1 + fs.tiers().traffic_of(LogWithDisk::first(fs)).writes);
-        let done = fs.keep(now_ms, &|| true);
+        let done = fs.tick(now_ms, &Budget::default());
         fs.change(&self.options());
         done.map(drop)
     }
@@ -216,10 +214,10 @@ impl Subject for LogWithDisk {
     type Fs = Fs;
 
     fn name(&self) -> &'static str {
-        match self.placement {
-            Placement::Disk => "log-on-disk",
-            Placement::Predicted(_) if self.disks.len() > 1 => "log-with-disks",
-            Placement::Predicted(_) => "log-with-disk",
+        match self.disks.len() {
+            _ if self.is_buffered => "log-on-disk",
+            1 => "log-with-disk",
+            _ => "log-with-disks",
         }
     }
 
@@ -233,6 +231,10 @@ impl Subject for LogWithDisk {
 
     fn disks(&self) -> &'static [u64] {
         self.disks
+    }
+
+    fn durability(&self) -> Durability {
+        if self.is_buffered { Durability::Promised } else { Durability::Now }
     }
 
     fn workloads(&self) -> Vec<Workload> {
@@ -251,20 +253,18 @@ impl Subject for LogWithDisk {
     fn relocate(&self, fs: &Fs, op: &Op) -> Option<Result<()>> {
         Some(match op {
             Op::Demote(path, start, blocks) => LogWithDisk::walk(fs, path)
-                .and_then(|node| {
-                    fs.move_down(&node, LogWithDisk::first(fs), FileBlock(*start), *blocks, false)
-                })
+                .and_then(|node| fs.demote(&node, LogWithDisk::first(fs), FileBlock(*start), *blocks, false))
                 .map(drop),
             Op::DemoteLast(path) => LogWithDisk::walk(fs, path)
-                .and_then(|node| fs.move_down(&node, LogWithDisk::last(fs), FileBlock(0), ALL, false))
+                .and_then(|node| fs.demote(&node, LogWithDisk::last(fs), FileBlock(0), ALL, false))
                 .map(drop),
             Op::DemoteBoth(one, other) => LogWithDisk::demote_both(fs, one, other),
             Op::Trim if fs.layout().tiers().is_empty() => Ok(()),
-            Op::Trim => fs.trim(LogWithDisk::first(fs), TrimFrom::default(), 0, &mut || true).map(drop),
+            Op::Trim => fs.trim(LogWithDisk::first(fs), TrimFrom::default(), 0, &Budget::default()).map(drop),
             Op::Descend if fs.layout().tiers().is_empty() => Ok(()),
             Op::Descend => self.descend(fs),
             Op::Promote(path, start, blocks) => LogWithDisk::walk(fs, path)
-                .and_then(|node| fs.bring_up(&node, FileBlock(*start), *blocks))
+                .and_then(|node| fs.promote(&node, FileBlock(*start), *blocks))
                 .map(drop),
             Op::Compact(path) => LogWithDisk::compact(fs, path),
             Op::MoveLog(path) => LogWithDisk::move_log(fs, path),
@@ -272,7 +272,7 @@ impl Subject for LogWithDisk {
             Op::RemoveTier if fs.layout().tiers().is_empty() => Ok(()),
             Op::RemoveTier => {
                 let tier = LogWithDisk::first(fs);
-                match fs.drain(tier, &mut |_| true).and_then(|_| fs.remove(tier)) {
+                match fs.drain(tier, &Budget::default()).and_then(|_| fs.remove(tier)) {
                     // Files that are open and have no name.
                     Err(error) if error.kind() == Kind::Busy => Ok(()),
                     other => other,

@@ -260,7 +260,11 @@ pub(super) fn write_and_empty<F: Extents + Data>(
 
 const STEP: u64 = 900_000;
 
-fn write<F: Data>(runner: &mut Runner<F>, old: Option<&str>, problems: &mut Vec<String>) -> Result<()> {
+fn write<F: Data + Extents>(
+    runner: &mut Runner<F>,
+    old: Option<&str>,
+    problems: &mut Vec<String>,
+) -> Result<()> {
     const NAME: &str = "written-after-the-crash";
     let script = [
         Op::Create(NAME, FileKind::Regular),
@@ -286,7 +290,7 @@ fn write<F: Data>(runner: &mut Runner<F>, old: Option<&str>, problems: &mut Vec<
     Ok(())
 }
 
-fn empty<F: Data>(runner: &Runner<F>) -> Result<()> {
+fn empty<F: Data + Extents>(runner: &Runner<F>) -> Result<()> {
     let tree = Tree::of(&runner.fs)?;
     // Protected paths can be removed after their flags are cleared.
     for path in tree.protected() {

@@ -15,7 +15,7 @@ use nacre_layout_log::check::{CheckReport, Repair, check_with_tiers};
 use nacre_layout_log::{LogFs, MkfsOptions, mkfs};
 use nacre_media::block::SimDisk;
 use nacre_media::{Image, SimPm};
-use nacre_mover::{MoverFs, MoverOptions};
+use nacre_mover::{Budget, MoverFs, MoverOptions};
 use nacre_tiers::{Label, TierSet};
 use uuid::Uuid;
 
@@ -113,7 +113,7 @@ fn grounds() -> &'static [Ground; 2] {
         let (error, files) = read_all(&fs);
         assert!(error.is_none(), "{error:?}");
         for node in files.iter().filter(|node| fs.id(node).number % 3 > 0) {
-            fs.move_down(node, TIER, FileBlock(0), u64::MAX, false).expect("there is room");
+            fs.demote(node, TIER, FileBlock(0), u64::MAX, false).expect("there is room");
             fs.move_log(node).expect("it moves, or stays");
         }
         drop(files);
@@ -185,13 +185,13 @@ fn open(pm: &Arc<SimPm>) -> Result<(Fs, bool)> {
 /// Moves all blocks, down and up, until nothing is on the tier.
 fn move_all(fs: &Fs, files: &[<Fs as Names>::Node]) {
     let some = &files[..files.len().min(MOVED)];
-    let _ = fs.move_files_down(some, TIER, true);
+    let _ = fs.demote_files(some, TIER, true);
     for node in some {
         let _ = fs.move_log(node);
-        let _ = fs.bring_up(node, FileBlock(0), 8);
+        let _ = fs.promote(node, FileBlock(0), 8);
     }
-    let _ = fs.keep(LATER_MS, &|| true);
-    let _ = fs.drain(TIER, &mut |_| true);
+    let _ = fs.tick(LATER_MS, &Budget::default());
+    let _ = fs.drain(TIER, &Budget::default());
     let _ = fs.remove(TIER);
     let _ = fs.status();
 }

@@ -71,7 +71,7 @@ fn what_was_synchronised_survives_on_the_inplace_layout() {
     survives(&Inplace);
 }
 
-/// Where the predictors send writes to the disk, and where all go there that may; while blocks move up and down.
+/// Where the predictors send few writes to the disk, and where they send nearly all; while blocks move up and down.
 #[test]
 fn what_was_synchronised_survives_beside_a_disk() {
     survives(&LogWithDisk::default());

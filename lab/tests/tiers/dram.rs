@@ -40,7 +40,7 @@ fn buffered() -> (Machine, Arc<Frames>, Buffered) {
         fs.write(&node, WriteAt::Offset(block * BLOCK), &[IoSlice::new(&bytes)], Durability::Now, NOW)
             .expect("write");
     }
-    fs.move_down(&node, TIER, FileBlock(0), FILE / BLOCK, false).expect("it moves");
+    fs.demote(&node, TIER, FileBlock(0), FILE / BLOCK, false).expect("it moves");
     drop(node);
     let frames = Arc::new(Frames::default());
     let fs = machine.over(fs.into_layout(), Arc::clone(&frames));

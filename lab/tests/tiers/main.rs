@@ -197,8 +197,8 @@ impl Unrest {
         let (start, len) = (random.random_range(0..80), random.random_range(1..200));
         let start = if random.random_ratio(1, 2) { 0 } else { start };
         let moved = match random.random_ratio(2, 3) {
-            true => fs.move_down(node, TIER, FileBlock(start), len, random.random()),
-            false => fs.bring_up(node, FileBlock(start), len),
+            true => fs.demote(node, TIER, FileBlock(start), len, random.random()),
+            false => fs.promote(node, FileBlock(start), len),
         };
         // A full device, a file that is mapped or gone: what is asked of the file system decides what may fail.
         if let Ok(moved) = moved {

@@ -3,7 +3,7 @@
 use std::io::IoSlice;
 
 use nacre_engine::{Data, Durability, FileKind, Names, Timestamp, WriteAt, XattrMode};
-use nacre_mover::PIN;
+use nacre_mover::{Budget, PIN};
 
 use crate::{Fs, Machine, bytes_below, new_inode};
 
@@ -29,7 +29,8 @@ fn reads_come_from_memory_and_from_dram() {
         assert_eq!(fs.read(node, 0, &mut buffer, Some(time(at))).expect("read"), buffer.len());
         assert!(buffer == *bytes, "second {at}");
     };
-    let keep = |second: i64| fs.keep((1_700_000_000 + second as u64) * 1000, &|| true).expect("it keeps");
+    let keep =
+        |second: i64| fs.tick((1_700_000_000 + second as u64) * 1000, &Budget::default()).expect("it keeps");
     keep(0);
     for second in 1..=4 {
         assert_eq!(below(&hot.0), 0, "second {second}");
@@ -84,7 +85,7 @@ fn what_dram_has_no_room_for_stays_in_memory() {
             fs.read(node, 0, &mut buffer, Some(time(second))).expect("read");
             assert!(buffer == bytes, "second {second}");
         }
-        fs.keep((1_700_000_000 + second as u64) * 1000, &|| true).expect("it keeps");
+        fs.tick((1_700_000_000 + second as u64) * 1000, &Budget::default()).expect("it keeps");
     }
     let (lowered, dram) = (fs.status().lowered, fs.tiers().pages().capacity());
     // Where blocks lie, a chunk of 64 KiB may be half full.

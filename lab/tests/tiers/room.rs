@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use nacre_engine::{Data, Durability, Extents, FileBlock, FileKind, Names, Place, Timestamp, WriteAt};
 use nacre_layout_log::{LogFs, MkfsOptions, MountOptions, mkfs};
 use nacre_media::SimPm;
-use nacre_mover::MoverOptions;
+use nacre_mover::{Budget, MoverOptions};
 
 use crate::{DISK, Fs, MEMORY, Machine, TIER, VOLUME, new_inode};
 
@@ -51,7 +51,7 @@ fn memory_is_kept_from_being_full() {
     }
     files.truncate(files.len() / 2);
     for (number, node) in (0..).zip(&files) {
-        fs.bring_up(node, FileBlock(0), u64::MAX).unwrap_or_default();
+        fs.promote(node, FileBlock(0), u64::MAX).unwrap_or_default();
         let bytes = content(number);
         // Written again, in the same order.
         let now = time(2000 + number as i64);
@@ -59,14 +59,14 @@ fn memory_is_kept_from_being_full() {
     }
     assert!(fs.usage() > fs.threshold(), "{} %, the threshold is {} %", fs.usage(), fs.threshold());
     let now_ms = 1_700_010_000_000;
-    let moved = fs.keep(now_ms, &|| true).expect("blocks move");
+    let moved = fs.tick(now_ms, &Budget::default()).expect("blocks move");
     assert!(moved > 0 && fs.usage() <= fs.threshold(), "{} % after {moved} blocks", fs.usage());
     let is_below = |node: &<Fs as Names>::Node| {
         let extents = fs.resolve(node, FileBlock(0), u64::MAX).expect("resolve");
         extents.iter().any(|extent| matches!(extent.place, Place::Tier { .. }))
     };
     assert!(is_below(&files[0]) && !is_below(files.last().expect("a file")), "the coldest moves first");
-    assert_eq!(fs.keep(now_ms, &|| true).expect("nothing to do"), 0);
+    assert_eq!(fs.tick(now_ms, &Budget::default()).expect("nothing to do"), 0);
     for (number, node) in (0..).zip(&files) {
         fs.read(node, 0, &mut seen, None).expect("read");
         assert!(seen == content(number), "file {number}");
@@ -147,7 +147,7 @@ fn room_is_found_behind_any_number_of_files_that_are_below_already() {
             dir = fs.create(&dir, b"deeper", &new_inode(FileKind::Directory, time(0))).expect("create");
         }
         let node = put(&fs, &dir, number, 4096);
-        fs.move_down(&node, TIER, FileBlock(0), 1, false).expect("it moves");
+        fs.demote(&node, TIER, FileBlock(0), 1, false).expect("it moves");
     }
     (1000..1010).for_each(|number| drop(put(&fs, &dir, number, LARGE)));
     drop(dir);
@@ -160,7 +160,7 @@ fn room_is_found_behind_any_number_of_files_that_are_below_already() {
     (2000..2040).for_each(|number| drop(put(&fs, &root, number, LARGE)));
     // Nor is the mover kept from them.
     assert!(fs.usage() > fs.threshold());
-    fs.keep(1_700_010_000_000, &|| true).expect("blocks move");
+    fs.tick(1_700_010_000_000, &Budget::default()).expect("blocks move");
     assert!(fs.usage() <= fs.threshold(), "{} %", fs.usage());
     drop(root);
     fs.into_layout().unmount().expect("unmount");
@@ -185,16 +185,16 @@ fn who_needs_room_waits_for_no_more_than_a_group() {
     (0..12).for_each(|at| put(&format!("more {at}"), FILE / 2, 1000 + at));
     let groups = AtomicU64::new(0);
     std::thread::scope(|scope| {
-        let goes_on = || {
+        let begins = || {
             if groups.fetch_add(1, Ordering::Relaxed) == 0 {
                 scope.spawn(|| put("urgent", 8 * FILE, 2000));
                 while fs.status().waiting == 0 {
                     std::thread::yield_now();
                 }
             }
-            true
+            false
         };
-        let moved = fs.keep(1_700_010_000_000, &goes_on).expect("blocks move");
+        let moved = fs.tick(1_700_010_000_000, &Budget::default().unless(&begins)).expect("blocks move");
         assert!((1..=32).contains(&moved), "{moved} blocks");
     });
     assert!(fs.status().waiting == 0 && fs.usage() > fs.threshold());

@@ -34,7 +34,7 @@ fn put_below(fs: &Fs, name: &str, blocks: u64, tier: u8) -> <Fs as Names>::Node 
         let at = WriteAt::Offset(block * BLOCK_SIZE);
         fs.write(&node, at, &[IoSlice::new(&bytes)], Durability::Now, NOW).expect("write");
     }
-    fs.move_down(&node, tier, FileBlock(0), u64::MAX, false).expect("it moves");
+    fs.demote(&node, tier, FileBlock(0), u64::MAX, false).expect("it moves");
     node
 }
 

@@ -6,6 +6,7 @@ use nacre_engine::{
     Block, Data, Durability, Extents, FileBlock, FileKind, Kind, Names, TierState, TierTable, Timestamp,
     WriteAt,
 };
+use nacre_mover::Budget;
 
 use crate::{Fs, MEMORY, Machine, TIER, new_inode};
 
@@ -30,7 +31,7 @@ fn a_tier_that_fails_to_take_writes_leaves_them_to_others() {
         let bytes = vec![number as u8; FILE as usize];
         fs.write(&node, WriteAt::Offset(0), &[IoSlice::new(&bytes)], Durability::Now, time(number))
     };
-    let keep = |second: u64| fs.keep((1_700_000_000 + second) * 1000, &|| true);
+    let keep = |second: u64| fs.tick((1_700_000_000 + second) * 1000, &Budget::default());
     let used = |tier| used(&fs, tier);
     let errors = || fs.tiers().attachment(TIER).expect("it is there").errors;
     keep(0).expect("there is nothing to do");
@@ -79,7 +80,7 @@ fn a_tier_that_cannot_be_read_is_filled_last() {
             let bytes = IoSlice::new(&[5; 1 << 20]);
             fs.write(&node, WriteAt::Offset(0), &[bytes], Durability::Now, time(number)).expect("write");
         }
-        fs.keep((1_700_000_000 + second) * 1000, &|| true).expect("it keeps")
+        fs.tick((1_700_000_000 + second) * 1000, &Budget::default()).expect("it keeps")
     };
     let used = || [1, 2].map(|tier| used(&fs, tier));
     assert!(fill_and_keep(1000) > 0);
@@ -105,7 +106,7 @@ fn what_is_on_a_tier_is_counted_while_nothing_is_placed_there() {
     let node = fs.create(&fs.root(), b"file", &new_inode(FileKind::Regular, now)).expect("create");
     let bytes = vec![1; FILE as usize];
     fs.write(&node, WriteAt::Offset(0), &[IoSlice::new(&bytes)], Durability::Now, now).expect("write");
-    fs.move_down(&node, TIER, FileBlock(0), u64::MAX, false).expect("it moves");
+    fs.demote(&node, TIER, FileBlock(0), u64::MAX, false).expect("it moves");
     let before = fs.stat();
     let free = fs.layout().tier_space(TIER).expect("a tier").free;
     let assert_full = |what: &str| {
@@ -138,7 +139,7 @@ fn tiers_of_one_rank_take_turns() {
         fs.write(&node, WriteAt::Offset(0), &[IoSlice::new(&bytes)], Durability::Now, time(number))
             .expect("there is room");
     }
-    let moved = fs.keep(1_700_010_000_000, &|| true).expect("blocks move");
+    let moved = fs.tick(1_700_010_000_000, &Budget::default()).expect("blocks move");
     let used = |tier| used(&fs, tier);
     assert!(moved > 1000 && used(1) == 0 && used(2).abs_diff(used(3)) <= 32, "{} and {}", used(2), used(3));
     fs.into_layout().unmount().expect("unmount");
@@ -169,7 +170,7 @@ fn a_drain_that_cannot_end_is_refused_and_one_that_was_begun_says_what_is_missin
     let told = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
     let log = std::sync::Arc::clone(&told);
     fs.tiers().listen(Box::new(move |what| log.lock().unwrap().push(what.to_owned())));
-    let error = fs.drain(TIER, &mut |_| true).expect_err("it cannot end");
+    let error = fs.drain(TIER, &Budget::default()).expect_err("it cannot end");
     assert_eq!(error.kind(), Kind::NoSpace);
     let words = error.to_string();
     assert!(words.contains("MiB are on it") && words.contains("too little"), "{words}");
@@ -192,7 +193,7 @@ fn a_drain_of_a_tier_that_is_missing_is_refused_unless_nothing_is_there() {
     let node = fs.create(&fs.root(), b"file", &new_inode(FileKind::Regular, time(0))).expect("create");
     fs.write(&node, WriteAt::Offset(0), &[IoSlice::new(&[1; 4096])], Durability::Now, time(0))
         .expect("write");
-    fs.move_down(&node, TIER, FileBlock(0), u64::MAX, false).expect("it moves");
+    fs.demote(&node, TIER, FileBlock(0), u64::MAX, false).expect("it moves");
     (1..=2).for_each(|tier| fs.tiers().detach(tier, "it was taken offline"));
     let error = fs.would_drain(1).expect_err("what is there cannot be read");
     assert_eq!(error.kind(), Kind::DeviceLost);

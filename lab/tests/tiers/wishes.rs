@@ -3,7 +3,7 @@
 use std::io::IoSlice;
 
 use nacre_engine::{Data, Durability, FileKind, Kind, Names, Timestamp, WriteAt, XattrMode};
-use nacre_mover::{PIN, TIER as PLACE};
+use nacre_mover::{Budget, PIN, TIER as PLACE};
 
 use crate::{Fs, Machine, TIER, bytes_below, new_inode};
 
@@ -33,23 +33,23 @@ fn pinned_files_stay_and_the_mover_moves_as_much_as_it_is_let() {
     let now = |second: u64| 1_700_010_000_000 + 1000 * second;
     assert!(fs.usage() > fs.threshold(), "{} %", fs.usage());
     fs.pause(true);
-    assert_eq!(fs.keep(now(0), &|| true).expect("it pauses"), 0);
+    assert_eq!(fs.tick(now(0), &Budget::default()).expect("it pauses"), 0);
     assert!(fs.status().paused && fs.status().is_idle);
     fs.pause(false);
     // A group of 128 KiB more than that is possible.
     fs.limit(Some(FILE));
     assert!(!fs.status().is_idle);
-    let moved = 4096 * fs.keep(now(10), &|| true).expect("blocks move");
+    let moved = 4096 * fs.tick(now(10), &Budget::default()).expect("blocks move");
     assert!((FILE..=FILE + (128 << 10)).contains(&moved), "{moved}");
-    assert_eq!(fs.keep(now(10), &|| true).expect("no time passed"), 0);
-    let more = 4096 * fs.keep(now(11), &|| true).expect("blocks move");
+    assert_eq!(fs.tick(now(10), &Budget::default()).expect("no time passed"), 0);
+    let more = 4096 * fs.tick(now(11), &Budget::default()).expect("blocks move");
     assert!((FILE - (256 << 10)..=FILE + (128 << 10)).contains(&more), "{more}");
     assert_eq!(others.iter().map(below).sum::<u64>(), moved + more);
     let status = fs.status();
     assert_eq!((status.moved, status.rate, status.is_idle), (moved + more, Some(FILE), false));
 
     fs.limit(None);
-    fs.keep(now(20), &|| true).expect("blocks move");
+    fs.tick(now(20), &Budget::default()).expect("blocks move");
     assert!(fs.usage() > fs.threshold() && fs.status().is_idle, "nothing else can move");
     // A wait for the mover ended before what was just written had been looked at.
     let late = put(&fs.root(), 59);
@@ -62,7 +62,7 @@ fn pinned_files_stay_and_the_mover_moves_as_much_as_it_is_let() {
     assert_eq!(kept.iter().map(below).sum::<u64>(), 0, "pinned");
     fs.pause(false);
     fs.remove_xattr(&kept[3], PIN, time(1000)).expect("unpin");
-    fs.keep(now(2000), &|| true).expect("blocks move");
+    fs.tick(now(2000), &Budget::default()).expect("blocks move");
     assert_eq!((below(&kept[3]), below(&kept[4])), (FILE, 0));
     drop((outer, inner, kept, others, late, more));
     machine.unmount(fs);
@@ -87,7 +87,8 @@ fn a_file_goes_where_its_attribute_says() {
     let set = |node: &<Fs as Names>::Node, value: &str| {
         fs.set_xattr(node, PLACE, value.as_bytes(), XattrMode::Set, None, now)
     };
-    let keep = |second: u64| fs.keep(1_700_010_000_000 + 1000 * second, &|| true).expect("it keeps");
+    let keep =
+        |second: u64| fs.tick(1_700_010_000_000 + 1000 * second, &Budget::default()).expect("it keeps");
     let (one, gone) = (put("one"), put("gone"));
     assert_eq!(says(&one), "pm");
     set(&one, "1").expect("set");

@@ -11,7 +11,7 @@ use nacre_layout_log::check::check;
 use nacre_layout_log::{LogFs, MkfsOptions, MountOptions, mkfs};
 use nacre_media::SimPm;
 use nacre_media::block::SimDisk;
-use nacre_mover::{MoverFs, MoverOptions, Phase};
+use nacre_mover::{Budget, MoverFs, MoverOptions, Phase};
 use uuid::Uuid;
 
 type Fs = MoverFs<LogFs<SimPm>, SimDisk>;
@@ -62,7 +62,7 @@ fn put(fs: &Fs, node: &Node, block: usize, blocks: usize, byte: u8) -> nacre_eng
 /// So many seconds after the files were written.
 fn keep(fs: &Fs, seconds: i64) -> (u64, u64) {
     let at_ms = (WRITTEN + seconds) as u64 * 1000;
-    assert_eq!(fs.keep(at_ms, &|| true).expect("it keeps"), 0, "no block moves");
+    assert_eq!(fs.tick(at_ms, &Budget::default()).expect("it keeps"), 0, "no block moves");
     compacted(fs)
 }
 

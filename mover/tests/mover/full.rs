@@ -13,7 +13,7 @@ use nacre_layout_log::check::check;
 use nacre_layout_log::{LogFs, MkfsOptions, MountOptions, mkfs};
 use nacre_media::SimPm;
 use nacre_media::block::SimDisk;
-use nacre_mover::{MoverFs, MoverOptions, PIN, TIER};
+use nacre_mover::{Budget, MoverFs, MoverOptions, PIN, TIER};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use uuid::Uuid;
@@ -118,14 +118,14 @@ fn a_demoted_file_takes_its_unwritten_blocks_along() {
     assert_eq!(used(&fs), 0);
 
     // A range of a file is its written blocks only.
-    assert_eq!(fs.move_down(&files[0], 1, FileBlock(0), BLOCKS, false).expect("room").moved, 3);
-    assert_eq!(fs.move_down(&files[0], 1, FileBlock(0), u64::MAX, false).expect("room").moved, BLOCKS - 3);
+    assert_eq!(fs.demote(&files[0], 1, FileBlock(0), BLOCKS, false).expect("room").moved, 3);
+    assert_eq!(fs.demote(&files[0], 1, FileBlock(0), u64::MAX, false).expect("room").moved, BLOCKS - 3);
     assert_eq!(used(&fs), BLOCKS);
-    let done = fs.move_some_down(&files, FileBlock(0), 1, &mut || true);
+    let done = fs.demote_some(&files, FileBlock(0), 1, &Budget::default());
     assert_eq!((done.moved, done.next, done.failed.len()), (BLOCKS, 2, 0));
     assert_eq!(used(&fs), 2 * BLOCKS);
     fs.set_xattr(&hinted, TIER, b"1", XattrMode::Set, None, NOW).expect("a hint");
-    fs.keep(1_700_010_000_000, &|| true).expect("it moves");
+    fs.tick(1_700_010_000_000, &Budget::default()).expect("it moves");
     assert_eq!((used(&fs), fs.status().told), (3 * BLOCKS, 0));
     let freed = fs.layout().stat().available - free;
     assert!((3 * BLOCKS - 16..=3 * BLOCKS).contains(&freed), "{freed} blocks of PM are free again");
@@ -137,10 +137,10 @@ fn a_demoted_file_takes_its_unwritten_blocks_along() {
     // A file whose unwritten blocks find no room keeps them on PM, and says so.
     let large = create(&fs, "large").expect("a file");
     fs.fallocate(&large, FallocateMode::Allocate, 0, 48 * MIB, NOW).expect("space");
-    let error = fs.move_down(&large, 1, FileBlock(0), u64::MAX, false).expect_err("no room");
+    let error = fs.demote(&large, 1, FileBlock(0), u64::MAX, false).expect_err("no room");
     assert_eq!((error.kind(), used(&fs)), (Kind::NoSpace, 3 * BLOCKS));
     fs.set_xattr(&large, TIER, b"1", XattrMode::Set, None, NOW).expect("a hint");
-    fs.keep(1_700_010_001_000, &|| true).expect("it goes on");
+    fs.tick(1_700_010_001_000, &Budget::default()).expect("it goes on");
     let refused = fs.status().refused.expect("there is no room");
     assert!(refused.contains("no space"), "{refused}");
     drop((files, hinted, large));
@@ -217,7 +217,7 @@ fn what_is_there_can_be_overwritten_when_everything_is_full() {
     let old = create(&fs, "old").expect("a file");
     let allocated = create(&fs, "allocated").expect("a file");
     write(&fs, &old, 0, &vec![1; MIB as usize]).expect("space");
-    fs.move_down(&old, 1, nacre_engine::FileBlock(0), 64, false).expect("it moves");
+    fs.demote(&old, 1, nacre_engine::FileBlock(0), 64, false).expect("it moves");
     fs.fallocate(&allocated, FallocateMode::Allocate, 0, MIB, NOW).expect("space");
     let filler = create(&fs, "filler").expect("a file");
     let (mut size, mut piece) = (0, 65_536);

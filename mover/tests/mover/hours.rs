@@ -8,7 +8,7 @@ use nacre_engine::{BLOCK_SIZE, Data, Durability, FileKind, Names, NewInode, Time
 use nacre_layout_log::{LogFs, MkfsOptions, MountOptions, mkfs};
 use nacre_media::SimPm;
 use nacre_media::block::SimDisk;
-use nacre_mover::{MoverFs, MoverOptions, Phase, TIER};
+use nacre_mover::{Budget, MoverFs, MoverOptions, Phase, TIER};
 use uuid::Uuid;
 
 type Fs = MoverFs<LogFs<SimPm>, SimDisk>;
@@ -53,7 +53,7 @@ fn fill(fs: &Fs) -> Vec<<Fs as Names>::Node> {
 }
 
 fn keep(fs: &Fs, hour: u64) -> u64 {
-    fs.keep(MIDNIGHT_MS + hour * HOUR_MS, &|| true).expect("it keeps")
+    fs.tick(MIDNIGHT_MS + hour * HOUR_MS, &Budget::default()).expect("it keeps")
 }
 
 #[test]

@@ -13,7 +13,7 @@ use nacre_layout_log::check::{Problem, Repair, check, check_with_tiers};
 use nacre_layout_log::{LogFs, MkfsOptions, MountOptions, mkfs};
 use nacre_media::block::SimDisk;
 use nacre_media::{Pm, SimPm};
-use nacre_mover::{MoverFs, MoverOptions};
+use nacre_mover::{Budget, MoverFs, MoverOptions};
 use nacre_tiers::{Label, TierSet};
 use uuid::Uuid;
 
@@ -51,7 +51,7 @@ fn machine() -> (Arc<SimPm>, Fs) {
     fs.layout().set_xattr(&a, b"user.x", b"value", XattrMode::Set, None, NOW).expect("an attribute");
     let b = create(&fs, "b");
     put(&fs, &b, 0, 3);
-    fs.move_down(&a, TIER, FileBlock(0), u64::MAX, false).expect("room");
+    fs.demote(&a, TIER, FileBlock(0), u64::MAX, false).expect("room");
     let before = fs.layout().stat().free;
     while !fs.layout().compact_log(&a, true).expect("a log").is_done {}
     let freed = fs.move_log(&a).expect("room on the tier");
@@ -157,7 +157,7 @@ fn what_is_in_the_file_stays_and_its_attributes_change_alone() {
         // What is written now must not be where the file is.
         let c = create(&fs, "c");
         put(&fs, &c, 0, 100);
-        fs.move_down(&c, TIER, FileBlock(0), u64::MAX, false).expect("room");
+        fs.demote(&c, TIER, FileBlock(0), u64::MAX, false).expect("room");
         assert_content(&fs, &a, BLOCKS - 1, original);
         assert_eq!(used_on_tier(&fs), used + 100);
     }
@@ -180,7 +180,7 @@ fn changes_of_blocks_bring_the_log_back() {
     let hole: Act = |fs, a| {
         fs.fallocate(a, FallocateMode::PunchHole, 2 * BLOCK_SIZE, BLOCK_SIZE, NOW).map(drop).expect("a hole");
     };
-    let up: Act = |fs, a| fs.bring_up(a, FileBlock(0), u64::MAX).map(drop).expect("room");
+    let up: Act = |fs, a| fs.promote(a, FileBlock(0), u64::MAX).map(drop).expect("room");
     let back: Act = |fs, a| assert!(fs.layout().take_log_back(a).expect("room"));
     let acts: [(Act, usize, Content); 6] = [
         (write, size, |block| if block == 1 { byte(1) } else { original(block) }),
@@ -269,7 +269,7 @@ fn a_mount_without_the_tier_does_not_forget_what_is_on_it() {
     let fs = mount(&memory, true);
     let c = create(&fs, "c");
     put(&fs, &c, 0, 150);
-    fs.move_down(&c, TIER, FileBlock(0), u64::MAX, false).expect("room");
+    fs.demote(&c, TIER, FileBlock(0), u64::MAX, false).expect("room");
     assert_content(&fs, &find(&fs, "a"), BLOCKS - 1, original);
     assert_content(&fs, &c, 150, byte);
     assert_eq!(used_on_tier(&fs), BLOCKS as u64 / 2 + 1 + 150);
@@ -306,7 +306,7 @@ fn a_tier_of_which_nobody_knows_what_is_free_gives_nothing_to_slower_ones() {
     for is_damaged in [true, false] {
         let (memory, fs) = machine();
         let image = fs.layout().log_image_at(&find(&fs, "a")).expect("an image");
-        fs.move_down(&find(&fs, "b"), TIER, FileBlock(0), u64::MAX, false).expect("room");
+        fs.demote(&find(&fs, "b"), TIER, FileBlock(0), u64::MAX, false).expect("room");
         fs.into_layout().abandon();
         if is_damaged {
             SimDisk::of(&memory, 0).poke(image.start.offset() + 40, &[0xff; 3]);
@@ -314,7 +314,7 @@ fn a_tier_of_which_nobody_knows_what_is_free_gives_nothing_to_slower_ones() {
         let fs = mount(&memory, true);
         fs.add(SimDisk::of(&memory, 1), VOLUME, 9, 1, NOW).expect("a slower tier");
         assert_eq!(fs.layout().tier_space(TIER).expect("a tier").is_counted, !is_damaged);
-        fs.keep(1_800_000_000_000, &|| true).expect("it looks");
+        fs.tick(1_800_000_000_000, &Budget::default()).expect("it looks");
         assert_eq!(fs.status().descended, 0, "damaged: {is_damaged}");
         assert_content(&fs, &find(&fs, "b"), 3, byte);
     }
@@ -327,7 +327,7 @@ fn a_drain_takes_logs_back_and_the_tier_can_go() {
         let fs = again(&memory, fs, crash);
         let error = fs.remove(TIER).expect_err("it is in use");
         assert_eq!(error.kind(), Kind::Busy);
-        let drained = fs.drain(TIER, &mut |_| true).expect("room in memory");
+        let drained = fs.drain(TIER, &Budget::default()).expect("room in memory");
         assert!(drained.is_done && drained.left == 0, "{drained:?}");
         fs.remove(TIER).expect("nothing is on it");
         let a = find(&fs, "a");
@@ -345,7 +345,7 @@ fn a_drain_takes_logs_back_and_the_tier_can_go() {
 fn an_image_that_cannot_be_read_harms_its_file_alone() {
     let (memory, fs) = machine();
     let image = fs.layout().log_image_at(&find(&fs, "a")).expect("an image");
-    fs.move_down(&find(&fs, "b"), TIER, FileBlock(0), u64::MAX, false).expect("room");
+    fs.demote(&find(&fs, "b"), TIER, FileBlock(0), u64::MAX, false).expect("room");
     fs.into_layout().abandon();
     SimDisk::of(&memory, 0).poison(image.start.offset(), 8);
     let fs = mount(&memory, true);
@@ -427,7 +427,7 @@ fn a_write_that_waits_has_the_log_back_before() {
     assert_eq!(fs.layout().log_image_at(&a), None);
     assert_eq!(fs.move_log(&a).expect("it stays until it was written"), 0);
     put(&fs, &a, 0, 1);
-    fs.move_down(&a, TIER, FileBlock(0), u64::MAX, false).expect("room");
+    fs.demote(&a, TIER, FileBlock(0), u64::MAX, false).expect("room");
     assert!(fs.move_log(&a).expect("room on the tier") > 0);
 }
 
@@ -452,7 +452,7 @@ fn a_repair_parts_images_in_one_place() {
     let (memory, fs) = machine();
     let c = create(&fs, "c");
     (0..BLOCKS).step_by(2).for_each(|block| put(&fs, &c, block, 1));
-    fs.move_down(&c, TIER, FileBlock(0), u64::MAX, false).expect("room");
+    fs.demote(&c, TIER, FileBlock(0), u64::MAX, false).expect("room");
     assert!(fs.move_log(&c).expect("room on the tier") > 0);
     let numbers = [find(&fs, "a"), c].map(|node| fs.id(&node).number);
     fs.into_layout().unmount().expect("unmount");

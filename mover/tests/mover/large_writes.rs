@@ -9,7 +9,7 @@ use nacre_engine::{
 use nacre_layout_log::{LogFs, MkfsOptions, MountOptions, mkfs};
 use nacre_media::SimPm;
 use nacre_media::block::SimDisk;
-use nacre_mover::{LargeWrites, MoverFs, MoverOptions};
+use nacre_mover::{Budget, LargeWrites, MoverFs, MoverOptions};
 use uuid::Uuid;
 
 type Fs = MoverFs<LogFs<SimPm>, SimDisk>;
@@ -44,7 +44,7 @@ fn options(disk_threshold: Option<u8>) -> MoverOptions {
 
 fn keep(fs: &Fs) {
     fs.pause(true);
-    fs.keep(NOW.secs as u64 * 1000, &|| true).expect("it keeps");
+    fs.tick(NOW.secs as u64 * 1000, &Budget::default()).expect("it keeps");
     fs.pause(false);
 }
 

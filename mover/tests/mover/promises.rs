@@ -11,7 +11,7 @@ use nacre_engine::{
 use nacre_layout_log::{LogFs, MkfsOptions, MountOptions, mkfs};
 use nacre_media::SimPm;
 use nacre_media::block::SimDisk;
-use nacre_mover::{MoverFs, MoverOptions, PIN};
+use nacre_mover::{Budget, MoverFs, MoverOptions, PIN};
 use uuid::Uuid;
 
 type Fs = MoverFs<LogFs<SimPm>, SimDisk>;
@@ -156,7 +156,7 @@ fn neither_fallocate_nor_a_drain_takes_it() {
     }
     assert!(allocated > 20, "{allocated} MiB");
     assert_eq!(allocate(8, 100).map_err(|error| error.kind()), Err(Kind::NoSpace));
-    let drained = fs.drain(TIER, &mut |_| true).map(drop).map_err(|error| error.kind());
+    let drained = fs.drain(TIER, &Budget::default()).map(drop).map_err(|error| error.kind());
     assert_eq!(drained, Err(Kind::NoSpace), "the other tier is too small for it");
     assert_eq!(fs.layout().tiers()[0].state, TierState::Active);
     for number in 0..promised {
@@ -194,7 +194,7 @@ fn parts_of_blocks_go_below_pinned_files() {
     for block in writes() {
         write(&fs, &file, block, 2, Durability::Now).expect("there is room");
     }
-    fs.move_down(&file, TIER, FileBlock(0), u64::MAX, false).expect("it moves");
+    fs.demote(&file, TIER, FileBlock(0), u64::MAX, false).expect("it moves");
     fs.set_xattr(&pinned, PIN, b"1", XattrMode::Set, None, NOW).expect("pinned");
     let mut filled = 0;
     while fs.layout().stat().available > 100 {
@@ -242,7 +242,7 @@ fn the_rest_of_a_file_moves_later() {
     let fs = machine(MEMORY / 2);
     let [small, large, pinned] = ["small", "large", "pinned"].map(|name| create(&fs, name));
     write(&fs, &small, 0, 500, Durability::Now).expect("there is room");
-    fs.move_down(&small, TIER, FileBlock(0), u64::MAX, false).expect("it moves");
+    fs.demote(&small, TIER, FileBlock(0), u64::MAX, false).expect("it moves");
     fs.set_xattr(&pinned, PIN, b"1", XattrMode::Set, None, NOW).expect("pinned");
     let fill = || {
         (0..).take_while(|block| write(&fs, &pinned, block * 10, 10, Durability::Now).is_ok()).count() as u64
@@ -292,7 +292,7 @@ fn a_drain_leaves_it_to_memory_that_has_room() {
     let file = create(&fs, "file");
     let promised = (0..100).map(|_| fs.reserve(9).expect("there is room")).count() as u64;
     let before = fs.layout().stat().available;
-    fs.drain(TIER, &mut |_| true).expect("memory has room");
+    fs.drain(TIER, &Budget::default()).expect("memory has room");
     assert!(before - fs.layout().stat().available > promised * 8, "it is set aside there");
     for number in 0..promised {
         write(&fs, &file, number * 7, 4, Durability::Promised).expect("it was set aside");
@@ -380,10 +380,10 @@ fn nothing_moves_to_a_tier_that_is_being_drained() {
     let file = create(&fs, "file");
     write(&fs, &file, 0, 8, Durability::Now).expect("there is room");
     fs.set_state(TIER, TierState::Draining).expect("set");
-    let error = fs.move_down(&file, TIER, FileBlock(0), 8, false).expect_err("it is being drained");
+    let error = fs.demote(&file, TIER, FileBlock(0), 8, false).expect_err("it is being drained");
     assert!(error.kind() == Kind::NoSpace && error.to_string().contains("drained"), "{error}");
     fs.set_state(TIER, TierState::Active).expect("set");
-    assert_eq!(fs.move_down(&file, TIER, FileBlock(0), 8, false).expect("there is room").moved, 8);
+    assert_eq!(fs.demote(&file, TIER, FileBlock(0), 8, false).expect("there is room").moved, 8);
 }
 
 /// Who maps a file had no space where cold blocks could have moved down.
@@ -392,7 +392,7 @@ fn what_is_mapped_comes_up_when_memory_is_full() {
     let fs = machine(2 * MEMORY);
     let (file, other) = (create(&fs, "file"), create(&fs, "other"));
     write(&fs, &file, 0, 600, Durability::Now).expect("there is room");
-    fs.move_down(&file, TIER, FileBlock(0), 600, false).expect("there is room");
+    fs.demote(&file, TIER, FileBlock(0), 600, false).expect("there is room");
     let mut written = 0;
     while fs.layout().stat().available > 200 {
         written += write(&fs, &other, written, 8, Durability::Now).map(|_| 8).expect("there is room");
@@ -410,11 +410,11 @@ fn what_could_not_move_is_forgotten_when_there_is_room() {
     let file = create(&fs, "file");
     fill(&fs, &file);
     let now = 1_700_000_000_000;
-    let failed = |after: u64| fs.keep(now + 1000 * after, &|| true).is_err();
+    let failed = |after: u64| fs.tick(now + 1000 * after, &Budget::default()).is_err();
     assert!((0..60).any(failed), "nothing has room: {:?}", fs.status());
     assert!(fs.status().failure.is_some());
     let change = SetAttr { size: Some(0), ..SetAttr::default() };
     fs.setattr(&file, &change, NOW).expect("it shrinks");
-    fs.keep(now + 100_000, &|| true).expect("nothing is to move");
+    fs.tick(now + 100_000, &Budget::default()).expect("nothing is to move");
     assert_eq!(fs.status().failure, None);
 }

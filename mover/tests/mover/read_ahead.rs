@@ -42,7 +42,7 @@ fn below() -> (Fs, <Fs as Names>::Node) {
     let node = fs.create(&fs.root(), b"file", &new).expect("create");
     let bytes = content(0, FILE);
     fs.write(&node, WriteAt::Offset(0), &[IoSlice::new(&bytes)], Durability::Now, now).expect("write");
-    let moved = fs.move_down(&node, 1, FileBlock(0), u64::MAX, false).expect("it moves");
+    let moved = fs.demote(&node, 1, FileBlock(0), u64::MAX, false).expect("it moves");
     assert_eq!(moved.moved as usize, FILE / BLOCK);
     (fs, node)
 }

@@ -10,7 +10,7 @@ use std::io::IoSlice;
 use nacre_cache::{CacheFs, CacheNode};
 use nacre_engine::{BelowBuffer, Data, Durability, Extents, FileBlock, Names, RenameMode, Result, WriteAt};
 
-use super::super::op::{Hands, Op, Runner, time};
+use super::super::op::{Hands, Op, Runner, Writing, time};
 use super::BLOCK;
 use super::explore::files_in_root;
 
@@ -130,7 +130,7 @@ impl BufferMistake {
 
 /// Does an operation on the layout, of which the buffer knows nothing.
 fn past<L: BelowBuffer + Extents>(fs: &CacheFs<L>, step: u64, op: &Op) -> Result<()> {
-    Hands { fs: fs.layout(), durability: Durability::Now }.run(step, op, &mut Vec::new())
+    Hands { fs: fs.layout(), writing: Writing::with(Durability::Now) }.run(step, op, &mut Vec::new())
 }
 
 fn sync_all_but_one<L: BelowBuffer + Extents>(fs: &CacheFs<L>) -> Result<()> {

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 
 use nacre_engine::{BLOCK_SIZE, Data, Extents, FileBlock, InodeId, Names, Place, TierTable, XattrMode};
-use nacre_mover::{Cause, MoverOptions, PIN, Phase, Queued, Way};
+use nacre_mover::{Budget, Cause, MoverOptions, PIN, Phase, Queued, Way};
 
 use super::machine::{Machine, Node, OTHER, TIER, content, time};
 
@@ -23,7 +23,7 @@ fn usual() -> MoverOptions {
 fn full(options: MoverOptions) -> (Machine, Vec<Node>) {
     let machine = Machine::with(&[SMALL, 64 << 20], options);
     let files = machine.files([BLOCKS; 120]);
-    assert!(machine.fs.move_files_down(&files, TIER, false).iter().all(Result::is_ok));
+    assert!(machine.fs.demote_files(&files, TIER, false).iter().all(Result::is_ok));
     assert!(share(&machine) >= 93);
     (machine, files)
 }
@@ -58,7 +58,7 @@ fn what_was_used_longest_ago_goes_to_the_slower_tier_until_there_is_room() {
     }
     machine.fs.set_xattr(&files[12], PIN, b"1", XattrMode::Set, None, time(12)).expect("set");
     let flushes = machine.flushes(OTHER);
-    machine.fs.keep(LATER_MS, &|| true).expect("blocks move");
+    machine.fs.tick(LATER_MS, &Budget::default()).expect("blocks move");
     let on = |number: usize| places(&machine, &files[number]);
     let all = BLOCKS as u64;
     let gone: Vec<usize> = (0..120).filter(|number| on(*number) == BTreeMap::from([(OTHER, all)])).collect();
@@ -72,7 +72,7 @@ fn what_was_used_longest_ago_goes_to_the_slower_tier_until_there_is_room() {
     assert!(status.is_idle && status.doing.is_none());
     assert_eq!(machine.flushes(OTHER), flushes + 1, "they are one batch");
     // There is nothing to do any more.
-    machine.fs.keep(LATER_MS + 60_000, &|| true).expect("it looks");
+    machine.fs.tick(LATER_MS + 60_000, &Budget::default()).expect("it looks");
     assert_eq!((machine.fs.status().descended, machine.flushes(OTHER)), (status.descended, flushes + 1));
     let expected: Vec<_> = (0..120).map(|number| content(number, BLOCKS)).collect();
     drop(files);
@@ -82,7 +82,7 @@ fn what_was_used_longest_ago_goes_to_the_slower_tier_until_there_is_room() {
 #[test]
 fn it_waits_for_what_keeps_the_mover_and_says_so() {
     let (machine, files) = full(MoverOptions { tier_threshold: 100, ..usual() });
-    let keep = |now_ms| machine.fs.keep(now_ms, &|| true).expect("it looks");
+    let keep = |now_ms| machine.fs.tick(now_ms, &Budget::default()).expect("it looks");
     keep(LATER_MS);
     assert_eq!((machine.fs.status().descended, descending(&machine)), (0, Vec::new()), "it never does");
     machine.fs.change(&usual());
@@ -94,8 +94,8 @@ fn it_waits_for_what_keeps_the_mover_and_says_so() {
     // Until it has looked for them, and not longer.
     for most in 1..100 {
         let asked = Cell::new(0);
-        let goes_on = || asked.replace(asked.get() + 1) < most;
-        machine.fs.keep(LATER_MS, &goes_on).expect("it looks");
+        let is_over = || asked.replace(asked.get() + 1) >= most;
+        machine.fs.tick(LATER_MS, &Budget::default().unless(&is_over)).expect("it looks");
         if !descending(&machine).is_empty() {
             break;
         }
@@ -143,8 +143,8 @@ fn look_until_there_is_room(machine: &Machine) {
     let mut looks = 0;
     while share(machine) > 90 || machine.fs.status().descended == 0 {
         let asked = Cell::new(0);
-        let goes_on = || asked.replace(asked.get() + 1) < 5 + looks % 7;
-        machine.fs.keep(LATER_MS, &goes_on).expect("it looks");
+        let is_over = || asked.replace(asked.get() + 1) >= 5 + looks % 7;
+        machine.fs.tick(LATER_MS, &Budget::default().unless(&is_over)).expect("it looks");
         looks += 1;
         assert!(looks < 100, "{} blocks moved", machine.used(OTHER));
     }
@@ -154,19 +154,19 @@ fn look_until_there_is_room(machine: &Machine) {
 fn what_was_used_lately_stays_until_it_was_not() {
     let machine = Machine::with(&[SMALL, 64 << 20], usual());
     let files = machine.files([BLOCKS; 120]);
-    assert!(machine.fs.move_files_down(&files, TIER, false).iter().all(Result::is_ok));
+    assert!(machine.fs.demote_files(&files, TIER, false).iter().all(Result::is_ok));
     // The last of them is 119 seconds younger than the first.
     let now_ms = 1_700_000_000_000 + 20_000;
-    machine.fs.keep(now_ms, &|| true).expect("it looks");
+    machine.fs.tick(now_ms, &Budget::default()).expect("it looks");
     assert_eq!(machine.fs.status().descended, 0);
     let queue = descending(&machine);
     assert_eq!(queue.first().map(|first| first.cause), Some(Cause::Young(10_001)), "{queue:?}");
-    machine.fs.keep(now_ms + 13_000, &|| true).expect("blocks move");
+    machine.fs.tick(now_ms + 13_000, &Budget::default()).expect("blocks move");
     let gone = (0..120).filter(|number| places(&machine, &files[*number]).contains_key(&OTHER)).count();
     assert_eq!(gone, 3, "those that are older than thirty seconds");
     // One that was used since is passed by.
     machine.read_at(&files[3], Some(time(200)));
-    machine.fs.keep(now_ms + 15_000, &|| true).expect("blocks move");
+    machine.fs.tick(now_ms + 15_000, &Budget::default()).expect("blocks move");
     let on = |number: usize| places(&machine, &files[number]).into_keys().collect::<Vec<_>>();
     assert_eq!([2, 3, 4, 5].map(on), [vec![OTHER], vec![TIER], vec![OTHER], vec![TIER]]);
 }
@@ -176,17 +176,17 @@ fn a_large_file_goes_group_by_group_and_one_that_cannot_keeps_no_other() {
     let machine = Machine::with(&[SMALL, 64 << 20], MoverOptions { group: 16, ..usual() });
     let sizes = [200, 40, 700];
     let files = machine.files(sizes);
-    assert!(machine.fs.move_files_down(&files, TIER, false).iter().all(Result::is_ok));
+    assert!(machine.fs.demote_files(&files, TIER, false).iter().all(Result::is_ok));
     // A block of the first one cannot be read.
     let place = machine.fs.resolve(&files[0], FileBlock(0), 1).expect("resolve")[0].place;
     let Place::Tier { block, .. } = place else { panic!("{place:?}") };
     machine.disks[0].unreadable.lock().unwrap().push(block.0 + 1);
     machine.fs.change(&MoverOptions { group: 16, tier_threshold: 50, ..usual() });
-    let error = machine.fs.keep(LATER_MS, &|| true).expect_err("a block cannot be read");
+    let error = machine.fs.tick(LATER_MS, &Budget::default()).expect_err("a block cannot be read");
     assert!(error.to_string().contains("media"), "{error}");
-    machine.fs.keep(LATER_MS, &|| true).expect("the disk is left alone for a while");
+    machine.fs.tick(LATER_MS, &Budget::default()).expect("the disk is left alone for a while");
     assert_eq!(machine.fs.status().descended, 0);
-    machine.fs.keep(LATER_MS + 10_000, &|| true).expect("the others move");
+    machine.fs.tick(LATER_MS + 10_000, &Budget::default()).expect("the others move");
     let gone = |number: usize| places(&machine, &files[number]).get(&OTHER).copied().unwrap_or(0);
     assert_eq!(gone(1), 40);
     assert!((300..700).contains(&gone(2)) && gone(0) < 200, "{} {}", gone(2), gone(0));
@@ -204,10 +204,10 @@ fn a_large_file_that_comes_back_goes_down_as_a_whole_again() {
     let machine = Machine::with(&[SMALL, 64 << 20], options);
     let files = machine.files([300, 510]);
     for turn in 0..3 {
-        assert!(machine.fs.move_files_down(&files, TIER, false).iter().all(Result::is_ok));
+        assert!(machine.fs.demote_files(&files, TIER, false).iter().all(Result::is_ok));
         let now_s = 10_000 + turn * 100;
         machine.fs.read(&files[1], 0, &mut [0; 100], Some(time(now_s as usize))).expect("read");
-        machine.fs.keep((1_700_000_000 + now_s) * 1000, &|| true).expect("blocks move");
+        machine.fs.tick((1_700_000_000 + now_s) * 1000, &Budget::default()).expect("blocks move");
         let gone = [0, 1].map(|number: usize| places(&machine, &files[number]));
         assert_eq!(gone, [BTreeMap::from([(OTHER, 300)]), BTreeMap::from([(TIER, 510)])], "turn {turn}");
     }
@@ -220,9 +220,9 @@ fn it_does_not_go_where_it_is_as_full() {
     let files = machine.files([BLOCKS; 240]);
     let (first, second) = files.split_at(120);
     for (files, tier) in [(first, TIER), (second, OTHER)] {
-        assert!(machine.fs.move_files_down(files, tier, false).iter().all(Result::is_ok));
+        assert!(machine.fs.demote_files(files, tier, false).iter().all(Result::is_ok));
     }
-    machine.fs.keep(LATER_MS, &|| true).expect("it looks");
+    machine.fs.tick(LATER_MS, &Budget::default()).expect("it looks");
     assert_eq!(machine.fs.status().descended, 0);
     assert!(machine.fs.status().is_idle);
 }

@@ -1,5 +1,6 @@
 //! A drain flushed for each file that it moved.
 
+use std::cell::{Cell, RefCell};
 use std::io::IoSlice;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -7,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use nacre_engine::{
     BLOCK_SIZE, Data, Durability, Extents, FileBlock, FileKind, Kind, Names, NewInode, Place, WriteAt,
 };
-use nacre_mover::{Doing, Drained, MoverOptions, Way};
+use nacre_mover::{Budget, Doing, Drained, MoverOptions, Way};
 
 use super::machine::{BLOCK, Machine, Node, OTHER, TIER, content, time};
 
@@ -16,7 +17,7 @@ fn below(sizes: impl IntoIterator<Item = usize>, other: u64) -> (Machine, Vec<No
     let options = MoverOptions { balance: false, ..MoverOptions::default() };
     let machine = Machine::with(&[32 << 20, other], options);
     let files = machine.files(sizes);
-    assert!(machine.fs.move_files_down(&files, TIER, false).iter().all(Result::is_ok));
+    assert!(machine.fs.demote_files(&files, TIER, false).iter().all(Result::is_ok));
     machine.fs.tiers().pages().drop_tier(TIER);
     (machine, files)
 }
@@ -44,7 +45,7 @@ fn many_small_files_leave_a_tier_with_one_flush() {
         // A second name beside the first one, and one elsewhere.
         machine.fs.link(&files[7], &root, b"7 again", time(1)).expect("link");
         machine.fs.link(&files[8], &links, b"8 again", time(1)).expect("link");
-        let done = machine.fs.drain(TIER, &mut |_| true).expect("it drains");
+        let done = machine.fs.drain(TIER, &Budget::default()).expect("it drains");
         assert_eq!(done, drained(2 * count as u64));
         assert_eq!((machine.used(TIER), machine.used(OTHER)), (0, 2 * count as u64));
         // Whoever comes with a second name ends a batch.
@@ -66,14 +67,15 @@ fn who_asks_hears_of_a_drain() {
     let tell = Arc::clone(&told);
     *machine.disks[1].meanwhile.lock().unwrap() =
         Some(Box::new(move || *tell.lock().unwrap() = fs.status().doing));
-    let (fs, mut looking) = (Arc::clone(&machine.fs), Vec::new());
-    let done = machine.fs.drain(TIER, &mut |_| {
-        looking.extend(fs.status().doing);
-        true
-    });
+    let (fs, looking) = (Arc::clone(&machine.fs), RefCell::new(Vec::new()));
+    let look = || {
+        looking.borrow_mut().extend(fs.status().doing);
+        false
+    };
+    let done = machine.fs.drain(TIER, &Budget::default().unless(&look));
     assert_eq!(done.expect("it drains"), drained(180));
     let way = Way::Drained { tier: TIER, left: 180 * BLOCK_SIZE };
-    assert_eq!(looking[0], Doing { inode: 0, files: 0, way }, "the root is looked at");
+    assert_eq!(looking.borrow()[0], Doing { inode: 0, files: 0, way }, "the root is looked at");
     let doing = told.lock().unwrap().expect("blocks moved");
     assert_eq!((doing.files, doing.way), (60, way));
     let numbers: Vec<u64> = files.iter().map(|node| machine.fs.id(node).number).collect();
@@ -86,15 +88,12 @@ fn a_drain_that_is_interrupted_at_any_file_goes_on_there() {
     let (machine, files) = below([3; 60], 32 << 20);
     let (mut calls, mut before) = (0, 0);
     loop {
-        let mut asked = 0;
-        let goes_on = &mut |now: &Drained| {
-            assert_eq!(now.moved + now.left, 180 * BLOCK_SIZE);
-            asked += 1;
-            asked < 10
-        };
-        let now = machine.fs.drain(TIER, goes_on).expect("it drains");
+        let asked = Cell::new(0);
+        let is_over = || asked.replace(asked.get() + 1) >= 9;
+        let now = machine.fs.drain(TIER, &Budget::default().unless(&is_over)).expect("it drains");
+        let asked = asked.get();
         calls += 1;
-        assert_eq!(now.left, machine.used(TIER) * BLOCK_SIZE);
+        assert_eq!((now.left, now.moved + now.left), (machine.used(TIER) * BLOCK_SIZE, 180 * BLOCK_SIZE));
         if now.is_done {
             break;
         }
@@ -107,8 +106,8 @@ fn a_drain_that_is_interrupted_at_any_file_goes_on_there() {
     assert!(calls >= 6 && machine.flushes(OTHER) <= calls, "{} of {calls}", machine.flushes(OTHER));
     // What is placed there again is drained anew.
     machine.fs.set_state(TIER, nacre_engine::TierState::Active).expect("set");
-    assert!(machine.fs.move_files_down(&files, TIER, false).iter().all(Result::is_ok));
-    assert_eq!(machine.fs.drain(TIER, &mut |_| true).expect("it drains"), drained(180));
+    assert!(machine.fs.demote_files(&files, TIER, false).iter().all(Result::is_ok));
+    assert_eq!(machine.fs.drain(TIER, &Budget::default()).expect("it drains"), drained(180));
     let expected: Vec<_> = (0..60).map(|number| content(number, 3)).collect();
     drop(files);
     machine.crash(&expected);
@@ -126,13 +125,13 @@ fn a_file_that_does_not_leave_keeps_no_other() {
         fs.write(&node, WriteAt::Offset(BLOCK_SIZE), &[IoSlice::new(&bytes)], Durability::Now, time(100))
             .expect("write");
     }));
-    let error = machine.fs.drain(TIER, &mut |_| true).expect_err("it is mapped");
+    let error = machine.fs.drain(TIER, &Budget::default()).expect_err("it is mapped");
     assert_eq!(error.kind(), Kind::Busy);
     assert_eq!((machine.used(TIER), machine.used(OTHER), machine.flushes(OTHER)), (3, 38 * 3, 1));
     assert_eq!((machine.below(&files[20]), machine.below(&files[30])), (0, 3));
     machine.fs.layout().unpin(&files[30]);
     // All but the block that was written there.
-    assert_eq!(machine.fs.drain(TIER, &mut |_| true).expect("it drains"), drained(40 * 3 - 1));
+    assert_eq!(machine.fs.drain(TIER, &Budget::default()).expect("it drains"), drained(40 * 3 - 1));
     let mut expected: Vec<_> = (0..40).map(|number| content(number, 3)).collect();
     expected[20][BLOCK..2 * BLOCK].copy_from_slice(&newer);
     for (number, node) in files.iter().enumerate() {
@@ -145,7 +144,7 @@ fn a_file_that_does_not_leave_keeps_no_other() {
 #[test]
 fn what_the_other_tier_has_no_room_for_is_brought_up() {
     let (machine, files) = below([3; 150], 256 * BLOCK_SIZE);
-    assert_eq!(machine.fs.drain(TIER, &mut |_| true).expect("it drains"), drained(450));
+    assert_eq!(machine.fs.drain(TIER, &Budget::default()).expect("it drains"), drained(450));
     // Of 256 blocks the first and the last are the tier's own, and two are no room for a file.
     assert_eq!((machine.used(TIER), machine.used(OTHER)), (0, 252));
     assert!(machine.flushes(OTHER) <= 12, "{}", machine.flushes(OTHER));
@@ -161,13 +160,15 @@ fn a_large_file_leaves_in_groups() {
     let machine = Machine::with(&[32 << 20, 32 << 20], options);
     let sizes = [1, 200, 2, 90, 3];
     let files = machine.files(sizes);
-    assert!(machine.fs.move_files_down(&files, TIER, false).iter().all(Result::is_ok));
-    let mut steps = Vec::new();
-    let goes_on = &mut |now: &Drained| {
-        steps.push(now.moved / BLOCK_SIZE);
-        true
+    assert!(machine.fs.demote_files(&files, TIER, false).iter().all(Result::is_ok));
+    let steps = RefCell::new(Vec::new());
+    let look = || {
+        steps.borrow_mut().push(296 - machine.used(TIER));
+        false
     };
-    assert_eq!(machine.fs.drain(TIER, goes_on).expect("it drains"), drained(296));
+    let done = machine.fs.drain(TIER, &Budget::default().unless(&look));
+    assert_eq!(done.expect("it drains"), drained(296));
+    let steps = steps.into_inner();
     assert!(steps.windows(2).all(|pair| pair[1] - pair[0] <= 16), "{steps:?}");
     assert!((19..=24).contains(&machine.flushes(OTHER)), "{}", machine.flushes(OTHER));
     let expected: Vec<_> = sizes.iter().enumerate().map(|(number, size)| content(number, *size)).collect();
@@ -182,21 +183,21 @@ fn a_part_of_a_large_file_that_cannot_be_read_keeps_no_other() {
     let machine = Machine::with(&[32 << 20, 32 << 20], options);
     let sizes = [3, 200, 2, 90, 3];
     let files = machine.files(sizes);
-    assert!(machine.fs.move_files_down(&files, TIER, false).iter().all(Result::is_ok));
+    assert!(machine.fs.demote_files(&files, TIER, false).iter().all(Result::is_ok));
     machine.fs.tiers().pages().drop_tier(TIER);
     let place =
         |file: usize, block| machine.fs.resolve(&files[file], FileBlock(block), 1).expect("resolve")[0].place;
     let Place::Tier { block, .. } = place(1, 40) else { panic!("it is below") };
     machine.disks[0].unreadable.lock().unwrap().push(block.0);
     for _ in 0..3 {
-        let error = machine.fs.drain(TIER, &mut |_| true).expect_err("a block cannot be read");
+        let error = machine.fs.drain(TIER, &Budget::default()).expect_err("a block cannot be read");
         assert_eq!(error.kind(), Kind::Media);
         assert_eq!(machine.used(TIER), 16, "all but its group left");
     }
     // Who ends it before all others were looked at hears of it later.
     machine.fs.set_state(TIER, nacre_engine::TierState::Active).expect("set");
     machine.disks[0].unreadable.lock().unwrap().clear();
-    assert_eq!(machine.fs.drain(TIER, &mut |_| true).expect("it drains").left, 0);
+    assert_eq!(machine.fs.drain(TIER, &Budget::default()).expect("it drains").left, 0);
     let expected: Vec<_> = sizes.iter().enumerate().map(|(number, size)| content(number, *size)).collect();
     drop(files);
     machine.crash(&expected);
@@ -207,7 +208,7 @@ fn a_part_of_a_large_file_that_cannot_be_read_keeps_no_other() {
 fn blocks_come_up_while_their_neighbours_are_written_all_the_time() {
     let machine = Machine::new(32 << 20);
     let node = machine.file(0, 512);
-    machine.fs.move_down(&node, TIER, FileBlock(1), 511, false).expect("room");
+    machine.fs.demote(&node, TIER, FileBlock(1), 511, false).expect("room");
     let (ends, writes) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -225,7 +226,7 @@ fn blocks_come_up_while_their_neighbours_are_written_all_the_time() {
         let mut moved = 0;
         // What was passed over comes with the next call.
         while moved < 511 {
-            moved += machine.fs.bring_up(&node, FileBlock(0), 512).expect("room").moved;
+            moved += machine.fs.promote(&node, FileBlock(0), 512).expect("room").moved;
         }
         ends.store(true, Ordering::Relaxed);
     });

@@ -7,6 +7,7 @@ mod machine;
 mod orders;
 mod queue;
 mod reads;
+mod reclaim;
 mod trim;
 
 use std::io::IoSlice;
@@ -16,7 +17,7 @@ use nacre_engine::{
     BLOCK_SIZE, Data, Durability, Extents, FileBlock, Kind, Names, Place, Result, SetAttr, WriteAt,
 };
 use nacre_media::block::{BlockDevice, Pages};
-use nacre_mover::{Moved, MoverOptions, PIN, Way};
+use nacre_mover::{Budget, Moved, MoverOptions, PIN, Way};
 
 use self::machine::{BLOCK, Machine, TIER, content, time};
 
@@ -30,7 +31,7 @@ fn many_small_files_move_with_one_write_and_one_flush() {
     let sizes: Vec<usize> = (0..300).map(|number| number % 3 + 1).collect();
     let files = machine.files(sizes.iter().copied());
     let expected: Vec<_> = sizes.iter().enumerate().map(|(number, size)| content(number, *size)).collect();
-    let done = machine.fs.move_files_down(&files, TIER, true);
+    let done = machine.fs.demote_files(&files, TIER, true);
     for (number, (done, size)) in done.iter().zip(&sizes).enumerate() {
         assert_eq!(done.as_ref().ok(), Some(&moved(*size as u64)), "file {number}");
     }
@@ -65,7 +66,7 @@ fn what_is_cold_moves_together() {
     let tell = Arc::clone(&told);
     *machine.disks[0].meanwhile.lock().unwrap() =
         Some(Box::new(move || *tell.lock().unwrap() = fs.status().doing));
-    let moved = machine.fs.keep(now_ms, &|| true).expect("blocks move");
+    let moved = machine.fs.tick(now_ms, &Budget::default()).expect("blocks move");
     let doing = told.lock().unwrap().expect("blocks moved");
     assert!(doing.files > 300 && doing.files <= moved / 2, "{doing:?} of {moved} blocks");
     assert_eq!((doing.inode, doing.way), (machine.fs.id(&files[0]).number, Way::Space));
@@ -102,7 +103,7 @@ fn a_file_that_changes_meanwhile_gives_up_alone() {
         fs.write(&node, WriteAt::Offset(BLOCK_SIZE), &[IoSlice::new(&bytes)], Durability::Now, time(100))
             .expect("write");
     }));
-    let done = machine.fs.move_files_down(&files, TIER, true);
+    let done = machine.fs.demote_files(&files, TIER, true);
     for (number, done) in done.iter().enumerate() {
         let expected = if number == 20 { Moved { moved: 0, changed: 3 } } else { moved(3) };
         assert_eq!(done.as_ref().ok(), Some(&expected), "file {number}");
@@ -114,7 +115,7 @@ fn a_file_that_changes_meanwhile_gives_up_alone() {
         assert!(machine.read(node) == expected[number], "file {number}");
     }
     // Its blocks are another's now, who reads his own.
-    assert!(machine.fs.move_files_down(&files, TIER, true).iter().all(Result::is_ok));
+    assert!(machine.fs.demote_files(&files, TIER, true).iter().all(Result::is_ok));
     assert_eq!(machine.used(TIER), 40 * 3);
     assert!(machine.read(&files[20]) == expected[20]);
     drop(files);
@@ -128,7 +129,7 @@ fn a_file_that_fails_does_so_alone() {
     let files = machine.files([3; 40]);
     machine.poison(&files[7], 1);
     machine.fs.layout().pin(&files[30], FileBlock(0), 3).expect("pin");
-    let done = machine.fs.move_files_down(&files, TIER, true);
+    let done = machine.fs.demote_files(&files, TIER, true);
     for (number, (done, node)) in done.iter().zip(&files).enumerate() {
         let came = done.as_ref().map_err(nacre_engine::Error::kind);
         match number {
@@ -154,7 +155,7 @@ fn a_large_file_that_fails_at_its_end_does_so_alone() {
     let expected: Vec<_> =
         sizes.into_iter().enumerate().map(|(number, size)| content(number, size)).collect();
     machine.poison(&files[1], 880);
-    let done = machine.fs.move_files_down(&files, TIER, true);
+    let done = machine.fs.demote_files(&files, TIER, true);
     for (number, (done, size)) in done.iter().zip(sizes).enumerate() {
         let came = done.as_ref().map_err(nacre_engine::Error::kind);
         let expected = if number == 1 { Err(Kind::Media) } else { Ok(&moved(size as u64)) };
@@ -173,7 +174,7 @@ fn a_large_file_that_fails_at_its_end_does_so_alone() {
     // Where the device fails nothing moves.
     let more = machine.file(9, 800);
     machine.disks[0].disk.fail_writes(true);
-    let done = machine.fs.move_files_down(std::slice::from_ref(&more), TIER, true);
+    let done = machine.fs.demote_files(std::slice::from_ref(&more), TIER, true);
     assert!(done[0].as_ref().is_err_and(|error| error.kind() == Kind::Media), "{done:?}");
     assert_eq!((machine.used(TIER), machine.below(&more)), (1261, 0));
     assert!(machine.read(&more) == content(9, 800));
@@ -190,7 +191,7 @@ fn a_large_group_moves_in_parts() {
     let expected: Vec<_> =
         sizes.into_iter().enumerate().map(|(number, size)| content(number, size)).collect();
     machine.poison(&files[2], 2000);
-    let done = machine.fs.move_files_down(&files, TIER, true);
+    let done = machine.fs.demote_files(&files, TIER, true);
     for (number, (done, size)) in done.iter().zip(sizes).enumerate() {
         let came = done.as_ref().map_err(nacre_engine::Error::kind);
         let expected = if number == 2 { Err(Kind::Media) } else { Ok(&moved(size as u64)) };
@@ -205,7 +206,7 @@ fn a_large_group_moves_in_parts() {
         machine.fs.tiers().pages().drop_tier(TIER);
     }
     // And up again.
-    let up = machine.fs.bring_up(&files[0], FileBlock(0), 3000).expect("there is room");
+    let up = machine.fs.promote(&files[0], FileBlock(0), 3000).expect("there is room");
     assert_eq!((up, machine.below(&files[0]), machine.used(TIER)), (moved(3000), 0, 502));
     assert!(machine.read(&files[0]) == expected[0]);
 }
@@ -216,7 +217,7 @@ fn a_file_that_comes_twice_moves_once() {
     let machine = Machine::new(64 << 20);
     let files = machine.files([3; 3]);
     let twice: Vec<_> = [0, 1, 1, 2, 0].map(|number| files[number].clone()).into();
-    let done: Vec<_> = machine.fs.move_files_down(&twice, TIER, true).into_iter().flatten().collect();
+    let done: Vec<_> = machine.fs.demote_files(&twice, TIER, true).into_iter().flatten().collect();
     assert_eq!(done, [3, 3, 0, 3, 0].map(moved));
     assert_eq!(machine.used(TIER), 9);
 }
@@ -226,11 +227,11 @@ fn a_device_that_fails_moves_nothing_and_keeps_no_space() {
     let machine = Machine::new(64 << 20);
     let files = machine.files([2; 40]);
     machine.disks[0].disk.fail_writes(true);
-    let done = machine.fs.move_files_down(&files, TIER, true);
+    let done = machine.fs.demote_files(&files, TIER, true);
     assert!(done.iter().all(|done| done.as_ref().is_err_and(|error| error.kind() == Kind::Media)));
     assert_eq!(machine.used(TIER), 0);
     machine.disks[0].disk.fail_writes(false);
-    let done = machine.fs.move_files_down(&files, TIER, true);
+    let done = machine.fs.demote_files(&files, TIER, true);
     assert!(done.into_iter().all(|done| done.is_ok_and(|done| done == moved(2))));
     assert_eq!(machine.used(TIER), 80);
 }
@@ -240,7 +241,7 @@ fn a_device_that_fails_moves_nothing_and_keeps_no_space() {
 fn the_last_room_of_a_tier_is_used() {
     let machine = Machine::new(256 * BLOCK_SIZE);
     let files = machine.files([5; 100]);
-    let done = machine.fs.move_files_down(&files, TIER, false);
+    let done = machine.fs.demote_files(&files, TIER, false);
     let went: u64 = done.iter().flatten().map(|done| done.moved).sum();
     let full = done.iter().filter_map(|done| done.as_ref().err());
     assert!(full.map(nacre_engine::Error::kind).all(|kind| kind == Kind::NoSpace));
@@ -262,7 +263,7 @@ fn behind_the_end_of_a_file_there_are_zeros_on_disk() {
     let mut before: Vec<Pages> = (0..80).map(|_| Pages::lent(BLOCK)).collect();
     before.iter_mut().for_each(|pages| pages.fill(9));
     drop(before);
-    let done = machine.fs.move_files_down(std::slice::from_ref(&file), TIER, false);
+    let done = machine.fs.demote_files(std::slice::from_ref(&file), TIER, false);
     assert_eq!(done[0].as_ref().ok(), Some(&moved(1)));
     let place = machine.fs.resolve(&file, FileBlock(0), 1).expect("resolve")[0].place;
     let Place::Tier { block, .. } = place else { panic!("it is on {place:?}") };

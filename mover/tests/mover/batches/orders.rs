@@ -1,7 +1,9 @@
 //! Who was told to move many files moved one after another. They move together, as far as whoever asks has time.
 
+use std::cell::Cell;
+
 use nacre_engine::{Extents, FileBlock, Kind, Names, Place};
-use nacre_mover::{MovedFiles, MoverOptions};
+use nacre_mover::{Budget, MovedFiles, MoverOptions};
 
 use super::machine::{Machine, Node, TIER, content};
 
@@ -10,16 +12,14 @@ use super::machine::{Machine, Node, TIER, content};
 fn all(
     files: &[Node],
     questions: usize,
-    mut some: impl FnMut(&[Node], FileBlock, &mut dyn FnMut() -> bool) -> MovedFiles,
+    mut some: impl FnMut(&[Node], FileBlock, &Budget<'_>) -> MovedFiles,
 ) -> (u64, Vec<(usize, Kind)>, usize) {
     let (mut moved, mut failed, mut calls) = (0, Vec::new(), 0);
     let (mut done, mut from) = (0, 0);
     while done < files.len() {
-        let mut asked = 0;
-        let came = some(&files[done..], FileBlock(from), &mut || {
-            asked += 1;
-            asked < questions
-        });
+        let asked = Cell::new(1);
+        let is_over = || asked.replace(asked.get() + 1) >= questions;
+        let came = some(&files[done..], FileBlock(from), &Budget::default().unless(&is_over));
         assert!((came.next, came.from) > (0, from), "nothing was done: {came:?} from {from}");
         moved += came.moved;
         failed.extend(came.failed.iter().map(|(file, error)| (done + file, error.kind())));
@@ -33,9 +33,7 @@ fn all(
 fn files_that_are_told_to_move_share_a_flush_and_are_cut_at_any_file() {
     let machine = Machine::new(64 << 20);
     let files = machine.files([3; 60]);
-    let down = |files: &[Node], from, goes_on: &mut dyn FnMut() -> bool| {
-        machine.fs.move_some_down(files, from, TIER, goes_on)
-    };
+    let down = |files: &[Node], from, budget: &Budget<'_>| machine.fs.demote_some(files, from, TIER, budget);
     // Of each batch a file is read without a question.
     assert_eq!(all(&files, 10, down), (180, Vec::new(), 6));
     assert_eq!((machine.used(TIER), machine.flushes(TIER)), (180, 6));
@@ -43,9 +41,7 @@ fn files_that_are_told_to_move_share_a_flush_and_are_cut_at_any_file() {
     assert_eq!(all(&files, 10, down), (0, Vec::new(), 1));
     assert_eq!(machine.flushes(TIER), 6);
     machine.fs.tiers().pages().drop_tier(TIER);
-    let up = |files: &[Node], from, goes_on: &mut dyn FnMut() -> bool| {
-        machine.fs.bring_some_up(files, from, goes_on)
-    };
+    let up = |files: &[Node], from, budget: &Budget<'_>| machine.fs.promote_some(files, from, budget);
     let (moved, failed, calls) = all(&files, 10, up);
     assert_eq!((moved, failed.len(), machine.used(TIER)), (180, 0, 0));
     assert!(calls > 6, "{calls}");
@@ -70,13 +66,13 @@ fn a_large_file_goes_on_where_the_order_before_ended() {
     let mut with_root = files.clone();
     with_root.insert(2, root.clone());
     for questions in [1, 3] {
-        let (moved, failed, calls) = all(&with_root, questions, |files, from, goes_on| {
-            machine.fs.move_some_down(files, from, TIER, goes_on)
+        let (moved, failed, calls) = all(&with_root, questions, |files, from, budget| {
+            machine.fs.demote_some(files, from, TIER, budget)
         });
         assert_eq!((moved, failed.len(), machine.used(TIER)), (296, 0, 296));
         assert!((6..=30).contains(&calls), "{calls}");
         let (moved, failed, _) =
-            all(&with_root, questions, |files, from, goes_on| machine.fs.bring_some_up(files, from, goes_on));
+            all(&with_root, questions, |files, from, budget| machine.fs.promote_some(files, from, budget));
         assert_eq!((moved, failed.len(), machine.used(TIER)), (296, 0, 0));
     }
     let expected: Vec<_> = sizes.iter().enumerate().map(|(number, size)| content(number, *size)).collect();
@@ -92,9 +88,8 @@ fn a_file_that_cannot_move_stops_no_other() {
         let files = machine.files([3; 40]);
         machine.poison(&files[7], 1);
         machine.fs.layout().pin(&files[30], FileBlock(0), 3).expect("pin");
-        let (moved, failed, _) = all(&files, questions, |files, from, goes_on| {
-            machine.fs.move_some_down(files, from, TIER, goes_on)
-        });
+        let (moved, failed, _) =
+            all(&files, questions, |files, from, budget| machine.fs.demote_some(files, from, TIER, budget));
         assert_eq!((moved, machine.used(TIER)), (38 * 3, 38 * 3));
         assert_eq!(failed, [(7, Kind::Media), (30, Kind::Busy)], "{questions} questions");
         // And up: one of which the tier has lost a block.
@@ -103,7 +98,7 @@ fn a_file_that_cannot_move_stops_no_other() {
         let Place::Tier { block, .. } = lost else { panic!("it is on {lost:?}") };
         machine.disks[0].disk.poison(block.offset(), 64);
         let (moved, failed, _) =
-            all(&files, questions, |files, from, goes_on| machine.fs.bring_some_up(files, from, goes_on));
+            all(&files, questions, |files, from, budget| machine.fs.promote_some(files, from, budget));
         assert_eq!(failed.iter().map(|(file, _)| *file).collect::<Vec<_>>(), [20], "{questions} questions");
         assert_eq!((moved, machine.below(&files[20])), (37 * 3, 3));
         machine.fs.layout().unpin(&files[30]);

@@ -1,9 +1,10 @@
 //! Whoever asked why a file does not move heard how many others do not, either. What comes first is named, with a cause.
 
+use std::cell::RefCell;
 use std::sync::{Arc, Mutex};
 
 use nacre_engine::{BLOCK_SIZE, FileBlock, Names, XattrMode};
-use nacre_mover::{Cause, MoverOptions, Phase, Queued, TIER as WHERE, Way};
+use nacre_mover::{Budget, Cause, MoverOptions, Phase, Queued, TIER as WHERE, Way};
 
 use super::machine::{Machine, Node, TIER, time};
 
@@ -37,7 +38,7 @@ fn fill(machine: &Machine) -> Vec<Node> {
 fn what_is_cold_waits_for_its_turn_or_for_what_keeps_the_mover() {
     let machine = Machine::new(64 << 20);
     let files = fill(&machine);
-    machine.fs.keep(LATER_MS, &|| false).expect("it looks");
+    machine.fs.tick(LATER_MS, &Budget::default().unless(&|| true)).expect("it looks");
     let eight =
         |cause| -> Vec<Queued> { files[..8].iter().map(|node| cold(&machine, node, 2, cause)).collect() };
     assert_eq!(first(&machine), eight(Cause::Turn));
@@ -59,7 +60,7 @@ fn what_moved_as_much_as_the_limit_allows_waits_for_that() {
     let machine = Machine::new(64 << 20);
     let files = fill(&machine);
     machine.fs.limit(Some(2 * BLOCK_SIZE));
-    machine.fs.keep(LATER_MS, &|| true).expect("it moves a file");
+    machine.fs.tick(LATER_MS, &Budget::default()).expect("it moves a file");
     assert_eq!(machine.below(&files[0]), 2);
     // The first one, too: that nothing of it is left is seen when it is its turn.
     let limited = |file: usize| cold(&machine, &files[file], 2, Cause::Mover(Phase::Limited));
@@ -71,7 +72,7 @@ fn what_moved_as_much_as_the_limit_allows_waits_for_that() {
     machine.fs.limit(None);
     // What it was told to do keeps what it does by itself from nothing.
     assert_eq!(first(&machine)[0].cause, Cause::Turn);
-    machine.fs.keep(LATER_MS + 1000, &|| true).expect("it moves them");
+    machine.fs.tick(LATER_MS + 1000, &Budget::default()).expect("it moves them");
     assert!(machine.fs.usage() <= machine.fs.threshold());
     let queue = machine.fs.status().queue;
     assert!(
@@ -86,7 +87,7 @@ fn what_is_young_says_how_long() {
     let machine = Machine::new(64 << 20);
     let files = fill(&machine);
     // Each was written a second after the one before it.
-    machine.fs.keep(BEGUN_MS + 10_000, &|| true).expect("it looks");
+    machine.fs.tick(BEGUN_MS + 10_000, &Budget::default()).expect("it looks");
     let status = machine.fs.status();
     assert_eq!((status.phase, status.moved), (Phase::Young, 0));
     assert_eq!(status.queue.young, files.len() as u64);
@@ -99,18 +100,20 @@ fn what_is_young_says_how_long() {
 fn a_drain_that_was_interrupted_waits_for_somebody() {
     let machine = Machine::new(64 << 20);
     let files = machine.files([3; 60]);
-    assert!(machine.fs.move_files_down(&files, TIER, false).iter().all(Result::is_ok));
-    let mut seen = Vec::new();
-    let drained = machine.fs.drain(TIER, &mut |_| {
-        seen.extend(first(&machine));
-        seen.len() > 1 << 20
-    });
+    assert!(machine.fs.demote_files(&files, TIER, false).iter().all(Result::is_ok));
+    let seen = RefCell::new(Vec::new());
+    let is_over = || {
+        seen.borrow_mut().extend(first(&machine));
+        true
+    };
+    let drained = machine.fs.drain(TIER, &Budget::default().unless(&is_over));
+    let seen = seen.into_inner();
     assert!(!drained.expect("it is interrupted").is_done && seen.is_empty(), "it went on: {seen:?}");
     let left = machine.used(TIER) * BLOCK_SIZE;
     let way = Way::Drained { tier: TIER, left };
     assert!(left > 0);
     assert_eq!(first(&machine), [Queued { inode: 0, bytes: left, way, cause: Cause::Interrupted }]);
-    machine.fs.drain(TIER, &mut |_| true).expect("it goes on");
+    machine.fs.drain(TIER, &Budget::default()).expect("it goes on");
     assert_eq!(first(&machine), []);
 }
 
@@ -123,7 +126,7 @@ fn who_asks_while_blocks_move_hears_what_waits_behind_them() {
     let tell = Arc::clone(&told);
     *machine.disks[0].meanwhile.lock().unwrap() =
         Some(Box::new(move || *tell.lock().unwrap() = Some(fs.status())));
-    machine.fs.keep(LATER_MS, &|| true).expect("blocks move");
+    machine.fs.tick(LATER_MS, &Budget::default()).expect("blocks move");
     let status = told.lock().unwrap().take().expect("blocks moved");
     let moving = status.doing.expect("they move").files;
     assert_eq!((status.phase, status.queue.files), (Phase::Moving, files.len() as u64 - moving));
@@ -135,10 +138,10 @@ fn who_asks_while_blocks_move_hears_what_waits_behind_them() {
 fn what_reads_ask_for_waits_for_the_second_and_for_room() {
     let machine = Machine::with(&[64 << 20], MoverOptions::default());
     let files = machine.files([4; 12]);
-    assert!(machine.fs.move_files_down(&files, TIER, false).iter().all(Result::is_ok));
+    assert!(machine.fs.demote_files(&files, TIER, false).iter().all(Result::is_ok));
     // Four seconds in which all reads come from the tier.
     for second in 0..6 {
-        machine.fs.keep(LATER_MS + second * 1000, &|| false).expect("it looks");
+        machine.fs.tick(LATER_MS + second * 1000, &Budget::default().unless(&|| true)).expect("it looks");
         for node in &files {
             machine.read_at(node, Some(time(10_000 + second as usize)));
         }
@@ -154,6 +157,6 @@ fn what_reads_ask_for_waits_for_the_second_and_for_room() {
     let more = fill_from(&machine, 100);
     let queue = first(&machine);
     assert!(queue.iter().any(|queued| raised(queued) && queued.cause == Cause::NoRoom), "{queue:?}");
-    machine.fs.bring_up(&files[0], FileBlock(0), 4).expect("an order finds room");
+    machine.fs.promote(&files[0], FileBlock(0), 4).expect("an order finds room");
     drop(more);
 }

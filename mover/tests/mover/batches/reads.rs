@@ -1,7 +1,7 @@
 //! What moved for the sake of reads had a flush for each file.
 
 use nacre_engine::{BLOCK_SIZE, Data, Extents, FileBlock, Names, Place, XattrMode};
-use nacre_mover::{MoverOptions, PIN, Placement, Rules};
+use nacre_mover::{Budget, MoverOptions, PIN, Rules};
 
 use super::machine::{BLOCK, Machine, Node, TIER, content, time};
 
@@ -15,7 +15,7 @@ fn read_for(machine: &Machine, files: &[Node], seconds: std::ops::Range<u64>) {
         for (number, node) in files.iter().enumerate() {
             assert!(machine.read_at(node, Some(now)) == content(number, 2), "file {number}");
         }
-        machine.fs.keep(NOW_MS + second * 1000 + 500, &|| true).expect("blocks move");
+        machine.fs.tick(NOW_MS + second * 1000 + 500, &Budget::default()).expect("blocks move");
     }
 }
 
@@ -46,13 +46,13 @@ fn what_is_read_moves_into_dram_with_few_flushes() {
 /// How often a file is to be read before it moves may be said, also while it is mounted.
 #[test]
 fn what_is_read_too_seldom_for_the_rule_stays() {
-    let rules = |read_factor| Placement::Predicted(Rules { read_factor, ..Rules::default() });
+    let rules = |read_factor| Rules { read_factor, ..Rules::default() };
     let usual = MoverOptions::default();
-    let machine = Machine::with(&[64 << 20], MoverOptions { placement: rules(100), ..usual });
+    let machine = Machine::with(&[64 << 20], MoverOptions { rules: rules(100), ..usual });
     let files = machine.files([2].repeat(40));
     read_for(&machine, &files, 0..8);
     assert_eq!(machine.fs.status().lowered, 0, "each was read eight times");
-    machine.fs.change(&MoverOptions { placement: rules(2), ..usual });
+    machine.fs.change(&MoverOptions { rules: rules(2), ..usual });
     read_for(&machine, &files, 8..10);
     assert_eq!(machine.fs.status().lowered, 40 * 2 * nacre_engine::BLOCK_SIZE);
 }
@@ -89,7 +89,7 @@ fn what_a_disk_is_waited_for_comes_up_though_reads_are_in_balance() {
     let files = machine.files(sizes);
     let [near, hot, far, pinned] = &files[..] else { panic!("four files") };
     for node in [hot, far, pinned] {
-        assert!(machine.fs.move_files_down(std::slice::from_ref(node), TIER, false)[0].is_ok());
+        assert!(machine.fs.demote_files(std::slice::from_ref(node), TIER, false)[0].is_ok());
     }
     machine.fs.set_xattr(pinned, PIN, b"1", XattrMode::Set, None, time(0)).expect("set");
     let far_content = content(2, FAR as usize);
@@ -110,7 +110,7 @@ fn what_a_disk_is_waited_for_comes_up_though_reads_are_in_balance() {
         }
         machine.fs.read(pinned, 0, &mut block, now).expect("read");
         device_reads.push(machine.fs.tiers().traffic_of(TIER).reads);
-        machine.fs.keep(NOW_MS + second * 1000 + 500, &|| true).expect("blocks move");
+        machine.fs.tick(NOW_MS + second * 1000 + 500, &Budget::default()).expect("blocks move");
         assert_eq!(machine.fs.status().raised > 0, second >= 3, "after {second}");
         assert_eq!((machine.fs.status().lowered, machine.below(hot)), (0, 40), "they are in balance");
     }
@@ -130,7 +130,7 @@ fn what_a_disk_is_waited_for_once_stays() {
     let options = MoverOptions { page_cache: 64 * BLOCK_SIZE, ..MoverOptions::default() };
     let machine = Machine::with(&[64 << 20], options);
     let files = machine.files([40, 1600]);
-    assert!(machine.fs.move_files_down(&files[1..], TIER, false)[0].is_ok());
+    assert!(machine.fs.demote_files(&files[1..], TIER, false)[0].is_ok());
     let mut block = [0; BLOCK];
     for second in 0..10 {
         let now = Some(time(1000 + second as usize));
@@ -140,7 +140,7 @@ fn what_a_disk_is_waited_for_once_stays() {
                 machine.fs.read(&files[0], (at + more) * 7 % 40 * BLOCK_SIZE, &mut block, now).expect("read");
             }
         }
-        machine.fs.keep(NOW_MS + second * 1000 + 500, &|| true).expect("it looks");
+        machine.fs.tick(NOW_MS + second * 1000 + 500, &Budget::default()).expect("it looks");
     }
     assert_eq!((machine.fs.status().raised, machine.below(&files[1])), (0, 1600));
 }
@@ -152,7 +152,7 @@ fn what_a_disk_is_waited_for_comes_up_beside_what_cannot_be_read() {
     let machine = Machine::with(&[64 << 20], MoverOptions { page_cache: 0, ..MoverOptions::default() });
     let files = machine.files([40, 20 * WINDOW as usize]);
     let [near, far] = &files[..] else { panic!("two files") };
-    assert!(machine.fs.move_files_down(std::slice::from_ref(far), TIER, false)[0].is_ok());
+    assert!(machine.fs.demote_files(std::slice::from_ref(far), TIER, false)[0].is_ok());
     // The last block of the fourth window.
     let bad = 4 * WINDOW - 1;
     let place = machine.fs.resolve(far, FileBlock(bad), 1).expect("resolve")[0];
@@ -167,7 +167,7 @@ fn what_a_disk_is_waited_for_comes_up_beside_what_cannot_be_read() {
                 machine.fs.read(near, at * 7 % 40 * BLOCK_SIZE, &mut block, now).expect("read");
             }
         }
-        machine.fs.keep(NOW_MS + second * 1000 + 500, &|| true).expect("it looks");
+        machine.fs.tick(NOW_MS + second * 1000 + 500, &Budget::default()).expect("it looks");
     }
     let is_up = |at: u64| {
         let found = machine.fs.resolve(far, FileBlock(at), 1).expect("resolve");

@@ -1,8 +1,10 @@
 //! What nobody uses on a tier its device may forget; a test disk forgets it at once.
 
+use std::cell::{Cell, OnceCell};
+
 use nacre_engine::{BLOCK_SIZE, Extents, Kind, Names, RenameMode, TierBlocks, TierState, TierTable};
 use nacre_media::block::BlockDevice;
-use nacre_mover::{MoverOptions, TrimFrom, Trimmed};
+use nacre_mover::{Budget, MoverOptions, TrimFrom, Trimmed};
 
 use super::machine::{BLOCK, Machine, TIER, content, time};
 
@@ -21,7 +23,7 @@ fn what_was_removed_is_forgotten_and_nothing_else() {
     let machine = Machine::new(DISK);
     let files = machine.files([3, 4, 5, 6]);
     let expected: Vec<_> = (0..4).map(|number| content(number, number + 3)).collect();
-    machine.fs.move_files_down(&files, TIER, true).into_iter().for_each(|moved| assert!(moved.is_ok()));
+    machine.fs.demote_files(&files, TIER, true).into_iter().for_each(|moved| assert!(moved.is_ok()));
     machine.fs.tiers().pages().drop_tier(TIER);
     assert_eq!(found(&machine, &expected), 18);
     for number in ["1", "3"] {
@@ -29,7 +31,7 @@ fn what_was_removed_is_forgotten_and_nothing_else() {
     }
     let (before, gone) = (machine.used(TIER), [expected[1].clone(), expected[3].clone()]);
     // They are in use as long as they are open.
-    assert!(before == 18 && machine.fs.trim(TIER, TrimFrom::default(), 0, &mut || true).is_ok());
+    assert!(before == 18 && machine.fs.trim(TIER, TrimFrom::default(), 0, &Budget::default()).is_ok());
     assert_eq!(found(&machine, &gone), 10);
     let mut files = files;
     files.remove(3);
@@ -41,7 +43,7 @@ fn what_was_removed_is_forgotten_and_nothing_else() {
         .expect("rename");
     let free = machine.fs.layout().tier_space(TIER).expect("space").free;
     assert_eq!(machine.used(TIER), 8);
-    let done = machine.fs.trim(TIER, TrimFrom::default(), 0, &mut || true).expect("trim");
+    let done = machine.fs.trim(TIER, TrimFrom::default(), 0, &Budget::default()).expect("trim");
     assert_eq!(done, Trimmed { bytes: free * BLOCK_SIZE, next: None, is_useless: false });
     assert_eq!((machine.used(TIER), found(&machine, &gone)), (8, 0));
     for (node, number) in files.iter().zip([0, 2]) {
@@ -49,7 +51,7 @@ fn what_was_removed_is_forgotten_and_nothing_else() {
     }
     // All of it can be used again.
     let last = machine.file(4, 40);
-    machine.fs.move_files_down(&[last], TIER, true).remove(0).expect("move");
+    machine.fs.demote_files(&[last], TIER, true).remove(0).expect("move");
     assert_eq!(machine.used(TIER), 48);
 }
 
@@ -58,7 +60,7 @@ fn what_was_removed_is_forgotten_and_nothing_else() {
 fn it_goes_on_where_it_ended() {
     let machine = Machine::new(DISK);
     let files = machine.files([1; 9]);
-    machine.fs.move_files_down(&files, TIER, true).into_iter().for_each(|moved| assert!(moved.is_ok()));
+    machine.fs.demote_files(&files, TIER, true).into_iter().for_each(|moved| assert!(moved.is_ok()));
     let mut kept = Vec::new();
     for (number, node) in files.into_iter().enumerate() {
         if number % 2 == 0 {
@@ -72,9 +74,10 @@ fn it_goes_on_where_it_ended() {
     assert_eq!(space.blocks - space.free, 5);
     let (mut next, mut told, mut calls) = (Some(TrimFrom::default()), 0, 0);
     while let Some(from) = next {
-        let mut turns = 0;
-        let goes_on = &mut || std::mem::replace(&mut turns, 1) == 0;
-        let done = machine.fs.trim(TIER, from, 2 * BLOCK_SIZE, goes_on).expect("trim");
+        let turns = Cell::new(0);
+        let is_over = || turns.replace(1) > 0;
+        let done =
+            machine.fs.trim(TIER, from, 2 * BLOCK_SIZE, &Budget::default().unless(&is_over)).expect("trim");
         assert!(done.next.is_none_or(|next| next.block > from.block), "{done:?} from {from:?}");
         (told, next, calls) = (told + done.bytes, done.next, calls + 1);
     }
@@ -82,7 +85,7 @@ fn it_goes_on_where_it_ended() {
     assert_eq!(told, (space.free - 4) * BLOCK_SIZE);
     assert!(calls > 16, "a sixteenth of what is free at the most: {calls}");
     // In one call, too.
-    let done = machine.fs.trim(TIER, TrimFrom::default(), 2 * BLOCK_SIZE, &mut || true).expect("trim");
+    let done = machine.fs.trim(TIER, TrimFrom::default(), 2 * BLOCK_SIZE, &Budget::default()).expect("trim");
     assert_eq!(done.bytes, told);
     assert_eq!(machine.fs.layout().tier_space(TIER).expect("space").free, space.free);
     // What comes behind a long run is looked at by its own length.
@@ -101,10 +104,10 @@ fn it_goes_on_where_it_ended() {
             machine.fs.layout().free_on(*run);
         }
     }
-    let done = machine.fs.trim(TIER, TrimFrom::default(), 20 * BLOCK_SIZE, &mut || true).expect("trim");
+    let done = machine.fs.trim(TIER, TrimFrom::default(), 20 * BLOCK_SIZE, &Budget::default()).expect("trim");
     assert_eq!(done.bytes, 70 * BLOCK_SIZE, "of 40, 30 and 1");
     assert!(
-        machine.fs.trim(TIER + 1, TrimFrom::default(), 0, &mut || true).is_err(),
+        machine.fs.trim(TIER + 1, TrimFrom::default(), 0, &Budget::default()).is_err(),
         "there is no such tier"
     );
 }
@@ -117,7 +120,7 @@ fn nobody_who_reads_keeps_what_is_trimmed() {
     let ticket = layout.begin_reads();
     let free = layout.tier_space(TIER).expect("space").free;
     assert_eq!(
-        machine.fs.trim(TIER, TrimFrom::default(), 0, &mut || true).expect("trim").bytes,
+        machine.fs.trim(TIER, TrimFrom::default(), 0, &Budget::default()).expect("trim").bytes,
         free * BLOCK_SIZE
     );
     let taken = layout.allocate_on(TIER, None, free).expect("all of it");
@@ -128,29 +131,28 @@ fn nobody_who_reads_keeps_what_is_trimmed() {
 #[test]
 fn one_at_a_time_and_none_of_a_tier_that_is_drained() {
     let machine = Machine::with(&[DISK, DISK], MoverOptions { balance: false, ..MoverOptions::default() });
-    let trim =
-        |tier, goes_on: &mut dyn FnMut() -> bool| machine.fs.trim(tier, TrimFrom::default(), 0, goes_on);
-    let mut inner = None;
-    let done = trim(TIER, &mut || {
-        inner.get_or_insert_with(|| (trim(TIER, &mut || true), trim(TIER + 1, &mut || true)));
-        true
-    });
-    let (same, other) = inner.expect("it asked");
+    let trim = |tier, budget: &Budget<'_>| machine.fs.trim(tier, TrimFrom::default(), 0, budget);
+    let inner = OnceCell::new();
+    let begin = || {
+        inner.get_or_init(|| (trim(TIER, &Budget::default()), trim(TIER + 1, &Budget::default())));
+        false
+    };
+    let done = trim(TIER, &Budget::default().unless(&begin));
+    let (same, other) = inner.into_inner().expect("it asked");
     assert_eq!(same.expect_err("two at once").kind(), Kind::Busy);
     let (done, other) = (done.expect("trim"), other.expect("another tier"));
     assert!(done.bytes > 0 && done.bytes == other.bytes && done.next.is_none());
     machine.fs.set_state(TIER, TierState::Draining).expect("drain");
-    assert_eq!(trim(TIER, &mut || true).expect("trim"), Trimmed::default());
+    assert_eq!(trim(TIER, &Budget::default()).expect("trim"), Trimmed::default());
     // From one piece to the next.
-    let mut pieces = 0;
-    let cut = trim(TIER + 1, &mut || {
-        pieces += 1;
-        if pieces == 3 {
+    let pieces = Cell::new(0);
+    let drain_third = || {
+        if pieces.replace(pieces.get() + 1) == 2 {
             machine.fs.set_state(TIER + 1, TierState::Draining).expect("drain");
         }
-        true
-    });
-    let cut = cut.expect("trim");
+        false
+    };
+    let cut = trim(TIER + 1, &Budget::default().unless(&drain_third)).expect("trim");
     assert!(cut.bytes > 0 && cut.bytes < done.bytes / 4 && cut.next.is_none(), "{cut:?}");
 }
 
@@ -163,16 +165,16 @@ fn nothing_is_trimmed_that_is_set_aside() {
     loop {
         let file = machine.file(files, 10);
         files += 1;
-        match machine.fs.move_files_down(&[file], TIER, true).remove(0) {
+        match machine.fs.demote_files(&[file], TIER, true).remove(0) {
             Ok(moved) if moved.moved == 10 => assert!(files < 200, "nothing is set aside"),
             _ => break,
         }
     }
     let free = machine.fs.layout().tier_space(TIER).expect("space").free;
     assert!(free > 200, "{free}");
-    let done = machine.fs.trim(TIER, TrimFrom::default(), 0, &mut || true).expect("trim");
+    let done = machine.fs.trim(TIER, TrimFrom::default(), 0, &Budget::default()).expect("trim");
     assert!(done.bytes < 20 * BLOCK_SIZE && done.next.is_none(), "{done:?} of {free} blocks");
     machine.fs.release(300);
-    let done = machine.fs.trim(TIER, TrimFrom::default(), 0, &mut || true).expect("trim");
+    let done = machine.fs.trim(TIER, TrimFrom::default(), 0, &Budget::default()).expect("trim");
     assert_eq!(done.bytes, free * BLOCK_SIZE);
 }

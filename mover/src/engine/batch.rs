@@ -1,0 +1,261 @@
+//! The blocks of many files that move as one.
+//!
+//! A [`Batch`] is gathered without a lock: each block has the version that it was found with. Blocks on tiers must not
+//! be reused before they were read, so the gatherer of such holds a [`Reading`](crate::places::Reading) until the batch
+//! has moved. Blocks in PM are read through their file and need none.
+
+use std::collections::{HashSet, VecDeque};
+
+use nacre_engine::{
+    Copied, FileBlock, FileKind, InodeId, Movable, Place, PlacedExtent, Result, TierRun, Tiered, Timestamp,
+};
+use nacre_media::Durable;
+use nacre_media::block::BlockDevice;
+
+use crate::engine::budget::Budget;
+use crate::engine::progress::{Doing, Way};
+use crate::places::Places;
+
+/// Files of a batch, at most: they are held while it moves.
+const MAX_FILES: usize = 4096;
+
+/// Blocks that move as one; at most a group.
+pub(crate) struct Batch<N> {
+    pub(crate) parts: Vec<Part<N>>,
+    /// The files that they are of.
+    files: HashSet<InodeId>,
+    blocks: u64,
+}
+
+/// The blocks of a file that move. A file has one part of a batch; otherwise its first commit would change the versions
+/// that the second part was found with.
+pub(crate) struct Part<N> {
+    pub(crate) id: InodeId,
+    pub(crate) node: N,
+    pub(crate) found: Vec<Movable>,
+    pub(crate) blocks: u64,
+    pub(crate) modified: Timestamp,
+}
+
+impl<N> Default for Batch<N> {
+    fn default() -> Batch<N> {
+        Batch { parts: Vec::new(), files: HashSet::new(), blocks: 0 }
+    }
+}
+
+impl<N> Batch<N> {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.parts.is_empty()
+    }
+
+    /// Blocks that move.
+    pub(crate) fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    /// Its files, for status queries.
+    pub(crate) fn doing(&self, way: Way) -> Doing {
+        let inode = self.parts.first().map_or(0, |first| first.id.number);
+        Doing { inode, files: self.parts.len() as u64, way }
+    }
+
+    /// The part of each file, in the order in which it was gathered.
+    pub(crate) fn parts(&self) -> &[Part<N>] {
+        &self.parts
+    }
+}
+
+impl<N> Part<N> {
+    pub(crate) fn id(&self) -> InodeId {
+        self.id
+    }
+
+    /// The first block that moves.
+    pub(crate) fn start(&self) -> u64 {
+        self.found.first().map_or(0, |first| first.extent.start.0)
+    }
+
+    /// Blocks that move.
+    pub(crate) fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    /// Its first blocks, at most `most`; `None` if that is none. If that were all, half of them: blocks still being
+    /// read count as free but cannot be taken.
+    pub(crate) fn first(&self, most: u64) -> Option<Part<N>>
+    where
+        N: Clone,
+    {
+        let blocks = if most < self.blocks { most } else { self.blocks / 2 };
+        let (mut found, mut left) = (Vec::new(), blocks);
+        for one in &self.found {
+            let len = left.min(one.extent.len);
+            if len == 0 {
+                break;
+            }
+            found.push(part_of(one, 0, len));
+            left -= len;
+        }
+        let Part { id, node, modified, .. } = self;
+        (blocks > 0).then(|| Part { id: *id, node: node.clone(), found, blocks, modified: *modified })
+    }
+
+    /// The block behind the last one that moves.
+    fn end(&self) -> u64 {
+        self.found.last().map_or(0, |last| last.extent.start.0 + last.extent.len)
+    }
+}
+
+/// How far parts were read.
+pub(crate) struct Intake<'p, N> {
+    pub(crate) parts: &'p [Part<N>],
+    /// Whether each that it got to could be read.
+    pub(crate) came: Vec<Result<()>>,
+    /// The next piece of the last of these, and how many blocks of it were read.
+    piece: usize,
+    done: u64,
+}
+
+impl<'p, N> Intake<'p, N> {
+    pub(crate) fn of(parts: &'p [Part<N>]) -> Intake<'p, N> {
+        Intake { parts, came: Vec::new(), piece: 0, done: 0 }
+    }
+
+    /// The next pieces of a part, at most `blocks` blocks. `None` behind the last part. Before each part except the
+    /// first, the budget is asked; where it is over, it ends there.
+    pub(crate) fn next(&mut self, blocks: u64, budget: &Budget<'_>) -> Option<(usize, Vec<Movable>)> {
+        if blocks == 0 {
+            return None;
+        }
+        let last = self.came.len().checked_sub(1);
+        if last.is_none_or(|last| self.piece == self.parts[last].found.len()) {
+            let is_end = self.came.len() == self.parts.len();
+            if is_end || last.is_some() && !budget.goes_on() {
+                self.parts = &self.parts[..self.came.len()];
+                return None;
+            }
+            self.came.push(Ok(()));
+            (self.piece, self.done) = (0, 0);
+        }
+        let part = self.came.len() - 1;
+        let (mut pieces, mut left) = (Vec::new(), blocks);
+        while let Some(found) = self.parts[part].found.get(self.piece).filter(|_| left > 0) {
+            let len = left.min(found.extent.len - self.done);
+            pieces.push(part_of(found, self.done, len));
+            left -= len;
+            self.done += len;
+            if self.done == found.extent.len {
+                (self.piece, self.done) = (self.piece + 1, 0);
+            }
+        }
+        Some((part, pieces))
+    }
+}
+
+impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Places<L, D> {
+    /// Adds blocks of a file to a batch, of those in the range that are where `which` says. False, and nothing is
+    /// added, when there is no room for them behind others: then they are for the next batch. So are those of a file
+    /// that comes a second time, as one with several names does.
+    pub(crate) fn add_to(
+        &self,
+        batch: &mut Batch<L::Node>,
+        node: &L::Node,
+        (start, len): (FileBlock, u64),
+        which: impl Fn(&Place) -> bool,
+    ) -> Result<bool> {
+        let modified = self.layout.getattr(node)?.mtime;
+        let mut found = self.layout.resolve_movable(node, start, len)?;
+        found.retain(|at| which(&at.extent.place));
+        let blocks: u64 = found.iter().map(|at| at.extent.len).sum();
+        if blocks == 0 {
+            return Ok(true);
+        }
+        let id = self.layout.id(node);
+        let is_full = batch.parts.len() >= MAX_FILES;
+        let has_room = batch.is_empty() || batch.blocks + blocks <= self.settings.group();
+        match batch.parts.last_mut().filter(|last| last.id == id) {
+            Some(last) if has_room && last.end() <= start.0 => {
+                last.found.extend(found);
+                last.blocks += blocks;
+            }
+            None if has_room && !is_full && !batch.files.contains(&id) => {
+                batch.files.insert(id);
+                batch.parts.push(Part { id, node: node.clone(), found, blocks, modified });
+            }
+            _ => return Ok(false),
+        }
+        batch.blocks += blocks;
+        Ok(true)
+    }
+
+    /// Adds those blocks of a range that are where `which` says, from the block `at` on. False when the batch had no
+    /// room for all; the blocks before `at` are done then.
+    pub(crate) fn add_range(
+        &self,
+        batch: &mut Batch<L::Node>,
+        (node, start, len): (&L::Node, FileBlock, u64),
+        at: &mut u64,
+        which: impl Fn(&Place) -> bool,
+    ) -> Result<bool> {
+        if self.layout.kind(node) != FileKind::Regular {
+            return Ok(true);
+        }
+        let end = start.0.saturating_add(len);
+        *at = start.0.max(*at);
+        while let Some(data) = self.next_data(node, *at)?.filter(|data| *data < end) {
+            let wanted = self.settings.group().min(end - data);
+            *at = data;
+            if !self.add_to(batch, node, (FileBlock(data), wanted), &which)? {
+                return Ok(false);
+            }
+            *at += wanted;
+        }
+        Ok(true)
+    }
+}
+
+/// The copies that place the found blocks of a file on the tier; takes the blocks from the runs.
+pub(crate) fn copies(found: &[Movable], runs: &mut VecDeque<TierRun>) -> Vec<Copied> {
+    let mut copied = Vec::new();
+    for from in found {
+        let mut done = 0;
+        while done < from.extent.len {
+            let Some(here) = runs.front_mut() else { return copied };
+            let len = here.len.min(from.extent.len - done);
+            copied.push(Copied { from: part_of(from, done, len), tier: here.tier, block: here.start });
+            (here.start, here.len) = (here.start.plus(len), here.len - len);
+            if here.len == 0 {
+                runs.pop_front();
+            }
+            done += len;
+        }
+    }
+    copied
+}
+
+/// Blocks of a piece.
+fn part_of(from: &Movable, skip: u64, len: u64) -> Movable {
+    let PlacedExtent { start, place, .. } = from.extent;
+    let place = match place {
+        Place::Pm(block) => Place::Pm(block.plus(skip)),
+        Place::Unwritten(block) => Place::Unwritten(block.plus(skip)),
+        Place::Tier { tier, block } => Place::Tier { tier, block: block.plus(skip) },
+        other => other,
+    };
+    Movable { extent: PlacedExtent { start: FileBlock(start.0 + skip), len, place }, ..*from }
+}
+
+/// Takes so many blocks from the runs.
+pub(crate) fn take(runs: &mut VecDeque<TierRun>, blocks: u64) -> Vec<TierRun> {
+    let (mut taken, mut left) = (Vec::new(), blocks);
+    while let Some(first) = runs.front_mut().filter(|_| left > 0) {
+        let len = first.len.min(left);
+        taken.push(TierRun { len, ..*first });
+        (first.start, first.len) = (first.start.plus(len), first.len - len);
+        if first.len == 0 {
+            runs.pop_front();
+        }
+        left -= len;
+    }
+    taken
+}

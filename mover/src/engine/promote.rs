@@ -1,0 +1,132 @@
+//! Promotion of blocks to PM: resolve, read, commit.
+
+use nacre_engine::{
+    BLOCK_SIZE, Block, Durability, FileBlock, FileKind, Place, Result, TierRun, Tiered, Timestamp,
+};
+use nacre_media::Durable;
+use nacre_media::block::{BlockDevice, Pages};
+
+use crate::engine::budget::Budget;
+use crate::engine::demote::MovedFiles;
+use crate::engine::executor::{AT_ONCE, Moved};
+use crate::places::{Places, Reading};
+
+/// Times that promotion of blocks is tried, each time of half as many, where something near them is written meanwhile.
+const REFUSALS: usize = 200;
+
+/// The blocks to be promoted.
+struct Rise<'a, N> {
+    node: &'a N,
+    at: u64,
+    end: u64,
+    durability: Durability,
+    modified: Timestamp,
+}
+
+impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Places<L, D> {
+    /// See [`MoverFs::promote`](crate::MoverFs::promote).
+    pub(crate) fn promote(&self, node: &L::Node, start: FileBlock, len: u64) -> Result<Moved> {
+        self.promote_from(node, start, len, Durability::Now, |_| true)
+    }
+
+    /// The same, as far as they are on some tiers.
+    pub(crate) fn promote_from(
+        &self,
+        node: &L::Node,
+        start: FileBlock,
+        len: u64,
+        durability: Durability,
+        which: impl Fn(u8) -> bool,
+    ) -> Result<Moved> {
+        let mut total = Moved::default();
+        if self.layout.kind(node) != FileKind::Regular {
+            return Ok(total);
+        }
+        let modified = self.layout.getattr(node)?.mtime;
+        let (mut at, end) = (start.0, start.0.saturating_add(len));
+        while at < end {
+            let rise = Rise { node, at, end, durability, modified };
+            let (next, moved) = self.promote_next(&rise, &which)?;
+            total.moved += moved.moved;
+            total.changed += moved.changed;
+            at = next;
+        }
+        Ok(total)
+    }
+
+    /// Promotes the first blocks that lie together; gives where the rest begins. Blocks that are written all the time
+    /// meanwhile are passed over in the end, because the caller may hold a lock that others wait for.
+    fn promote_next(&self, rise: &Rise<'_, L::Node>, which: &impl Fn(u8) -> bool) -> Result<(u64, Moved)> {
+        let Rise { node, mut at, end, durability, modified } = *rise;
+        // As long as it reads, what it has read stays where it was.
+        let _reading = Reading::begin(&self.layout);
+        let group = self.settings.group().min(AT_ONCE);
+        let mut piece = group;
+        let mut fetched: Option<(u8, Block, Pages)> = None;
+        for _ in 0..REFUSALS {
+            // One at a time: each changes the version of its neighbours.
+            let found = self.layout.resolve_movable(node, FileBlock(at), (end - at).min(piece))?;
+            let Some(last) = found.last().map(|last| last.extent.start.0 + last.extent.len) else {
+                // A hole as long as that, or the end.
+                let next = self.next_data(node, at)?.map(|next| next.max(at.saturating_add(piece)));
+                return Ok((next.unwrap_or(end), Moved::default()));
+            };
+            let on_tier = found.into_iter().find_map(|from| match from.extent.place {
+                Place::Tier { tier, block } if which(tier) => Some((from, tier, block)),
+                _ => None,
+            });
+            let Some((from, tier, block)) = on_tier else { return Ok((last, Moved::default())) };
+            let len = from.extent.len;
+            let bytes = (len * BLOCK_SIZE) as usize;
+            let has_it = |at: &(u8, Block, Pages)| (at.0, at.1) == (tier, block) && at.2.len() >= bytes;
+            let content = match fetched.take().filter(has_it) {
+                Some((.., content)) => content,
+                None => {
+                    let mut content = Pages::lent(bytes);
+                    let extent = TierRun { tier, start: block, len };
+                    self.tiers.read(block.offset(), &mut content, extent, 0)?;
+                    content
+                }
+            };
+            at = from.extent.start.0;
+            if self.layout.bring_up(node, &from, &content[..bytes], durability, modified)? {
+                // They are not looked up there any more, and others may want the room.
+                self.tiers.pages().drop_range(tier, block, len);
+                return Ok((at + len, Moved { moved: len, changed: 0 }));
+            }
+            // Something near it was written meanwhile. Less takes less time.
+            piece = (len / 2).max(1);
+            fetched = Some((tier, block, content));
+        }
+        Ok((at + piece, Moved { moved: 0, changed: piece }))
+    }
+
+    /// See [`MoverFs::promote_some`](crate::MoverFs::promote_some).
+    pub(crate) fn promote_some(&self, nodes: &[L::Node], from: FileBlock, budget: &Budget<'_>) -> MovedFiles {
+        let mut done = MovedFiles { from: from.0, ..MovedFiles::default() };
+        while let Some(node) = nodes.get(done.next) {
+            match self.promote_part(node, done.from) {
+                Ok(Some((moved, from))) => (done.moved, done.from) = (done.moved + moved, from),
+                other => {
+                    done.failed.extend(other.err().map(|error| (done.next, error)));
+                    (done.next, done.from) = (done.next + 1, 0);
+                }
+            }
+            if !budget.goes_on() {
+                break;
+            }
+        }
+        done
+    }
+
+    /// Promotes a group of a file; gives the number of blocks, and where the next one begins. `None` behind its data.
+    fn promote_part(&self, node: &L::Node, from: u64) -> Result<Option<(u64, u64)>> {
+        if self.layout.kind(node) != FileKind::Regular {
+            return Ok(None);
+        }
+        let Some(data) = self.next_data(node, from)? else { return Ok(None) };
+        let group = self.settings.group();
+        let moved = self.promote(node, FileBlock(data), group)?;
+        Ok(Some((moved.moved, data.saturating_add(group))))
+    }
+}

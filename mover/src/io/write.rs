@@ -1,0 +1,201 @@
+//! Writing files that may be on tiers. An operation that keeps a part of a block on a tier fails in the layout before
+//! it has changed anything; the blocks at the edges of its range are promoted then, and it is tried again.
+
+use std::io::IoSlice;
+
+use nacre_engine::sync::Mutex;
+use nacre_engine::{
+    BLOCK_SIZE, Durability, FallocateMode, FileBlock, InodeId, Kind, Result, Tiered, Timestamp, WriteAt,
+};
+use nacre_media::Durable;
+use nacre_media::block::BlockDevice;
+use nacre_policy::migration::AccessKind;
+
+use crate::engine::executor::Why;
+use crate::engine::reclaim::ATTEMPTS;
+use crate::io::{Files, segments};
+use crate::stats::predictors::blocks_of;
+
+/// Blocks at the edges of an operation: as long as this lives, direct reclaim demotes others. Otherwise, if PM is
+/// small, blocks just promoted would be demoted again, and so on.
+pub(crate) struct Held<'f> {
+    held: &'f Mutex<Vec<(InodeId, u64)>>,
+    id: InodeId,
+    blocks: Vec<u64>,
+}
+
+impl<'f> Held<'f> {
+    /// None yet, of a file.
+    pub(crate) fn new(held: &'f Mutex<Vec<(InodeId, u64)>>, id: InodeId) -> Held<'f> {
+        Held { held, id, blocks: Vec::new() }
+    }
+
+    pub(crate) fn hold(&mut self, blocks: &[u64]) {
+        let mut held = self.held.lock();
+        for &block in blocks {
+            if !self.blocks.contains(&block) {
+                self.blocks.push(block);
+                held.push((self.id, block));
+            }
+        }
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        if self.blocks.is_empty() {
+            return;
+        }
+        let mut held = self.held.lock();
+        for block in self.blocks.drain(..) {
+            // Another operation may hold it, too.
+            if let Some(at) = held.iter().position(|one| *one == (self.id, block)) {
+                held.swap_remove(at);
+            }
+        }
+    }
+}
+
+impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Files<'_, L, D> {
+    /// Writes, to where the write belongs.
+    pub(crate) fn write(
+        &self,
+        node: &L::Node,
+        at: WriteAt,
+        data: &[IoSlice<'_>],
+        durability: Durability,
+        now: Timestamp,
+    ) -> Result<u64> {
+        match at {
+            // It was noted when it was accepted.
+            WriteAt::Offset(offset) if self.places.has_tiers() && self.may_go_to_disk(data, durability) => {
+                self.write_where_it_belongs(node, offset, data, durability, now)?;
+                Ok(offset)
+            }
+            _ => {
+                let written = self.write_to_pm(node, at, data, durability, now)?;
+                if self.places.has_tiers() {
+                    let len = segments::length(data);
+                    let (id, durable) = (self.places.layout.id(node), durability == Durability::Now);
+                    self.stats.predictors.wrote(id, blocks_of(written, len), durable);
+                }
+                Ok(written)
+            }
+        }
+    }
+
+    /// Allocates, frees or zeroes a range.
+    pub(crate) fn fallocate(
+        &self,
+        node: &L::Node,
+        mode: FallocateMode,
+        offset: u64,
+        len: u64,
+        now: Timestamp,
+    ) -> Result<()> {
+        let edges = |_: u64| vec![offset / BLOCK_SIZE, offset.saturating_add(len) / BLOCK_SIZE];
+        let blocks = if mode == FallocateMode::PunchHole { 0 } else { len / BLOCK_SIZE + 2 };
+        let allocate = || self.places.layout.fallocate(node, mode, offset, len, now);
+        let act = || self.places.beside_reserved(blocks, || self.places.on_usable(allocate));
+        match act() {
+            Err(error) if error.kind() == Kind::NoSpace => {
+                // Of all that it wants the file has no more than it has.
+                let has = self.places.layout.getattr(node)?.allocated.div_ceil(BLOCK_SIZE);
+                if blocks.saturating_sub(has + 2) > self.mover.stat().available {
+                    return Err(error);
+                }
+            }
+            Err(error) if error.kind() == Kind::Elsewhere => {}
+            done => {
+                done?;
+                self.note_allocated(node, mode, offset, len, now);
+                return Ok(());
+            }
+        }
+        // Blocks without a place in PM have one on tiers: only those at the edges need PM.
+        self.with_edges(node, 2, Durability::Now, edges, act)?;
+        self.note_allocated(node, mode, offset, len, now);
+        Ok(())
+    }
+
+    /// Writes to PM.
+    pub(crate) fn write_to_pm(
+        &self,
+        node: &L::Node,
+        at: WriteAt,
+        data: &[IoSlice<'_>],
+        durability: Durability,
+        now: Timestamp,
+    ) -> Result<u64> {
+        let len = segments::length(data);
+        let edges = |size: u64| {
+            let offset = if let WriteAt::Offset(offset) = at { offset } else { size };
+            vec![offset / BLOCK_SIZE, (offset + len).saturating_sub(1) / BLOCK_SIZE]
+        };
+        let write = || self.places.layout.write(node, at, data, durability, now);
+        let blocks = len / BLOCK_SIZE + 2;
+        let is_promised = durability == Durability::Promised && self.places.has_reserved();
+        let below = match is_promised && !self.mover.has_room_for_reserved(blocks) {
+            true => self.write_below(node, at, data, durability, now)?,
+            false => None,
+        };
+        let in_memory = || self.with_edges(node, blocks, durability, edges, write);
+        let written = match below.map_or_else(in_memory, Ok) {
+            Err(error) if error.kind() == Kind::NoSpace => {
+                let written = match self.write_below(node, at, data, durability, now)? {
+                    None => self.write_on_full(node, at, data, durability, now)?,
+                    written => written,
+                };
+                written.ok_or(error)?
+            }
+            other => other?,
+        };
+        if self.places.has_tiers() {
+            self.stats.samples.count(AccessKind::Written, len);
+            self.note(node, AccessKind::Written, written, len, Some(now));
+        }
+        Ok(written)
+    }
+
+    /// Runs `act`, which fails if it keeps a part of a block that is on a tier. Then the blocks at its edges, which
+    /// `edges` gives for the size of the file, and the last block of the file are promoted, and it is run again. If it
+    /// finds no space for the `blocks` that it needs, others are demoted first.
+    pub(crate) fn with_edges<T>(
+        &self,
+        node: &L::Node,
+        blocks: u64,
+        durability: Durability,
+        edges: impl Fn(u64) -> Vec<u64>,
+        act: impl Fn() -> Result<T>,
+    ) -> Result<T> {
+        let mut held = Held::new(&self.mover.engine.held, self.places.layout.id(node));
+        for _ in 0..ATTEMPTS {
+            match act() {
+                Err(error) if error.kind() == Kind::Elsewhere => {}
+                Err(error) if error.kind() == Kind::NoSpace && self.places.has_tiers() => {
+                    if !self.mover.reclaim(blocks, Why::for_write(durability))? {
+                        return Err(error);
+                    }
+                    continue;
+                }
+                other => return other,
+            }
+            let size = self.places.layout.size(node)?;
+            let mut edges = edges(size);
+            edges.push(size / BLOCK_SIZE);
+            held.hold(&edges);
+            for block in edges {
+                let up = || self.places.promote_from(node, FileBlock(block), 1, durability, |_| true);
+                self.mover.with_reclaim_for(Why::for_write(durability), up)?;
+            }
+        }
+        act()
+    }
+
+    /// Leaves a sample of blocks that were allocated, as of some that were written: the mover is to know of the file.
+    fn note_allocated(&self, node: &L::Node, mode: FallocateMode, offset: u64, len: u64, now: Timestamp) {
+        if self.places.has_tiers() && mode != FallocateMode::PunchHole {
+            self.note(node, AccessKind::Written, offset, len, Some(now));
+        }
+    }
+}
