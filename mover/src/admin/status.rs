@@ -3,6 +3,7 @@
 //! A status query never waits. While blocks move, information that only the moving thread has is left out, or dates
 //! from when the blocks were chosen.
 
+use nacre_engine::sync::MutexGuard;
 use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{BLOCK_SIZE, InodeId, Tiered};
 use nacre_media::Durable;
@@ -164,7 +165,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
     pub(crate) fn status(&self) -> MoverStatus {
         let is_too_full = self.is_too_full();
         let (read, written) = self.stats.samples.traffic();
-        let state = self.engine.state.try_lock();
+        let state = self.state_at_rest();
         let (is_idle, failure) = match &state {
             Some(state) => {
                 let is_done = self.is_nothing_left(state) && !state.tpfs.on_pm.is_any_in_backoff();
@@ -210,6 +211,11 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
             told: self.engine.hints.len() as u64,
             refused: self.engine.hints.refused(),
         }
+    }
+
+    /// The state, unless blocks move.
+    fn state_at_rest(&self) -> Option<MutexGuard<'_, State>> {
+        self.engine.state.try_lock().filter(|state| !state.in_flight.is_any())
     }
 
     /// Whether no known or discoverable file is left to move, except files that are too young.
@@ -261,7 +267,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
 
     /// See [`MoverFs::temperature`](crate::MoverFs::temperature).
     pub(crate) fn temperature(&self) -> Option<Temperature> {
-        let state = self.engine.state.try_lock()?;
+        let state = self.state_at_rest()?;
         let now_ms = self.stats.samples.time_ms();
         let (memory, mut hottest) = look(&state.tpfs.on_pm, false, now_ms);
         let (below, others) = look(&state.tpfs.on_tiers, true, now_ms);

@@ -19,6 +19,13 @@ use crate::engine::executor::{Outcome, Why};
 use crate::engine::progress::Way;
 use crate::engine::state::{Current, Next, State};
 
+/// The outcome of a relocation of cold data.
+pub(crate) struct Placed {
+    outcomes: Vec<(InodeId, Outcome)>,
+    /// The blocks of each file that were to move.
+    blocks: HashMap<InodeId, u64>,
+}
+
 /// The result of a batch.
 pub(crate) struct Went {
     /// Blocks that are on a tier now.
@@ -40,6 +47,23 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
         (wanted, why): (u64, Why),
         budget: &Budget<'_>,
     ) -> Went {
+        let (batch, mut went) = self.gather_cold(state, cold, usage, (wanted, why), budget);
+        if !batch.is_empty() {
+            let placed = self.place_cold(batch, why);
+            self.settle_cold(state, cold, placed, &mut went);
+        }
+        went
+    }
+
+    /// Gathers the coldest data, and demotes blocks of it that were never written.
+    pub(crate) fn gather_cold(
+        &self,
+        state: &mut State,
+        cold: &mut Option<Current<L::Node>>,
+        usage: &Usage,
+        (wanted, why): (u64, Why),
+        budget: &Budget<'_>,
+    ) -> (Batch<L::Node>, Went) {
         let mut batch = Batch::default();
         // Blocks of a file that were never written go first: nothing is copied.
         let unwritten = Cell::new(0);
@@ -58,39 +82,39 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
         let unwritten = unwritten.get();
         self.engine.counts.moved.fetch_add(unwritten, Ordering::Relaxed);
         let is_over = batch.is_empty() && unwritten == 0 && matches!(gathered, Ok(ControlFlow::Break(())));
-        let mut went = Went { moved: unwritten, failure: gathered.err(), is_over };
+        let went = Went { moved: unwritten, failure: gathered.err(), is_over };
         if went.failure.is_some() {
             // Others come first, or one that cannot be read would be tried for ever.
             state.tpfs.scan.leave(Left::Failed);
             *cold = None;
         }
         if !batch.is_empty() {
-            self.relocate_cold(state, cold, batch, why, &mut went);
+            self.note_queue(state);
         }
-        // The blocks that did move made room.
-        went.failure.take_if(|error| error.kind() == Kind::NoSpace && went.moved > 0);
-        went
+        (batch, went)
     }
 
-    /// Relocates a batch of cold data, and has the policy know what stays.
-    fn relocate_cold(
+    /// Relocates cold data; needs no state.
+    pub(crate) fn place_cold(&self, batch: Batch<L::Node>, why: Why) -> Placed {
+        let _doing = self.begin(batch.doing(Way::Space));
+        let blocks = batch.parts().iter().map(|part| (part.id(), part.blocks())).collect();
+        Placed { outcomes: self.places.place_batch(batch, why, &Budget::default()), blocks }
+    }
+
+    /// Has the policy know what stays of a relocation.
+    pub(crate) fn settle_cold(
         &self,
         state: &mut State,
         cold: &mut Option<Current<L::Node>>,
-        batch: Batch<L::Node>,
-        why: Why,
+        placed: Placed,
         went: &mut Went,
     ) {
-        self.note_queue(state);
-        let _doing = self.begin(batch.doing(Way::Space));
-        let all: HashMap<InodeId, u64> =
-            batch.parts().iter().map(|part| (part.id(), part.blocks())).collect();
         let before = went.moved;
-        for (id, outcome) in self.places.place_batch(batch, why, &Budget::default()) {
+        for (id, outcome) in placed.outcomes {
             let error = match outcome {
-                Outcome::Moved(placed) => {
-                    went.moved += placed.moved;
-                    if placed.moved + placed.changed < all[&id] {
+                Outcome::Moved(moved) => {
+                    went.moved += moved.moved;
+                    if moved.moved + moved.changed < placed.blocks[&id] {
                         // The tier has no room for the rest: it begins anew with the next one.
                         cold.take_if(|cold| cold.chosen.file == id);
                         state.tpfs.on_pm.put_back(id);
@@ -117,6 +141,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
             }
         }
         self.engine.counts.moved.fetch_add(went.moved - before, Ordering::Relaxed);
+        // The blocks that did move made room.
+        went.failure.take_if(|error| error.kind() == Kind::NoSpace && went.moved > 0);
     }
 
     /// Gathers the next blocks to move, of one file after another, which come from `next`: until it is `enough` blocks,

@@ -20,6 +20,7 @@ use crate::engine::Mover;
 use crate::engine::budget::Budget;
 use crate::engine::executor::{Taken, Why};
 use crate::engine::progress::{Doing, Way};
+use crate::engine::reclaim::Flight;
 use crate::engine::scan::STEP;
 use crate::engine::state::{Logs, State};
 use crate::engine::trail::AT_ONCE;
@@ -48,32 +49,43 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
     pub(crate) fn compact_cold(&self, state: &mut State, now_ms: u64, budget: &Budget<'_>) {
         let is_cold = |modified_ms: u64| modified_ms.saturating_add(WHOLE_FILE_MS) < now_ms;
         while budget.goes_on() && self.compacts() {
-            if self.compact_next(&mut state.logs, now_ms, &is_cold).is_none() {
-                return;
+            match self.next_logs(&mut state.logs, now_ms) {
+                Some(LogStep::Files(files)) => drop(self.compact_some(files, &is_cold)),
+                Some(LogStep::Scanned(_)) => {}
+                None => return,
             }
         }
     }
 
-    /// Compacts logs until so many blocks of PM can be used, as far as that comes about soon; gives the
-    /// number of blocks that it freed.
-    pub(crate) fn compact_until(&self, state: &mut State, wanted: u64, why: Why) -> u64 {
+    /// Compacts logs until so many blocks of PM can be used, as far as that comes about soon; gives the number of blocks
+    /// that it freed. The state is locked to take files, and not while their logs are compacted and offloaded.
+    pub(crate) fn compact_until(&self, wanted: u64, why: Why) -> u64 {
         let (mut freed, mut looked_at) = (0, 0);
         let now_ms = self.stats.samples.time_ms();
+        let mut state = self.engine.state.lock();
         while self.places.layout.has_logs() && looked_at < FOR_ROOM && self.room_here(why) < wanted {
             // Of files that were passed by for not being cold, and lately, too.
-            let logs = &mut state.logs_for_room;
-            let Some(went) = self.compact_next(logs, now_ms, &|_| true) else { break };
-            freed += went.freed;
-            looked_at += went.looked_at;
+            match self.next_logs(&mut state.logs_for_room, now_ms) {
+                Some(LogStep::Files(files)) => {
+                    let flight = Flight::begin(self.engine, &mut state, 0);
+                    drop(state);
+                    freed += self.compact_some(files, &|_| true);
+                    state = flight.land();
+                }
+                Some(LogStep::Scanned(names)) => looked_at += names,
+                // Blocks in flight may be room enough.
+                None if state.in_flight.is_any() => self.engine.landed.wait(&mut state),
+                None => break,
+            }
         }
         freed
     }
 
-    /// Compacts the log of the next file, or looks for more; nothing when there is none, or was none lately.
-    fn compact_next(&self, logs: &mut Logs, now_ms: u64, is_meant: &dyn Fn(u64) -> bool) -> Option<Went> {
+    /// The next files of which the logs may be compacted, or a step of the search for more; nothing when there is none,
+    /// or was none lately.
+    fn next_logs(&self, logs: &mut Logs, now_ms: u64) -> Option<LogStep> {
         if !logs.found.is_empty() {
-            let some = logs.found.drain(..logs.found.len().min(TOGETHER)).collect();
-            return Some(Went { freed: self.compact_some(some, is_meant), looked_at: 0 });
+            return Some(LogStep::Files(logs.found.drain(..logs.found.len().min(TOGETHER)).collect()));
         }
         if !logs.trail.goes_on() {
             if std::mem::take(&mut logs.is_walking) {
@@ -88,7 +100,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
         }
         let step = self.places.advance(&mut logs.trail, AT_ONCE)?;
         logs.found.extend(step.files);
-        Some(Went { freed: 0, looked_at: step.names + 1 })
+        Some(LogStep::Scanned(step.names + 1))
     }
 
     /// Compacts the logs of files whose modification time `is_meant` accepts, and offloads them to their tiers; gives
@@ -209,8 +221,10 @@ struct Imaged<'f, L: Tiered<Proof = Durable>, D: BlockDevice + 'static> {
     taken: Taken<'f, L, D>,
 }
 
-/// The result of a step.
-struct Went {
-    freed: u64,
-    looked_at: usize,
+/// A step of compaction.
+enum LogStep {
+    /// Files whose logs may be compacted.
+    Files(Vec<InodeId>),
+    /// So many names were looked at for more.
+    Scanned(usize),
 }

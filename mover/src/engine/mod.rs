@@ -35,8 +35,8 @@ pub(crate) mod trim;
 use std::collections::BTreeMap;
 
 use nacre_engine::InodeId;
-use nacre_engine::sync::Mutex;
 use nacre_engine::sync::atomic::{AtomicBool, AtomicI64, AtomicU64};
+use nacre_engine::sync::{Condvar, Mutex};
 
 use crate::admin::hints::Hints;
 use crate::engine::evacuate::Drain;
@@ -46,7 +46,7 @@ use crate::engine::trim::Trims;
 use crate::places::Places;
 use crate::stats::Stats;
 
-/// What was relocated since the mount, in blocks, unless said otherwise.
+/// Counts of relocations since the mount, in blocks, unless said otherwise.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     /// Because space was short.
@@ -68,6 +68,8 @@ pub(crate) struct Counts {
 /// The engine's own state.
 pub(crate) struct Engine {
     pub(crate) state: Mutex<State>,
+    /// Some work of direct reclaim in flight has ended.
+    pub(crate) landed: Condvar,
     pub(crate) counts: Counts,
     /// Blocks that stay on PM during direct reclaim.
     pub(crate) held: Mutex<Vec<(InodeId, u64)>>,
@@ -99,6 +101,7 @@ impl Engine {
     pub(crate) fn new(known_files: usize) -> Engine {
         Engine {
             state: Mutex::new(State::new(known_files)),
+            landed: Condvar::new(),
             counts: Counts::default(),
             held: Mutex::default(),
             drains: Mutex::default(),

@@ -105,47 +105,59 @@ impl Way {
     }
 }
 
-/// The moves in progress: at most one that keeps PM from being full, and one drain of each tier.
+/// The moves in progress: those of background passes and direct reclaim, and one drain of each tier.
 #[derive(Debug, Default)]
 pub(crate) struct AllDoing {
-    state: Option<Doing>,
+    /// By a number of their own, the first one first.
+    own: BTreeMap<u64, Doing>,
+    /// The number of the next one.
+    next: u64,
     drains: BTreeMap<u8, Doing>,
 }
 
 impl AllDoing {
     pub(crate) fn first(&self) -> Option<Doing> {
-        self.state.or_else(|| self.drains.values().next().copied())
+        self.own.values().chain(self.drains.values()).next().copied()
     }
 }
 
 /// Blocks of a file move as long as this lives.
 pub(crate) struct Moving<'f> {
     all: &'f Mutex<AllDoing>,
-    drained: Option<u8>,
+    of: Of,
+}
+
+/// The key of a move.
+#[derive(Clone, Copy)]
+enum Of {
+    /// Of the mover itself: its number.
+    Own(u64),
+    /// Of a drain: its tier.
+    Drain(u8),
 }
 
 impl<'f> Moving<'f> {
     pub(crate) fn begin(all: &'f Mutex<AllDoing>, doing: Doing) -> Moving<'f> {
-        let drained = match doing.way {
-            Way::Drained { tier, .. } => {
-                all.lock().drains.insert(tier, doing);
-                Some(tier)
-            }
-            _ => {
-                all.lock().state = Some(doing);
-                None
-            }
+        let mut moves = all.lock();
+        let of = if let Way::Drained { tier, .. } = doing.way {
+            moves.drains.insert(tier, doing);
+            Of::Drain(tier)
+        } else {
+            let number = moves.next;
+            moves.next += 1;
+            moves.own.insert(number, doing);
+            Of::Own(number)
         };
-        Moving { all, drained }
+        Moving { all, of }
     }
 }
 
 impl Drop for Moving<'_> {
     fn drop(&mut self) {
-        let mut all = self.all.lock();
-        match self.drained {
-            Some(tier) => drop(all.drains.remove(&tier)),
-            None => all.state = None,
+        let mut moves = self.all.lock();
+        match self.of {
+            Of::Own(number) => drop(moves.own.remove(&number)),
+            Of::Drain(tier) => drop(moves.drains.remove(&tier)),
         }
     }
 }
@@ -237,7 +249,7 @@ mod tests {
         assert_eq!(shown(), Some(10));
         let state = begin(30, Way::Space);
         assert_eq!(shown(), Some(30));
-        // What ends takes nothing else with it.
+        // A move that ends takes nothing else with it.
         drop(first);
         assert_eq!(shown(), Some(30));
         drop(state);

@@ -1,16 +1,17 @@
 //! Direct reclaim: a write that finds no space demotes blocks itself, for as much as it needs. The file system is
 //! therefore full only when all of its devices are.
 
+use nacre_engine::sync::MutexGuard;
 use nacre_engine::sync::atomic::{AtomicU64, Ordering};
 use nacre_engine::{BLOCK_SIZE, FsStat, Kind, Result, Tier, TierState, Tiered, size};
 use nacre_media::Durable;
 use nacre_media::block::BlockDevice;
 use nacre_policy::migration::Need;
 
-use crate::engine::Mover;
 use crate::engine::budget::Budget;
 use crate::engine::executor::Why;
-use crate::engine::state::{Current, State};
+use crate::engine::state::State;
+use crate::engine::{Engine, Mover};
 
 /// Of a write that finds no space, as many blocks more are made free: the next ones need some, too.
 const AT_LEAST: u64 = 2048;
@@ -36,6 +37,44 @@ impl<'f> Waiting<'f> {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Work of direct reclaim without the lock of the state, as long as this lives.
+pub(crate) struct Flight<'f> {
+    engine: &'f Engine,
+    blocks: u64,
+    is_landed: bool,
+}
+
+impl<'f> Flight<'f> {
+    /// Work by which so many blocks may become free.
+    pub(crate) fn begin(engine: &'f Engine, state: &mut State, blocks: u64) -> Flight<'f> {
+        state.in_flight.begin(blocks);
+        Flight { engine, blocks, is_landed: false }
+    }
+
+    /// Ends it, with the state locked: others see its end and what the caller settles then at once.
+    pub(crate) fn land(mut self) -> MutexGuard<'f, State> {
+        let state = self.end();
+        self.is_landed = true;
+        state
+    }
+
+    fn end(&self) -> MutexGuard<'f, State> {
+        let mut state = self.engine.state.lock();
+        state.in_flight.end(self.blocks);
+        self.engine.landed.notify_all();
+        state
+    }
+}
+
+impl Drop for Flight<'_> {
+    fn drop(&mut self) {
+        // It panicked: those that wait for it would wait for ever.
+        if !self.is_landed {
+            drop(self.end());
+        }
     }
 }
 
@@ -98,17 +137,13 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
         let _waiting = Waiting::begin(&self.places.waiting);
         // It is full for every operation.
         self.engine.large_to_disk.store(true, Ordering::Relaxed);
-        let mut state = self.engine.state.lock();
-        self.take_in(&mut state);
-        let mut cold = None;
         let moved = match self.places.usable().is_empty() {
             true => Ok(0),
-            false => self.demote_until(&mut state, &mut cold, wanted, why),
+            false => self.demote_until(wanted, why),
         };
-        state.put_back(cold);
         // Where that was all that can move.
         let compacted = match &moved {
-            Ok(_) => self.compact_until(&mut state, wanted, why),
+            Ok(_) => self.compact_until(wanted, why),
             Err(_) => 0,
         };
         // Another operation may have made room while this one waited.
@@ -127,35 +162,57 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
 
     /// Demotes the coldest data until this many blocks of PM are available, or nothing more can be moved; gives the
     /// number of blocks.
-    fn demote_until(
-        &self,
-        state: &mut State,
-        cold: &mut Option<Current<L::Node>>,
-        wanted: u64,
-        why: Why,
-    ) -> Result<u64> {
+    ///
+    /// The state is locked to choose and to settle, and not while blocks are copied. Blocks in flight count as room that
+    /// is about to be: several operations together demote no more than they need. Nothing is over as long as anything
+    /// is in flight, which may free blocks, or put files back.
+    fn demote_until(&self, wanted: u64, why: Why) -> Result<u64> {
         let usage = self.usage_for(Need::Reclaim, self.stats.samples.time_ms());
-        let mut moved = 0;
-        loop {
+        let (mut moved, mut cold) = (0, None);
+        let mut state = self.engine.state.lock();
+        let done = loop {
             let missing = wanted.saturating_sub(self.room_here(why));
             if missing == 0 {
-                return Ok(moved);
+                break Ok(());
             }
-            let went = self.demote_batch(state, cold, &usage, (missing, why), &Budget::default());
+            let missing = missing.saturating_sub(state.in_flight.blocks());
+            if missing == 0 {
+                self.engine.landed.wait(&mut state);
+                continue;
+            }
+            // Others have written meanwhile: that may move, too.
+            self.take_in(&mut state);
+            let wants = (missing, why);
+            let (batch, mut went) =
+                self.gather_cold(&mut state, &mut cold, &usage, wants, &Budget::default());
+            if !batch.is_empty() {
+                let flight = Flight::begin(self.engine, &mut state, batch.blocks());
+                drop(state);
+                let placed = self.place_cold(batch, why);
+                state = flight.land();
+                self.settle_cold(&mut state, &mut cold, placed, &mut went);
+            }
             moved += went.moved;
             if why == Why::Reserved {
                 self.places.moved_for_reserved(went.moved);
             }
-            match went.failure {
+            let is_over = match went.failure {
                 // All tiers are full or fail, or there is no space for the entry that would say it.
-                Some(error) if error.kind() == Kind::NoSpace => return Ok(moved),
+                Some(error) if error.kind() == Kind::NoSpace => true,
                 // One file cannot be read; others can.
-                Some(error) if matches!(error.kind(), Kind::Media | Kind::Corrupt | Kind::Io) => {}
-                Some(error) => return Err(error),
-                None if went.is_over => return Ok(moved),
-                None => {}
+                Some(error) if matches!(error.kind(), Kind::Media | Kind::Corrupt | Kind::Io) => false,
+                Some(error) => break Err(error),
+                None => went.is_over,
+            };
+            if is_over && !state.in_flight.is_any() {
+                break Ok(());
             }
-        }
+            if is_over {
+                self.engine.landed.wait(&mut state);
+            }
+        };
+        state.put_back(cold);
+        done.map(|()| moved)
     }
 
     /// Whether PM has room for this many blocks of reserved data, after demotion if it must. A layout gives reserved

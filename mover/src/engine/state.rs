@@ -1,4 +1,5 @@
-//! The state of background passes. The thread that moves blocks because space is short holds it: one at a time.
+//! The state of the engine. A background pass holds it as long as it lasts. Direct reclaim holds it to choose and to
+//! settle, and not while it reads or writes a disk.
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
@@ -31,7 +32,39 @@ impl Logs {
     }
 }
 
-/// The state of the mover. The thread that moves blocks because space is short holds it: one at a time.
+/// The work of direct reclaim in progress, of all operations that wait for room.
+#[derive(Debug, Default)]
+pub(crate) struct InFlight {
+    count: u64,
+    /// Blocks of PM that the relocations leave, if they succeed.
+    blocks: u64,
+}
+
+impl InFlight {
+    /// Whether there is any.
+    pub(crate) fn is_any(&self) -> bool {
+        self.count > 0
+    }
+
+    /// Blocks of PM that may become free by it.
+    pub(crate) fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    /// Work begins, by which so many blocks may become free.
+    pub(crate) fn begin(&mut self, blocks: u64) {
+        self.count += 1;
+        self.blocks += blocks;
+    }
+
+    /// It is over.
+    pub(crate) fn end(&mut self, blocks: u64) {
+        self.count -= 1;
+        self.blocks -= blocks;
+    }
+}
+
+/// The state of the mover.
 pub(crate) struct State {
     /// The policy between PM, DRAM and tiers.
     pub(crate) tpfs: Tpfs<InodeId>,
@@ -45,6 +78,8 @@ pub(crate) struct State {
     pub(crate) logs: Logs,
     /// Its own way, of those that wait for room: they take files that are not cold, too.
     pub(crate) logs_for_room: Logs,
+    /// Relocations and compactions of direct reclaim in progress, which do without the lock of this state.
+    pub(crate) in_flight: InFlight,
     /// Accesses of which samples were lost by the last tick.
     pub(crate) lost: u64,
     /// When the last tick was, in milliseconds since 1970.
@@ -66,6 +101,7 @@ impl State {
             rebalance_trail: Trail::default(),
             logs: Logs::default(),
             logs_for_room: Logs::default(),
+            in_flight: InFlight::default(),
             lost: 0,
             ticked_ms: 0,
             failure: None,

@@ -5,10 +5,11 @@
 //! | `read`, `readahead` | reads of blocks on tiers; how much is read ahead |
 //! | `write` | writes to PM, with the blocks at their edges promoted first |
 //! | `direct` | writes that go straight to disk |
-//! | `overwrite` | writes on a full file system |
+//! | `overwrite`, `fills` | writes on a full file system; those of one block at a time |
 //! | `segments` | whole blocks on their way to disk |
 
 pub(crate) mod direct;
+mod fills;
 mod overwrite;
 mod read;
 pub(crate) mod readahead;
@@ -17,9 +18,8 @@ mod write;
 
 use std::sync::Arc;
 
-use nacre_engine::sync::Mutex;
-
 use crate::engine::Mover;
+use crate::io::fills::Fills;
 use crate::io::readahead::{Ahead, Readers};
 use crate::places::Places;
 use crate::stats::Stats;
@@ -29,14 +29,14 @@ pub(crate) struct Io {
     pub(crate) readers: Readers,
     /// Read-ahead behind reads.
     pub(crate) ahead: Arc<Ahead>,
-    /// Held while blocks of a tier are written that a file has already.
-    pub(crate) filling: Mutex<()>,
+    /// First writes of blocks that a file has on a tier already.
+    pub(crate) fills: Fills,
 }
 
 impl Io {
     /// With at most so many blocks of a file that are fetched at once.
     pub(crate) fn new(read_ahead: u64) -> Io {
-        Io { readers: Readers::new(read_ahead), ahead: Arc::new(Ahead::new()), filling: Mutex::new(()) }
+        Io { readers: Readers::new(read_ahead), ahead: Arc::new(Ahead::new()), fills: Fills::default() }
     }
 }
 

@@ -86,8 +86,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Files<'_, L, D> {
             WriteAt::End => size,
         };
         let (first, end) = (offset / BLOCK_SIZE, (offset + len).div_ceil(BLOCK_SIZE));
-        // One at a time, or of two that write to one block the second would undo the first.
-        let _alone = self.io.filling.lock();
+        // Of two that write to one block at once, the second would undo the first.
+        let _alone = self.io.fills.begin(self.places.layout.id(node), first..end);
         let reading = Reading::begin(&self.places.layout);
         let found = self.places.layout.resolve_allocated(node, FileBlock(first), end - first)?;
         let mut written = Vec::new();
@@ -155,10 +155,10 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Files<'_, L, D> {
     /// neighbours. One entry of the log says of all that lie together where they are, also of those that were written.
     /// False when there are none, or there is no space for that.
     fn write_zeros(&self, node: &L::Node, block: u64, now: Timestamp) -> Result<bool> {
-        let _alone = self.io.filling.lock();
+        let first = block - block % ZEROED;
+        let _alone = self.io.fills.begin(self.places.layout.id(node), first..first + ZEROED);
         let _reading = Reading::begin(&self.places.layout);
         let size = self.places.layout.getattr(node)?.size;
-        let first = block - block % ZEROED;
         let end = (first + ZEROED).min(size.div_ceil(BLOCK_SIZE));
         let found =
             self.places.layout.resolve_allocated(node, FileBlock(first), end.saturating_sub(first))?;

@@ -379,8 +379,7 @@ mod tests {
         assert_eq!(known.accuracy(), Accuracy { right: 1999, wrong: 0 }, "nothing was written");
     }
 
-    /// What is remembered of the file that was written last so is not taken for another, nor after it was written
-    /// otherwise.
+    /// The finding of the file that was written last durably holds for no other one, and not after another write.
     #[test]
     fn a_file_that_is_written_otherwise_is_not_settled() {
         let rules = Rules { sync_blocks: 10, ..Rules::default() };

@@ -7,6 +7,7 @@ mod machine;
 mod orders;
 mod queue;
 mod reads;
+mod reclaim;
 mod trim;
 
 use std::io::IoSlice;
