@@ -6,10 +6,10 @@ use nacre_engine::{Data, Durability, FallocateMode, Result, SeekTo, Tiered, Time
 use nacre_media::Durable;
 use nacre_media::block::BlockDevice;
 
-use crate::fs::MoverFs;
+use crate::fs::TieredFs;
 use crate::stats::predictors::blocks_of;
 
-impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Data for MoverFs<L, D> {
+impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Data for TieredFs<L, D> {
     fn read(&self, node: &L::Node, offset: u64, buf: &mut [u8], now: Option<Timestamp>) -> Result<usize> {
         self.files().read(node, offset, buf, now)
     }

@@ -11,10 +11,10 @@ use nacre_media::Durable;
 use nacre_media::block::BlockDevice;
 
 use crate::admin::hints::TIER;
-use crate::fs::MoverFs;
+use crate::fs::TieredFs;
 use crate::places::PIN;
 
-impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Names for MoverFs<L, D> {
+impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Names for TieredFs<L, D> {
     type Node = L::Node;
 
     fn root(&self) -> L::Node {
