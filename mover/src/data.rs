@@ -8,10 +8,10 @@ use nacre_engine::{
 use nacre_media::Durable;
 use nacre_media::block::BlockDevice;
 
-use crate::fs::MoverFs;
+use crate::fs::TieredFs;
 use crate::stats::predictors::blocks_of;
 
-impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Data for MoverFs<L, D> {
+impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Data for TieredFs<L, D> {
     fn read(&self, node: &L::Node, offset: u64, buf: &mut [u8], now: Option<Timestamp>) -> Result<usize> {
         self.files().read(node, offset, buf, now)
     }
@@ -62,7 +62,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Data for MoverFs<L, D
     }
 }
 
-impl<L: Tiered<Proof = Durable> + BelowBuffer, D: BlockDevice + 'static> BelowBuffer for MoverFs<L, D> {
+impl<L: Tiered<Proof = Durable> + BelowBuffer, D: BlockDevice + 'static> BelowBuffer for TieredFs<L, D> {
     fn goes_to_disk(&self, node: &L::Node, offset: u64, len: u64) -> bool {
         self.files().is_for_disk(node, offset, len)
     }

@@ -8,9 +8,9 @@ use nacre_media::Durable;
 use nacre_media::block::BlockDevice;
 
 use crate::engine::reclaim::ATTEMPTS;
-use crate::fs::MoverFs;
+use crate::fs::TieredFs;
 
-impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Extents for MoverFs<L, D> {
+impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Extents for TieredFs<L, D> {
     fn resolve(&self, node: &L::Node, start: FileBlock, len: u64) -> Result<Vec<PlacedExtent>> {
         self.places.layout.resolve(node, start, len)
     }

@@ -24,22 +24,22 @@ use crate::settings::{LargeWrites, MoverOptions, Settings};
 use crate::stats::Stats;
 
 /// A layout whose files may have blocks on tiers, presented as one whose files are in one place.
-pub struct MoverFs<L: Tiered, D> {
+pub struct TieredFs<L: Tiered, D> {
     pub(crate) places: Places<L, D>,
     pub(crate) io: Io,
     pub(crate) stats: Stats,
     pub(crate) engine: Engine,
 }
 
-impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
+impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> TieredFs<L, D> {
     /// Over a mounted layout, none of whose tiers is attached yet.
-    pub fn new(layout: L, options: MoverOptions) -> MoverFs<L, D> {
-        MoverFs::with_frames(layout, options, Arc::default())
+    pub fn new(layout: L, options: MoverOptions) -> TieredFs<L, D> {
+        TieredFs::with_frames(layout, options, Arc::default())
     }
 
     /// The same, with a page cache that takes its DRAM from these frames, and uses the part that the other owner leaves
     /// unused.
-    pub fn with_frames(layout: L, options: MoverOptions, frames: Arc<Frames>) -> MoverFs<L, D> {
+    pub fn with_frames(layout: L, options: MoverOptions, frames: Arc<Frames>) -> TieredFs<L, D> {
         let tiers = Arc::new(TierSet::with_frames(options.page_cache, frames));
         layout.read_images_with(Arc::clone(&tiers) as _);
         for tier in layout.tiers() {
@@ -48,20 +48,20 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         let (io, engine) = (Io::new(options.read_ahead), Engine::new(options.known_files));
         let settings = Arc::new(Settings::new(options));
         let stats = Stats::new(Arc::clone(&settings));
-        let fs = MoverFs { places: Places::new(layout, tiers, settings), io, stats, engine };
+        let fs = TieredFs { places: Places::new(layout, tiers, settings), io, stats, engine };
         fs.mover().steer();
         fs
     }
 
     /// Where large asynchronous writes go as long as the options say nothing of it; else to disk, as in TPFS.
     #[must_use]
-    pub fn with_large_writes(self, usual: LargeWrites) -> MoverFs<L, D> {
+    pub fn with_large_writes(self, usual: LargeWrites) -> TieredFs<L, D> {
         self.places.settings.set_large_writes(usual);
         self.mover().steer();
         self
     }
 
-    /// Lends half of the page cache's DRAM to the other user of its [frames](MoverFs::with_frames), as long as that one
+    /// Lends half of the page cache's DRAM to the other user of its [frames](TieredFs::with_frames), as long as that one
     /// leaves its own unused DRAM idle. Gives the bytes.
     pub fn lend_dram(&self) -> u64 {
         self.places.tiers.pages().lend()
@@ -70,7 +70,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     /// Hours are those of local time, which is ahead of UTC by as many seconds as this says, for a time in milliseconds
     /// since 1970. Without it they are of UTC.
     #[must_use]
-    pub fn with_local_time(self, ahead_s: fn(u64) -> i64) -> MoverFs<L, D> {
+    pub fn with_local_time(self, ahead_s: fn(u64) -> i64) -> TieredFs<L, D> {
         self.places.settings.set_local_time(ahead_s);
         self
     }
@@ -95,7 +95,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         self.engine.paused.store(paused, Ordering::Relaxed);
     }
 
-    /// The ranges to be read ahead, for threads that [fetch](MoverFs::fetch) them.
+    /// The ranges to be read ahead, for threads that [fetch](TieredFs::fetch) them.
     pub fn ahead(&self) -> &Arc<Ahead> {
         &self.io.ahead
     }
@@ -144,21 +144,21 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         self.mover().attach(device, volume, token)
     }
 
-    /// The number of the tier that [`attach`](MoverFs::attach) would attach, with the errors that it would give;
+    /// The number of the tier that [`attach`](TieredFs::attach) would attach, with the errors that it would give;
     /// nothing is changed.
     pub fn would_attach(&self, device: &D, volume: Uuid) -> Result<u8> {
         self.mover().would_attach(device, volume)
     }
 
     /// Takes a tier's device away: accesses to data on it fail until it is attached again. `token` is as for
-    /// [`MoverFs::attach`]: copies of the device made until now are older copies from then on, unless the device, or
+    /// [`TieredFs::attach`]: copies of the device made until now are older copies from then on, unless the device, or
     /// the file system, cannot take it.
     pub fn detach(&self, number: u8, token: Option<u64>, why: &str) -> Result<()> {
         self.mover().detach(number, token, why)
     }
 
     /// Makes a device a tier of the file system; the data on it is lost. Gives its number. `token` is as for
-    /// [`MoverFs::attach`].
+    /// [`TieredFs::attach`].
     pub fn add(&self, device: D, volume: Uuid, rank: u8, token: u64, now: Timestamp) -> Result<u8> {
         self.mover().add(device, volume, rank, token, now)
     }
@@ -196,7 +196,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         self.mover().drain(tier, budget)
     }
 
-    /// Refuses a [drain](MoverFs::drain) that cannot end: of a tier with more on it than all other places have room
+    /// Refuses a [drain](TieredFs::drain) that cannot end: of a tier with more on it than all other places have room
     /// for, or of a missing tier that holds data. Nothing is changed.
     pub fn would_drain(&self, tier: u8) -> Result<()> {
         self.mover().would_drain(tier)
@@ -222,7 +222,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         self.places.demote(node, tier, start, len, keep)
     }
 
-    /// Moves all blocks of files to a tier, as [`MoverFs::demote`] does; files share groups, each with one write and
+    /// Moves all blocks of files to a tier, as [`TieredFs::demote`] does; files share groups, each with one write and
     /// one flush, and a commit for each file. Gives the result of each.
     pub fn demote_files(&self, nodes: &[L::Node], tier: u8, keep: bool) -> Vec<Result<Moved>> {
         self.places.demote_files(nodes, tier, keep)
@@ -246,7 +246,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         self.places.promote(node, start, len)
     }
 
-    /// Promotes files, the first one from a block on, as far as the budget goes, as [`MoverFs::demote_some`] demotes
+    /// Promotes files, the first one from a block on, as far as the budget goes, as [`TieredFs::demote_some`] demotes
     /// them. There is no flush of a device that they could share: they are promoted one by one.
     pub fn promote_some(&self, nodes: &[L::Node], from: FileBlock, budget: &Budget<'_>) -> MovedFiles {
         self.places.promote_some(nodes, from, budget)

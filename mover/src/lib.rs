@@ -1,6 +1,6 @@
 //! Files over PM and the disks below it: where each write goes, and what moves.
 //!
-//! [`MoverFs`] is a layout over which files may have blocks on tiers, and is one itself: the code above it sees files,
+//! [`TieredFs`] is a layout over which files may have blocks on tiers, and is one itself: the code above it sees files,
 //! and not their places.
 //!
 //! | file | content |
@@ -49,7 +49,7 @@ pub use engine::evacuate::Drained;
 pub use engine::executor::Moved;
 pub use engine::progress::{Cause, Doing, Phase, Queue, Queued, Way};
 pub use engine::trim::{TrimFrom, Trimmed};
-pub use fs::MoverFs;
+pub use fs::TieredFs;
 pub use io::readahead::{Ahead, Fetch};
 pub use nacre_policy::{Hours, Rules};
 pub use places::PIN;

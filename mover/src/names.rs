@@ -9,7 +9,7 @@ use nacre_media::Durable;
 use nacre_media::block::BlockDevice;
 
 use crate::admin::hints::TIER;
-use crate::fs::MoverFs;
+use crate::fs::TieredFs;
 use crate::places::PIN;
 
 /// The layout below in place of the mover. Its nodes are the mover's.
@@ -20,7 +20,7 @@ macro_rules! below {
     }};
 }
 
-impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Names for MoverFs<L, D> {
+impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Names for TieredFs<L, D> {
     type Node = L::Node;
 
     fn root(&self) -> L::Node {

@@ -128,7 +128,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Places<L, D> {
         self.excess_on(tier).is_some_and(|excess| excess > 0)
     }
 
-    /// See [`MoverFs::usage`](crate::MoverFs::usage).
+    /// See [`TieredFs::usage`](crate::TieredFs::usage).
     pub(crate) fn usage(&self) -> f64 {
         let stat = self.layout.stat();
         100.0 * (stat.blocks - stat.available.min(stat.blocks)) as f64 / stat.blocks.max(1) as f64

@@ -14,7 +14,7 @@ const SOONER: f64 = 5.0;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MoverOptions {
     /// Bytes of DRAM for blocks of tiers; if this DRAM is shared, see
-    /// [`MoverFs::with_frames`](crate::MoverFs::with_frames).
+    /// [`TieredFs::with_frames`](crate::TieredFs::with_frames).
     pub page_cache: u64,
     /// Blocks that are fetched at once, at most, of a file that is read in order. It is fixed at setup.
     pub read_ahead: u64,
@@ -33,7 +33,7 @@ pub struct MoverOptions {
     /// The usage of a tier above which cold files on it move to slower ones, in percent; they never do with 100.
     pub tier_threshold: u8,
     /// Usage of PM, in percent, above which large asynchronous writes go to disk at once: 0 for always. The default is
-    /// that of [`MoverFs::with_large_writes`](crate::MoverFs::with_large_writes).
+    /// that of [`TieredFs::with_large_writes`](crate::TieredFs::with_large_writes).
     pub disk_threshold: Option<u8>,
     /// Files with a known temperature, at most, of those on PM and of those on tiers. It is fixed at setup.
     pub known_files: usize,

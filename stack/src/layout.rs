@@ -11,12 +11,12 @@ use nacre_layout_parts::report::RecoveryReport;
 use nacre_layout_parts::scrub::ScrubStatus;
 use nacre_media::RealPm;
 use nacre_media::block::RealDisk;
-use nacre_mover::MoverFs;
+use nacre_mover::TieredFs;
 
 use crate::buffered::{Buffered, BufferedNode};
 
 /// The `log` layout, with its tiers, if any.
-pub(crate) type TieredLog = MoverFs<LogFs<RealPm>, RealDisk>;
+pub(crate) type TieredLog = TieredFs<LogFs<RealPm>, RealDisk>;
 
 /// Any layout that exists, on real media, with and without a write buffer. A branch on a closed enum stands where a
 /// virtual call would. A new layout adds its line here, in [`AnyNode`], and in the macros of this file.

@@ -13,7 +13,7 @@ use nacre_layout_parts::superblock::Summary;
 use nacre_media::block::{BlockDevice, DiskOptions, Io, Pages, RealDisk};
 use nacre_media::disk::Disk;
 use nacre_media::{Frames, PmOptions, RealPm, resize_unowned};
-use nacre_mover::{Budget, Drained, LargeWrites, MoverFs, NOT_ATTACHED, TrimFrom, Trimmed};
+use nacre_mover::{Budget, Drained, LargeWrites, NOT_ATTACHED, TieredFs, TrimFrom, Trimmed};
 use nacre_tiers::{Attachment, Label};
 use serde::Serialize;
 use uuid::Uuid;
@@ -113,7 +113,7 @@ pub(crate) fn mount(
         Some(Preset::Tpfs) => LargeWrites::ToDisk,
         _ => LargeWrites::WhereBlocksMove,
     };
-    let mover = MoverFs::with_frames(layout, options.tier_settings.mover_options()?, frames)
+    let mover = TieredFs::with_frames(layout, options.tier_settings.mover_options()?, frames)
         .with_local_time(local_ahead_s)
         .with_large_writes(large);
     let known = mover.layout().tiers();

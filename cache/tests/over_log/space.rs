@@ -12,7 +12,7 @@ use nacre_engine::{
 };
 use nacre_media::SimPm;
 use nacre_media::block::SimDisk;
-use nacre_mover::{MoverFs, MoverOptions};
+use nacre_mover::{MoverOptions, TieredFs};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use uuid::Uuid;
@@ -32,12 +32,12 @@ fn log() -> nacre_layout_log::LogFs<SimPm> {
 }
 
 /// The same over a disk, with the mover that makes room.
-fn log_over_disk(blocks: u64) -> MoverFs<nacre_layout_log::LogFs<SimPm>, SimDisk> {
+fn log_over_disk(blocks: u64) -> TieredFs<nacre_layout_log::LogFs<SimPm>, SimDisk> {
     let pm = Arc::new(SimPm::with_disks(BLOCKS * BLOCK_SIZE, &[blocks * BLOCK_SIZE]));
     nacre_layout_log::mkfs(&*pm, &nacre_layout_log::MkfsOptions::default()).unwrap();
     let options = nacre_layout_log::MountOptions { background: false, lanes: Some(2), ..Default::default() };
     let layout = nacre_layout_log::LogFs::mount(Arc::clone(&pm), &options).unwrap();
-    let fs = MoverFs::new(layout, MoverOptions { balance: false, ..MoverOptions::default() });
+    let fs = TieredFs::new(layout, MoverOptions { balance: false, ..MoverOptions::default() });
     fs.add(SimDisk::of(&pm, 0), Uuid::from_u128(7), 1, 1, at(0)).unwrap();
     fs
 }

@@ -103,12 +103,12 @@ fn read(path: &str) -> String {
 
 #[test]
 fn the_mover_and_the_contract_do_not_grow() {
-    let fields = block(&read("mover/src/fs.rs"), "pub struct MoverFs<")
+    let fields = block(&read("mover/src/fs.rs"), "pub struct TieredFs<")
         .iter()
         .filter(|line| !line.trim_start().starts_with("//") && line.ends_with(','))
         .count();
     let is_impl =
-        |line: &&str| line.starts_with("impl<") && line.contains(" MoverFs<") && line.ends_with('{');
+        |line: &&str| line.starts_with("impl<") && line.contains(" TieredFs<") && line.ends_with('{');
     let impls: usize =
         files("mover/src", ".rs").iter().map(|path| shipped(path).lines().filter(is_impl).count()).sum();
     let methods = |path: &str, name: &str| {
@@ -126,8 +126,8 @@ fn the_mover_and_the_contract_do_not_grow() {
     let optional = methods("engine/src/tiering/write.rs", "WriteToTier:")
         + methods("engine/src/tiering/log_offload.rs", "LogOffload:");
     assert_all([
-        hold("fields of MoverFs", fields, 8, 8),
-        hold("impl blocks of MoverFs", impls, 6, 6),
+        hold("fields of TieredFs", fields, 8, 8),
+        hold("impl blocks of TieredFs", impls, 6, 6),
         hold("methods of the contract", contract, 46, 45),
         hold("methods of a layout with tiers", tiering, 19, 19),
         hold("optional methods of a layout with tiers", optional, 11, 11),

@@ -12,7 +12,7 @@ use nacre_layout_log::{LogFs, MountOptions, known_tier_paths, known_tiers};
 use nacre_media::SimPm;
 use nacre_media::block::SimDisk;
 use nacre_media::sim::Site;
-use nacre_mover::{Budget, MoverFs, MoverOptions, Rules, TrimFrom};
+use nacre_mover::{Budget, MoverOptions, Rules, TieredFs, TrimFrom};
 use nacre_tiers::{Label, TierSet};
 use uuid::Uuid;
 
@@ -45,7 +45,7 @@ impl Default for LogWithDisk {
     }
 }
 
-type Fs = MoverFs<LogFs<SimPm>, Disk>;
+type Fs = TieredFs<LogFs<SimPm>, Disk>;
 
 const ONE: [u64; 1] = [4 << 20];
 /// The first is the faster one, and so small that some files are more than a percent of it.
@@ -79,7 +79,7 @@ impl LogWithDisk {
         let Mounting { lanes, background } = mounting;
         let options = MountOptions { lanes: Some(lanes), background, ..MountOptions::default() };
         let layout = LogFs::mount(Arc::clone(pm), &options)?;
-        let fs = MoverFs::new(layout, self.options());
+        let fs = TieredFs::new(layout, self.options());
         // A crash may come before there is one.
         for tier in fs.layout().tiers() {
             // The only disk is attached without a check: the attach itself reports best why it cannot be the tier.

@@ -15,7 +15,7 @@ use nacre_layout_log::check::{CheckReport, Repair, check_with_tiers};
 use nacre_layout_log::{LogFs, MkfsOptions, mkfs};
 use nacre_media::block::SimDisk;
 use nacre_media::{Image, SimPm};
-use nacre_mover::{Budget, MoverFs, MoverOptions};
+use nacre_mover::{Budget, MoverOptions, TieredFs};
 use nacre_tiers::{Label, TierSet};
 use uuid::Uuid;
 
@@ -23,7 +23,7 @@ use super::Input;
 use super::edit::{self, Place};
 use super::ground::{SIZE, change_all, mount, populate, read_all};
 
-type Fs = MoverFs<LogFs<SimPm>, SimDisk>;
+type Fs = TieredFs<LogFs<SimPm>, SimDisk>;
 
 const DISK: u64 = 4 << 20;
 const TIER: u8 = 1;

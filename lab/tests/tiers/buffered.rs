@@ -12,7 +12,7 @@ use nacre_lab::model::MemLayout;
 use nacre_lab::suite::{VfsTarget, all_cases, run};
 use nacre_media::Frames;
 use nacre_media::sim::{Event, Trace};
-use nacre_mover::{LargeWrites, MoverFs, MoverOptions, Rules};
+use nacre_mover::{LargeWrites, MoverOptions, Rules, TieredFs};
 
 use crate::unrest::counts_space;
 use crate::{Fs, MEMORY, Machine, bytes_below, new_inode, small};
@@ -44,7 +44,7 @@ fn over(machine: &Machine, fs: Arc<Fs>, options: &CacheOptions) -> Buffered {
     let layout = machine.calm(fs).into_layout();
     let rules = Rules { sync_blocks: 1, large_writes: 0, ..Rules::default() };
     let mover = MoverOptions { rules, disk_threshold: Some(0), ..small() };
-    let fs = MoverFs::with_frames(layout, mover, Arc::new(Frames::default()))
+    let fs = TieredFs::with_frames(layout, mover, Arc::new(Frames::default()))
         .with_large_writes(LargeWrites::ToDisk);
     CacheFs::new(machine.serve(fs), options).expect("a write buffer")
 }

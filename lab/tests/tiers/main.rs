@@ -19,12 +19,12 @@ use nacre_layout_log::check::check;
 use nacre_layout_log::{LogFs, MkfsOptions, MountOptions, mkfs};
 use nacre_media::block::SimDisk;
 use nacre_media::{Frames, SimPm};
-use nacre_mover::{MoverFs, MoverOptions};
+use nacre_mover::{MoverOptions, TieredFs};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use uuid::Uuid;
 
-type Fs = MoverFs<LogFs<SimPm>, SimDisk>;
+type Fs = TieredFs<LogFs<SimPm>, SimDisk>;
 
 const MEMORY: u64 = 64 << 20;
 const DISK: u64 = 64 << 20;
@@ -104,7 +104,7 @@ impl Machine {
     }
 
     fn over(&self, layout: LogFs<SimPm>, frames: Arc<Frames>) -> Fs {
-        MoverFs::with_frames(layout, small(), frames)
+        TieredFs::with_frames(layout, small(), frames)
     }
 
     fn mount(&self) -> Arc<Fs> {

@@ -13,7 +13,7 @@ use crate::engine::Mover;
 pub const NOT_ATTACHED: &str = "it is not attached";
 
 impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
-    /// See [`MoverFs::attach`](crate::MoverFs::attach).
+    /// See [`TieredFs::attach`](crate::TieredFs::attach).
     pub(crate) fn attach(&self, device: D, volume: Uuid, token: Option<u64>) -> Result<u8> {
         let _changing = self.places.changing.lock();
         let (label, tier) = self.recognize(&device, volume)?;
@@ -38,7 +38,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
         Ok(tier.number)
     }
 
-    /// See [`MoverFs::would_attach`](crate::MoverFs::would_attach).
+    /// See [`TieredFs::would_attach`](crate::TieredFs::would_attach).
     pub(crate) fn would_attach(&self, device: &D, volume: Uuid) -> Result<u8> {
         let _changing = self.places.changing.lock();
         self.recognize(device, volume).map(|(_, tier)| tier.number)
@@ -97,7 +97,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
         Ok((label, tier))
     }
 
-    /// See [`MoverFs::detach`](crate::MoverFs::detach).
+    /// See [`TieredFs::detach`](crate::TieredFs::detach).
     pub(crate) fn detach(&self, number: u8, token: Option<u64>, why: &str) -> Result<()> {
         let changing = self.places.changing.lock();
         let known = self.places.layout.tiers();
@@ -136,12 +136,12 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
         self.places.layout.change_tier(TierChange::Set(Tier { token, pending: 0, ..*tier }))
     }
 
-    /// See [`MoverFs::add`](crate::MoverFs::add).
+    /// See [`TieredFs::add`](crate::TieredFs::add).
     pub(crate) fn add(&self, device: D, volume: Uuid, rank: u8, token: u64, now: Timestamp) -> Result<u8> {
         self.add_as(None, device, volume, rank, token, now)
     }
 
-    /// See [`MoverFs::add_as`](crate::MoverFs::add_as).
+    /// See [`TieredFs::add_as`](crate::TieredFs::add_as).
     pub(crate) fn add_as(
         &self,
         uuid: Option<Uuid>,
@@ -172,7 +172,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
         Ok(number)
     }
 
-    /// See [`MoverFs::remove`](crate::MoverFs::remove).
+    /// See [`TieredFs::remove`](crate::TieredFs::remove).
     pub(crate) fn remove(&self, number: u8) -> Result<()> {
         let changing = self.places.changing.lock();
         self.engine.trims.without(number, || self.places.layout.change_tier(TierChange::Remove(number)))?;
@@ -186,7 +186,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
         Ok(())
     }
 
-    /// See [`MoverFs::set_state`](crate::MoverFs::set_state).
+    /// See [`TieredFs::set_state`](crate::TieredFs::set_state).
     pub(crate) fn set_state(&self, number: u8, state: TierState) -> Result<()> {
         let _changing = self.places.changing.lock();
         let known = self.places.layout.tiers();

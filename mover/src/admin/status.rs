@@ -161,7 +161,7 @@ fn look(statistics: &AccessStatistics<InodeId>, is_below: bool, now_ms: u64) -> 
 }
 
 impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
-    /// See [`MoverFs::status`](crate::MoverFs::status).
+    /// See [`TieredFs::status`](crate::TieredFs::status).
     pub(crate) fn status(&self) -> MoverStatus {
         let is_too_full = self.is_too_full();
         let (read, written) = self.stats.samples.traffic();
@@ -265,7 +265,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
         }
     }
 
-    /// See [`MoverFs::temperature`](crate::MoverFs::temperature).
+    /// See [`TieredFs::temperature`](crate::TieredFs::temperature).
     pub(crate) fn temperature(&self) -> Option<Temperature> {
         let state = self.state_at_rest()?;
         let now_ms = self.stats.samples.time_ms();

@@ -32,7 +32,7 @@ impl<'b> Budget<'b> {
         Budget { deadline: None, bytes: Some(bytes), cancel: Some(outer) }
     }
 
-    /// Whether time is left, and nobody has cancelled the work.
+    /// Whether time is left, and the work is not cancelled.
     pub fn goes_on(&self) -> bool {
         self.deadline.is_none_or(|deadline| Instant::now() < deadline)
             && !self.cancel.is_some_and(|cancel| cancel())

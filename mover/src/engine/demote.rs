@@ -48,7 +48,7 @@ impl Course {
 }
 
 impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Places<L, D> {
-    /// See [`MoverFs::demote`](crate::MoverFs::demote).
+    /// See [`TieredFs::demote`](crate::TieredFs::demote).
     pub(crate) fn demote(
         &self,
         node: &L::Node,
@@ -62,13 +62,13 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Places<L, D> {
             .unwrap_or_else(|| unreachable!("there is an answer for each file"))
     }
 
-    /// See [`MoverFs::demote_files`](crate::MoverFs::demote_files).
+    /// See [`TieredFs::demote_files`](crate::TieredFs::demote_files).
     pub(crate) fn demote_files(&self, nodes: &[L::Node], tier: u8, keep: bool) -> Vec<Result<Moved>> {
         let ranges: Vec<_> = nodes.iter().map(|node| (node, FileBlock(0), u64::MAX)).collect();
         self.move_ranges(&ranges, tier, keep, |place| !is_on(place, tier))
     }
 
-    /// See [`MoverFs::demote_some`](crate::MoverFs::demote_some).
+    /// See [`TieredFs::demote_some`](crate::TieredFs::demote_some).
     pub(crate) fn demote_some(
         &self,
         nodes: &[L::Node],

@@ -96,7 +96,7 @@ fn no_room(tier: u8, left: u64, room: u64) -> Error {
 }
 
 impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
-    /// See [`MoverFs::drain`](crate::MoverFs::drain).
+    /// See [`TieredFs::drain`](crate::TieredFs::drain).
     pub(crate) fn drain(&self, tier: u8, budget: &Budget<'_>) -> Result<Drained> {
         self.set_state(tier, TierState::Draining)?;
         // Blocks taken of it by then are no file's yet; the next piece sees the state.
@@ -126,7 +126,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
         result
     }
 
-    /// See [`MoverFs::would_drain`](crate::MoverFs::would_drain).
+    /// See [`TieredFs::would_drain`](crate::TieredFs::would_drain).
     pub(crate) fn would_drain(&self, tier: u8) -> Result<()> {
         let space = self.places.layout.tier_space(tier)?;
         let left = space.blocks - space.free;

@@ -145,7 +145,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
         freed
     }
 
-    /// See [`MoverFs::move_log`](crate::MoverFs::move_log).
+    /// See [`TieredFs::move_log`](crate::TieredFs::move_log).
     pub(crate) fn move_log(&self, node: &L::Node) -> Result<u64> {
         self.move_logs(std::slice::from_ref(node)).pop().unwrap_or(Ok(0))
     }

@@ -46,7 +46,7 @@ use crate::engine::trim::Trims;
 use crate::places::Places;
 use crate::stats::Stats;
 
-/// What was relocated since the mount, in blocks, unless said otherwise.
+/// Counts of relocations since the mount, in blocks, unless said otherwise.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     /// Because space was short.

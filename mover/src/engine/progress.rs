@@ -249,7 +249,7 @@ mod tests {
         assert_eq!(shown(), Some(10));
         let state = begin(30, Way::Space);
         assert_eq!(shown(), Some(30));
-        // What ends takes nothing else with it.
+        // A move that ends takes nothing else with it.
         drop(first);
         assert_eq!(shown(), Some(30));
         drop(state);

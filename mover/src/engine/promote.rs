@@ -24,7 +24,7 @@ struct Rise<'a, N> {
 }
 
 impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Places<L, D> {
-    /// See [`MoverFs::promote`](crate::MoverFs::promote).
+    /// See [`TieredFs::promote`](crate::TieredFs::promote).
     pub(crate) fn promote(&self, node: &L::Node, start: FileBlock, len: u64) -> Result<Moved> {
         self.promote_from(node, start, len, Durability::Now, |_| true)
     }
@@ -101,7 +101,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Places<L, D> {
         Ok((at + piece, Moved { moved: 0, changed: piece }))
     }
 
-    /// See [`MoverFs::promote_some`](crate::MoverFs::promote_some).
+    /// See [`TieredFs::promote_some`](crate::TieredFs::promote_some).
     pub(crate) fn promote_some(&self, nodes: &[L::Node], from: FileBlock, budget: &Budget<'_>) -> MovedFiles {
         let mut done = MovedFiles { from: from.0, ..MovedFiles::default() };
         while let Some(node) = nodes.get(done.next) {

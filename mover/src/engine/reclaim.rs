@@ -137,7 +137,6 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
         let _waiting = Waiting::begin(&self.places.waiting);
         // It is full for every operation.
         self.engine.large_to_disk.store(true, Ordering::Relaxed);
-        self.take_in(&mut self.engine.state.lock());
         let moved = match self.places.usable().is_empty() {
             true => Ok(0),
             false => self.demote_until(wanted, why),
@@ -181,6 +180,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
                 self.engine.landed.wait(&mut state);
                 continue;
             }
+            // Others have written meanwhile: that may move, too.
+            self.take_in(&mut state);
             let wants = (missing, why);
             let (batch, mut went) =
                 self.gather_cold(&mut state, &mut cold, &usage, wants, &Budget::default());

@@ -78,7 +78,7 @@ pub(crate) struct State {
     pub(crate) logs: Logs,
     /// Its own way, of those that wait for room: they take files that are not cold, too.
     pub(crate) logs_for_room: Logs,
-    /// What direct reclaim relocates, or compacts, at this moment: without the lock of this state.
+    /// Relocations and compactions of direct reclaim in progress, which do without the lock of this state.
     pub(crate) in_flight: InFlight,
     /// Accesses of which samples were lost by the last tick.
     pub(crate) lost: u64,

@@ -19,7 +19,7 @@ use crate::engine::progress::{Doing, Moving};
 use crate::engine::state::{Current, State};
 
 impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
-    /// See [`MoverFs::tick`](crate::MoverFs::tick).
+    /// See [`TieredFs::tick`](crate::TieredFs::tick).
     pub(crate) fn tick(&self, now_ms: u64, budget: &Budget<'_>) -> Result<u64> {
         let mut state = self.engine.state.lock();
         self.stats.samples.set_time(now_ms);
@@ -80,7 +80,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
         (share * self.places.layout.stat().blocks as f64).ceil() as u64
     }
 
-    /// See [`MoverFs::threshold`](crate::MoverFs::threshold).
+    /// See [`TieredFs::threshold`](crate::TieredFs::threshold).
     pub(crate) fn threshold(&self) -> f64 {
         let (read, written) = self.stats.samples.recent_traffic();
         utilisation_threshold(read, written)

@@ -72,7 +72,7 @@ impl Trims {
         &self.pieces[usize::from(tier.min(MAX_TIERS))]
     }
 
-    /// See [`MoverFs::trim`](crate::MoverFs::trim).
+    /// See [`TieredFs::trim`](crate::TieredFs::trim).
     pub(crate) fn trim<L: Tiered<Proof = Durable>, D: BlockDevice + 'static>(
         &self,
         places: &Places<L, D>,

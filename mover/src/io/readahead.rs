@@ -123,7 +123,7 @@ impl Ahead {
 }
 
 impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Places<L, D> {
-    /// See [`MoverFs::fetch`](crate::MoverFs::fetch).
+    /// See [`TieredFs::fetch`](crate::TieredFs::fetch).
     pub(crate) fn fetch(&self, fetch: &Fetch) -> Result<()> {
         let Range { start, end } = fetch.blocks;
         let node = self.layout.node(fetch.id)?;

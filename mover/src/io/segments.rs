@@ -43,7 +43,7 @@ mod tests {
 
     #[test]
     fn slices_become_blocks_and_blocks_the_parts_of_runs() {
-        // What is lent is as it was left.
+        // A buffer that is lent is as it was left.
         drop(gather(3, 0, &[IoSlice::new(&[9; 12_288])]));
         let (first, second) = ([1; 4000], [2; 8000]);
         let data = [IoSlice::new(&first), IoSlice::new(&second)];

@@ -379,8 +379,7 @@ mod tests {
         assert_eq!(known.accuracy(), Accuracy { right: 1999, wrong: 0 }, "nothing was written");
     }
 
-    /// What is remembered of the file that was written last so is not taken for another, nor after it was written
-    /// otherwise.
+    /// The finding of the file that was written last durably holds for no other one, and not after another write.
     #[test]
     fn a_file_that_is_written_otherwise_is_not_settled() {
         let rules = Rules { sync_blocks: 10, ..Rules::default() };
@@ -400,7 +399,7 @@ mod tests {
         assert_eq!(known.accuracy(), Accuracy { right: 5, wrong: 2 });
     }
 
-    /// What is written both ways is known as it is: a durable write is one that others are compared with.
+    /// Blocks that are written both ways are known as they are: a durable write is one that others are compared with.
     #[test]
     fn synchronous_writes_count_among_others() {
         let known = predictors(Rules::default());
@@ -429,7 +428,7 @@ mod tests {
         assert!(!is_settled());
         known.wrote(id(1), span(7, 1), true);
         assert!(is_settled());
-        // What is written otherwise then is large and stable after as many writes as of any file.
+        // A write of another kind then is large and stable after as many writes as of any file.
         for round in 0..5 {
             assert!(!known.is_for_disk(id(1), span(0, 2048)), "after {round} writes");
             known.wrote(id(1), span(0, 2048), false);
@@ -530,7 +529,7 @@ mod tests {
         assert_eq!(seen.entries.last().map(|known| known.span), Some(span(4 * MAX_ENTRIES as u64 - 2, 1)));
     }
 
-    /// Who makes files and removes them again would have it know nothing else before long.
+    /// A program that makes files and removes them again would have it know nothing else before long.
     #[test]
     fn a_file_has_the_place_of_the_one_that_had_its_number_before() {
         let known = predictors(Rules::default());

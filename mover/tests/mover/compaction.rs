@@ -11,10 +11,10 @@ use nacre_layout_log::check::check;
 use nacre_layout_log::{LogFs, MkfsOptions, MountOptions, mkfs};
 use nacre_media::SimPm;
 use nacre_media::block::SimDisk;
-use nacre_mover::{Budget, MoverFs, MoverOptions, Phase};
+use nacre_mover::{Budget, MoverOptions, Phase, TieredFs};
 use uuid::Uuid;
 
-type Fs = MoverFs<LogFs<SimPm>, SimDisk>;
+type Fs = TieredFs<LogFs<SimPm>, SimDisk>;
 type Node = <Fs as Names>::Node;
 
 const BLOCK: usize = BLOCK_SIZE as usize;

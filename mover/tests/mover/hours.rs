@@ -8,10 +8,10 @@ use nacre_engine::{BLOCK_SIZE, Data, Durability, FileKind, Names, NewInode, Time
 use nacre_layout_log::{LogFs, MkfsOptions, MountOptions, mkfs};
 use nacre_media::SimPm;
 use nacre_media::block::SimDisk;
-use nacre_mover::{Budget, MoverFs, MoverOptions, Phase, TIER};
+use nacre_mover::{Budget, MoverOptions, Phase, TIER, TieredFs};
 use uuid::Uuid;
 
-type Fs = MoverFs<LogFs<SimPm>, SimDisk>;
+type Fs = TieredFs<LogFs<SimPm>, SimDisk>;
 
 const FILE: usize = 64 << 10;
 /// 2023-11-15 0:00 UTC.

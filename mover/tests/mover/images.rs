@@ -13,11 +13,11 @@ use nacre_layout_log::check::{Problem, Repair, check, check_with_tiers};
 use nacre_layout_log::{LogFs, MkfsOptions, MountOptions, mkfs};
 use nacre_media::block::SimDisk;
 use nacre_media::{Pm, SimPm};
-use nacre_mover::{Budget, MoverFs, MoverOptions};
+use nacre_mover::{Budget, MoverOptions, TieredFs};
 use nacre_tiers::{Label, TierSet};
 use uuid::Uuid;
 
-type Fs = MoverFs<LogFs<SimPm>, SimDisk>;
+type Fs = TieredFs<LogFs<SimPm>, SimDisk>;
 type Node = <Fs as Names>::Node;
 
 const BLOCK: usize = BLOCK_SIZE as usize;

@@ -11,10 +11,10 @@ use nacre_engine::{
 use nacre_layout_log::{LogFs, MkfsOptions, MountOptions, mkfs};
 use nacre_media::SimPm;
 use nacre_media::block::SimDisk;
-use nacre_mover::{Budget, MoverFs, MoverOptions, PIN};
+use nacre_mover::{Budget, MoverOptions, PIN, TieredFs};
 use uuid::Uuid;
 
-type Fs = MoverFs<LogFs<SimPm>, SimDisk>;
+type Fs = TieredFs<LogFs<SimPm>, SimDisk>;
 type Node = <Fs as Names>::Node;
 
 const NOW: Timestamp = Timestamp { secs: 1_700_000_000, nanos: 0 };

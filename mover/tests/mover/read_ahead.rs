@@ -7,12 +7,12 @@ use nacre_engine::{BLOCK_SIZE, Data, Durability, FileBlock, FileKind, Names, New
 use nacre_layout_log::{LogFs, MkfsOptions, MountOptions, mkfs};
 use nacre_media::SimPm;
 use nacre_media::block::SimDisk;
-use nacre_mover::{MoverFs, MoverOptions};
+use nacre_mover::{MoverOptions, TieredFs};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use uuid::Uuid;
 
-type Fs = MoverFs<LogFs<SimPm>, SimDisk>;
+type Fs = TieredFs<LogFs<SimPm>, SimDisk>;
 
 const FILE: usize = 16 << 20;
 const BLOCK: usize = BLOCK_SIZE as usize;

@@ -370,7 +370,7 @@ mod tests {
         assert!(known.coldest(195_000).is_none());
         assert_eq!(known.coldest_whole().unwrap().spans[0].len, 4 * PART);
         assert!(known.coldest_whole().is_none());
-        // Who comes again is in the lists again.
+        // A file that comes again is in the lists again.
         known.observe(&write(1, 0, 1, 4 * PART, 170_000));
         assert_eq!(known.coldest_whole().unwrap().spans[0].len, 4 * PART);
     }
@@ -427,7 +427,7 @@ mod tests {
         assert!(known.has_dropped() && !known.has_dropped());
         (1000..2000).for_each(|number| known.observe(&write(number, 0, 1, 1, 5000)));
         assert!(known.files.len() <= 20, "{}", known.files.len());
-        // What is in the lists is known.
+        // Files in the lists are known.
         let cold: Vec<_> = std::iter::from_fn(|| known.coldest_whole()).map(|cold| cold.file).collect();
         assert_eq!(cold, (0..10).map(id).collect::<Vec<_>>());
     }

@@ -12,10 +12,10 @@ use nacre_layout_log::check::check;
 use nacre_layout_log::{LogFs, MkfsOptions, MountOptions, mkfs};
 use nacre_media::block::{BlockDevice, SimDisk, Transfer};
 use nacre_media::{Durable, SimPm};
-use nacre_mover::{MoverFs, MoverOptions};
+use nacre_mover::{MoverOptions, TieredFs};
 use uuid::Uuid;
 
-pub(crate) type Fs = MoverFs<LogFs<SimPm>, Disk>;
+pub(crate) type Fs = TieredFs<LogFs<SimPm>, Disk>;
 pub(crate) type Node = <Fs as Names>::Node;
 
 pub(crate) const BLOCK: usize = BLOCK_SIZE as usize;
