@@ -21,19 +21,18 @@ pub struct InplaceLinear;
 pub(super) static SOURCES: Sources = Sources::new(
     "layouts/inplace/src",
     &[
-        ("blockmap.rs", include_str!("../../../layouts/inplace/src/blockmap.rs")),
         ("check.rs", include_str!("../../../layouts/inplace/src/check.rs")),
         ("commit.rs", include_str!("../../../layouts/inplace/src/commit.rs")),
         ("names.rs", include_str!("../../../layouts/inplace/src/names.rs")),
         ("file.rs", include_str!("../../../layouts/inplace/src/file.rs")),
-        ("fs.rs", include_str!("../../../layouts/inplace/src/fs.rs")),
+        ("grow.rs", include_str!("../../../layouts/inplace/src/grow.rs")),
         ("mkfs.rs", include_str!("../../../layouts/inplace/src/mkfs.rs")),
         ("mount.rs", include_str!("../../../layouts/inplace/src/mount.rs")),
         ("namespace.rs", include_str!("../../../layouts/inplace/src/namespace.rs")),
         ("promised.rs", include_str!("../../../layouts/inplace/src/promised.rs")),
         ("recover.rs", include_str!("../../../layouts/inplace/src/recover.rs")),
         ("space.rs", include_str!("../../../layouts/inplace/src/space.rs")),
-        ("table.rs", include_str!("../../../layouts/inplace/src/table.rs")),
+        ("tree_edit.rs", include_str!("../../../layouts/inplace/src/tree_edit.rs")),
         ("xattr.rs", include_str!("../../../layouts/inplace/src/xattr.rs")),
     ],
 );
@@ -57,8 +56,8 @@ const COMMIT_POINTS: [&str; 15] = [
 ];
 
 const HARMLESS: [Harmless; 4] = [
-    Harmless { site: "fs.rs write_atime 3", is_fence: false, argument: LAZY_ATIME, by_chance: false },
-    Harmless { site: "fs.rs write_atime 4", is_fence: true, argument: LAZY_ATIME, by_chance: false },
+    Harmless { site: "space.rs write_atime 3", is_fence: false, argument: LAZY_ATIME, by_chance: false },
+    Harmless { site: "space.rs write_atime 4", is_fence: true, argument: LAZY_ATIME, by_chance: false },
     Harmless {
         site: "namespace.rs create_unnamed 1",
         is_fence: true,
@@ -84,11 +83,11 @@ fn commit_of_store(spot: Spot) -> Option<usize> {
         ("commit.rs", "store_idle") => 4,
         ("namespace.rs", "build_inode") => 5,
         ("names.rs", "finish") => 6,
-        ("blockmap.rs", "finish") => 7,
+        ("tree_edit.rs", "finish") => 7,
         ("file.rs", "copy_to") => 8,
         ("file.rs", "zero_gap") => 9,
         ("xattr.rs", "put") => 10,
-        ("table.rs", "grow_table") => 11,
+        ("grow.rs", "grow_table") => 11,
         ("mount.rs", "mount" | "shut_down") => 12,
         ("recover.rs", "roll_back") if spot.text.contains("pm.store") => 13,
         ("recover.rs", "roll_back") => 14,

@@ -6,12 +6,12 @@ use nacre_media::Pm;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use crate::blockmap::{BlockMap, Bounds, Found};
-use crate::commit::{lane_address, lane_count};
 use crate::format::{
     BLOCK_INODES, INODE_SIZE, LINE, RawInode, RawSuperblock, RawUndo, lane_seed, region, seal_word,
 };
 use crate::recover::Walk;
 use crate::table::table_address;
+use crate::transaction::{lane_address, lane_count};
 use crate::xattr::{self, Owner};
 
 /// The kind of a structure.

@@ -15,110 +15,22 @@
 //! A commit holds the locks of all inodes concerned until it is acknowledged. So no two transactions that are under way
 //! have a word in common, and lanes can be undone in any order.
 
-use nacre_engine::sync::Mutex;
 use nacre_engine::sync::atomic::Ordering;
-use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, Result};
+use nacre_engine::{Error, Kind, Result};
 use nacre_media::{Durable, Flushed, Pm, Stored};
 use smallvec::SmallVec;
 use zerocopy::IntoBytes;
 
-use crate::alloc::lane_of_thread;
-use crate::format::{
-    ENTRY_WORDS, INLINE_TARGET, INODE_SIZE, LANE_BLOCKS, LANE_ENTRIES, LINE, RawUndo, Region, lane_seed,
-    seal_word,
-};
+use crate::format::{ENTRY_WORDS, LANE_ENTRIES, LINE, RawUndo, seal_word};
 use crate::fs::Shared;
 use crate::seeded::Mistake;
-
-/// Undo entries that all words of an inode take at the most, from its links to its parent.
-pub(crate) const INODE_ENTRIES: u64 = (INODE_SIZE - INLINE_TARGET as u64) / 16;
-
-/// A word and its place.
-type Word = (u64, u64);
-
-/// The words that one operation changes in place.
-#[derive(Default)]
-pub(crate) struct Transaction {
-    /// Words that count: each is undone unless all are committed.
-    words: SmallVec<[Word; 16]>,
-    /// Words that say nothing until those count: free space of directories.
-    idle: Vec<Word>,
-}
-
-impl Transaction {
-    /// The word at `address` becomes `value`; an earlier value for it is overruled.
-    pub(crate) fn word(&mut self, address: u64, value: u64) {
-        debug_assert!(address.is_multiple_of(8));
-        self.words.push((address, value));
-    }
-
-    /// The same for a word with an old value that is never read.
-    pub(crate) fn idle_word(&mut self, address: u64, value: u64) {
-        self.idle.push((address, value));
-    }
-
-    /// The words in order, the last for each address.
-    fn sorted(&mut self) -> &mut SmallVec<[Word; 16]> {
-        self.words.sort_by_key(|&(address, _)| address); // stable: the last one said comes last
-        self.words.reverse();
-        self.words.dedup_by_key(|&mut (address, _)| address);
-        self.words.reverse();
-        &mut self.words
-    }
-}
+use crate::transaction::{Lane, Transaction, Word, join};
 
 /// Neighbouring words: their address, old values and new values.
 struct Run {
     address: u64,
     old: SmallVec<[u64; ENTRY_WORDS]>,
     new: SmallVec<[u64; ENTRY_WORDS]>,
-}
-
-/// A lane of the journal.
-struct Lane {
-    address: u64,
-    seed: u32,
-    /// The generation of the next transaction.
-    next: Mutex<u64>,
-}
-
-/// The journal.
-pub(crate) struct Journal {
-    lanes: Vec<Lane>,
-}
-
-impl Journal {
-    /// The journal in a region, of which nothing is to be undone; `next` is each lane's next generation.
-    pub(crate) fn new(region: Region, volume_seed: u32, next: &[u64]) -> Journal {
-        let lane = |(index, &next): (usize, &u64)| Lane {
-            address: lane_address(region, index as u64),
-            seed: lane_seed(volume_seed, index as u64),
-            next: Mutex::new(next),
-        };
-        Journal { lanes: next.iter().enumerate().map(lane).collect() }
-    }
-
-    fn lane(&self) -> &Lane {
-        &self.lanes[lane_of_thread() % self.lanes.len()]
-    }
-}
-
-/// The first byte of a lane.
-pub(crate) fn lane_address(region: Region, lane: u64) -> u64 {
-    Block(region.start + lane * LANE_BLOCKS).offset()
-}
-
-/// How many lanes a region has.
-pub(crate) fn lane_count(region: Region) -> u64 {
-    region.blocks / LANE_BLOCKS
-}
-
-/// Joins flushes that one fence will cover.
-pub(crate) fn join(earlier: Option<Flushed>, next: Flushed) -> Option<Flushed> {
-    Some(match earlier {
-        Some(earlier) => earlier.and(next),
-        None => next,
-    })
 }
 
 impl<P: Pm> Shared<P> {
@@ -272,9 +184,6 @@ impl<P: Pm> Shared<P> {
     }
 }
 
-/// Bytes of a lane.
-pub(crate) const LANE_BYTES: u64 = LANE_BLOCKS * BLOCK_SIZE;
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -283,20 +192,10 @@ mod tests {
     use nacre_engine::{FileKind, Names, NewInode, SetAttr, Timestamp};
     use nacre_media::{Pm, SimPm};
 
-    use super::Transaction;
     use crate::alloc::use_lane;
     use crate::format::LINE;
     use crate::{InplaceFs, MountOptions};
     use crate::{MkfsOptions, mkfs};
-
-    #[test]
-    fn the_last_value_of_a_word_counts() {
-        let mut transaction = Transaction::default();
-        for (address, value) in [(16, 1), (8, 2), (16, 3), (24, 4), (8, 5)] {
-            transaction.word(address, value);
-        }
-        assert_eq!(transaction.sorted().as_slice(), [(8, 5), (16, 3), (24, 4)]);
-    }
 
     /// The next mount undoes a transaction that failed, whoever waited for its lane meanwhile.
     #[test]
@@ -308,7 +207,8 @@ mod tests {
         let kind = FileKind::Regular;
         let new = NewInode { kind, mode: 0o644, uid: 0, gid: 0, rdev: 0, target: b"", xattrs: &[], now };
         let files = [b"a", b"b"].map(|name| fs.create(&fs.root(), name, &new).unwrap());
-        let lane = &fs.shared.journal.lanes[0];
+        use_lane(0);
+        let lane = fs.shared.journal.lane();
         let commit_entry = lane.address;
         pm.poison(commit_entry, LINE);
         let waited_for = lane.next.lock();

@@ -6,15 +6,14 @@
 //! cookie. How names change is in `names`.
 
 use hashbrown::HashTable;
-use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, InodeId, Kind, Result};
+use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, InodeId, Result};
 use nacre_layout_parts::rules::MAX_NAME;
 use nacre_media::Pm;
 use smallvec::SmallVec;
 use zerocopy::FromBytes;
 
-use crate::format::{DENTRY_HEADER, RawDentry, RawInode};
-use crate::fs::Shared;
-use crate::inode::Body;
+use crate::blockmap::BlockMap;
+use crate::format::{DENTRY_HEADER, RawDentry};
 use crate::memo::{Absent, Memo};
 
 pub(crate) const BLOCK: usize = BLOCK_SIZE as usize;
@@ -185,11 +184,16 @@ impl Directory {
         Directory { index: indexed.then(HashTable::new), ..Directory::default() }
     }
 
-    /// Reads all of a directory: counts its names, and indexes them where that is asked for.
-    pub(crate) fn load<P: Pm>(fs: &Shared<P>, raw: &RawInode) -> Result<Directory> {
-        let mut directory = Directory::new(fs.name_index);
-        let count = raw.size / BLOCK_SIZE;
-        fs.map(raw.root).for_each(0, count, &mut |piece| {
+    /// Reads all of a directory of this size: counts its names, and indexes them where that is asked for.
+    pub(crate) fn load<P: Pm>(
+        map: &BlockMap<'_, P>,
+        size: u64,
+        indexed: bool,
+        hash_seed: u64,
+    ) -> Result<Directory> {
+        let mut directory = Directory::new(indexed);
+        let count = size / BLOCK_SIZE;
+        map.for_each(0, count, &mut |piece| {
             let start = piece.block().0;
             directory.blocks.extend(start..start + piece.len);
         })?;
@@ -198,7 +202,7 @@ impl Directory {
         }
         let mut page = [0; BLOCK];
         for at in 0..directory.blocks.len() {
-            directory.read_page(&*fs.pm, at, &mut page)?;
+            directory.read_page(map.pm, at, &mut page)?;
             let mut room = 0;
             find_record(&page, |record| {
                 room = room.max(record.len() - record.needed());
@@ -206,7 +210,7 @@ impl Directory {
                     directory.entries += 1;
                     directory.subdirectories += u32::from(record.kind()? == FileKind::Directory);
                     let offset = (at * BLOCK + record.at) as u64;
-                    directory.remember(hash(record.name(&page), fs.hash_seed), offset);
+                    directory.remember(hash(record.name(&page), hash_seed), offset);
                 }
                 Ok(None::<()>)
             })?;
@@ -269,25 +273,25 @@ impl Directory {
     }
 
     /// Looks a name up.
-    pub(crate) fn find<P: Pm>(&self, fs: &Shared<P>, name: &[u8]) -> Result<Option<Found>> {
-        let hash = hash(name, fs.hash_seed);
+    pub(crate) fn find(&self, pm: &impl Pm, hash_seed: u64, name: &[u8]) -> Result<Option<Found>> {
+        let hash = hash(name, hash_seed);
         if let Some(index) = &self.index {
             for slot in index.iter_hash(hash).filter(|slot| slot.hash == hash) {
-                if let Some(found) = self.found_at(&*fs.pm, slot.offset, name)? {
+                if let Some(found) = self.found_at(pm, slot.offset, name)? {
                     return Ok(Some(found));
                 }
             }
             return Ok(None);
         }
         if let Some(offset) = self.memo.get(hash)
-            && let Some(found) = self.found_at(&*fs.pm, offset, name)?
+            && let Some(found) = self.found_at(pm, offset, name)?
         {
             return Ok(Some(found));
         }
         if self.absent.has(hash, name) {
             return Ok(None);
         }
-        let found = self.search(&*fs.pm, name)?;
+        let found = self.search(pm, name)?;
         match found {
             Some(found) => self.memo.put(hash, found.offset),
             None => self.absent.put(hash, name),
@@ -373,9 +377,4 @@ impl Directory {
 
 fn found(at: usize, record: Record) -> Result<Found> {
     Ok(Found { offset: (at * BLOCK + record.at) as u64, id: record.id(), kind: record.kind()? })
-}
-
-/// The directory state in this body.
-pub(crate) fn directory_of(body: &Body) -> Result<&Directory> {
-    body.directory.as_deref().ok_or(Error::new(Kind::NotDirectory))
 }

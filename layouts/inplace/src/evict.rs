@@ -16,22 +16,10 @@ use nacre_media::Pm;
 
 use crate::fs::Shared;
 use crate::inode::{Inode, Node};
-use crate::layout::inode_bytes;
 use crate::table::{Loaded, SHARDS};
 
 /// A shard with room for fewer inodes keeps it.
 const SPARSE: usize = 64;
-
-impl Inode {
-    /// It was used: the next sweep leaves it.
-    #[inline]
-    pub(crate) fn note_use(&self) {
-        // Written once between two sweeps, so that threads share the line.
-        if !self.used.load(Ordering::Relaxed) {
-            self.used.store(true, Ordering::Relaxed);
-        }
-    }
-}
 
 impl<P: Pm> Shared<P> {
     /// One more inode was made.
@@ -62,7 +50,7 @@ impl<P: Pm> Shared<P> {
     }
 
     fn drop_state(&self, inode: Arc<Inode>) {
-        let bytes = inode_bytes(&inode);
+        let bytes = inode.dram_bytes();
         self.table.eviction.one_left();
         drop(inode);
         self.table.eviction.freed(bytes, self.table.in_use());

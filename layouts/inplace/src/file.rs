@@ -20,12 +20,13 @@ use nacre_layout_parts::rules::{InodeFacts, check_write};
 use nacre_media::{Durable, Flushed, Pm};
 
 use crate::alloc::{Purpose, Runs};
-use crate::blockmap::{Edit, Piece};
-use crate::commit::{INODE_ENTRIES, Transaction, join};
+use crate::blockmap::Piece;
 use crate::format::{BLOCK_WORDS, LANE_ENTRIES, MAX_FILE_SIZE, tree, word};
 use crate::fs::Shared;
 use crate::inode::{Body, Inode};
 use crate::seeded::Mistake;
+use crate::transaction::{INODE_ENTRIES, Transaction, join};
+use crate::tree_edit::Edit;
 
 /// Blocks that one transaction can take into a tree, or change in it.
 pub(crate) const PIECE_BLOCKS: u64 = 1024;

@@ -15,13 +15,11 @@ use nacre_engine::{Attr, BLOCK_SIZE, Error, FileKind, InodeId, Kind, Result, Tim
 use nacre_layout_parts::held::{Held, Holdable};
 use nacre_layout_parts::relatime::Relatime;
 use nacre_layout_parts::rules::{InodeFacts, check_flags};
-use nacre_media::Pm;
 
 use crate::attributes::{AttributeCell, Attributes};
-use crate::commit::Transaction;
 use crate::directory::Directory;
 use crate::format::{MAX_FILE_SIZE, ROOT_INODE, RawInode, word};
-use crate::fs::Shared;
+use crate::transaction::Transaction;
 
 /// File blocks of the largest file.
 pub(crate) const MAX_BLOCKS: u64 = MAX_FILE_SIZE / BLOCK_SIZE;
@@ -34,6 +32,13 @@ pub(crate) struct Body {
     pub(crate) xattrs: u64,
     /// Of a directory, the state of its names.
     pub(crate) directory: Option<Box<Directory>>,
+}
+
+impl Body {
+    /// The state of its names, if it is a directory's.
+    pub(crate) fn directory(&self) -> Result<&Directory> {
+        self.directory.as_deref().ok_or(Error::new(Kind::NotDirectory))
+    }
 }
 
 /// One inode.
@@ -105,6 +110,22 @@ impl Graveyard {
 }
 
 impl Inode {
+    /// It was used: the next sweep leaves it.
+    #[inline]
+    pub(crate) fn note_use(&self) {
+        // Written once between two sweeps, so that threads share the line.
+        if !self.used.load(Ordering::Relaxed) {
+            self.used.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// DRAM that it takes, an estimate.
+    pub(crate) fn dram_bytes(&self) -> u64 {
+        let body = self.body.read();
+        let directory = body.directory.as_ref().map_or(0, |directory| directory.heap_bytes());
+        size_of::<Inode>() as u64 + 32 + directory
+    }
+
     /// Ends one pin.
     pub(crate) fn unpin(&self) {
         let before = self.pins.fetch_sub(1, Ordering::AcqRel);
@@ -169,28 +190,6 @@ impl Inode {
             body: RwLock::new(Body { root, xattrs: raw.xattrs, directory }),
             graveyard: Arc::clone(graveyard),
         })
-    }
-
-    /// Reads the state in DRAM of an inode's contents.
-    pub(crate) fn load<P: Pm>(fs: &Shared<P>, number: u64, address: u64, raw: &RawInode) -> Result<Inode> {
-        let kind = FileKind::from_u8(raw.kind);
-        let mut blocks = 0;
-        if kind.is_some_and(has_tree) {
-            fs.map(raw.root)
-                .for_each(0, MAX_BLOCKS, &mut |piece| blocks += piece.len)
-                .map_err(|error| error.object(format!("inode {number}")))?;
-        }
-        let directory = match kind {
-            Some(FileKind::Directory) => Some(Box::new(Directory::load(fs, raw)?)),
-            _ => None,
-        };
-        let inode = Inode::new(number, address, raw, fs.times, directory, &fs.graveyard)?;
-        inode.blocks.store(blocks, Ordering::Relaxed);
-        // Larger than before the mount, and than when its state was dropped, for any count at that time.
-        let changes = (fs.superblock.lock().raw.mount_epoch << 32)
-            .max(fs.table.dropped_changes.load(Ordering::Relaxed));
-        inode.change.store(changes, Ordering::Relaxed);
-        Ok(inode)
     }
 
     pub(crate) fn id(&self) -> InodeId {

@@ -12,7 +12,7 @@ use nacre_engine::{
 use nacre_layout_parts::rules::Side;
 use nacre_media::Pm;
 
-use crate::directory::{Listed, directory_of};
+use crate::directory::Listed;
 use crate::format::{MAX_FILE_SIZE, MAX_XATTR_SIZE, tree};
 use crate::fs::Shared;
 use crate::inode::{Inode, Node};
@@ -136,7 +136,7 @@ impl<P: Pm + 'static> Names for InplaceFs<P> {
         loop {
             let batch = {
                 let body = dir.inode.body.read();
-                directory_of(&body)?.read(&*self.shared.pm, after, READ_DIR_BATCH)?
+                body.directory()?.read(&*self.shared.pm, after, READ_DIR_BATCH)?
             };
             for listed in &batch {
                 after = listed.cookie;

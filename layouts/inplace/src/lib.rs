@@ -6,15 +6,22 @@
 //! | `mkfs`, `mount`, `recover`, `check` | making, mounting, recovering and checking a file system |
 //! | `anatomy` | where the structures of an image are, for tools that damage images |
 //! | `superblock` | the fields of the superblock that only this layout has |
-//! | `commit` | the commit protocol: transactions and the lanes of the journal |
+//! | `transaction`, `commit` | the words of an operation and the lanes of the journal; the commit protocol |
 //! | `fs`, `table`, `inode` | state of the file system; the inode table; one inode |
-//! | `blockmap`, `directory`, `names` | where a file's blocks are; the names of a directory; changing them |
+//! | `load`, `grow` | holding an inode, which is read from media; growing the inode table |
+//! | `reclaim`, `evict` | freeing inodes without names; dropping the state of unused ones from DRAM |
+//! | `blockmap`, `tree_edit` | where a file's blocks are; changing that |
+//! | `directory`, `memo`, `names` | the names of a directory; those found lately; changing them |
 //! | `file`, `space`, `namespace`, `rename`, `xattr` | the operations |
 //! | `content`, `promised` | the bytes of a write; writes that leave the inode's lock to others meanwhile |
 //! | `scrub` | the reads of a scrub, and the files that media errors are in |
 //! | `mend` | repairing an inode table with media errors |
 //! | `seeded` | mistakes on purpose, for the crash explorer; none over real PM |
 //! | `layout`, `lifecycle` | the contract of `nacre-engine`, and the life of the layout, implemented |
+//!
+//! No files import each other in a circle. The state of an inode (`inode` and the files of its parts) knows nothing of
+//! the file system, and `fs` nothing of the operations. These are `impl` blocks over `Shared`, each in its file above
+//! it. `layout` is above all.
 //!
 //! Neighbours: the contract is in `nacre-engine`, the media in `nacre-media`; the parts shared with other layouts (free
 //! blocks, attributes in DRAM, the superblock's copies, bad blocks) in `nacre-layout-parts`. The format is described
@@ -32,9 +39,11 @@ mod evict;
 mod file;
 mod format;
 mod fs;
+mod grow;
 mod inode;
 mod layout;
 mod lifecycle;
+mod load;
 mod memo;
 mod mend;
 mod mkfs;
@@ -42,6 +51,7 @@ mod mount;
 mod names;
 mod namespace;
 mod promised;
+mod reclaim;
 mod recover;
 mod rename;
 mod scrub;
@@ -49,6 +59,8 @@ mod seeded;
 mod space;
 mod superblock;
 mod table;
+mod transaction;
+mod tree_edit;
 mod xattr;
 
 use nacre_layout_parts::{alloc, attributes, badblocks};

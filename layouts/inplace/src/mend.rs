@@ -14,14 +14,13 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, Kind, LINE_SIZE, Result, size};
 use nacre_layout_parts::renew::{has_pattern, is_lost, renew, store_word};
+use nacre_layout_parts::report::Problem;
 use nacre_media::{Durable, Overlay, Pm};
 use zerocopy::{FromZeros, IntoBytes};
 
 use crate::alloc::{Allocator, Purpose, Runs};
 use crate::badblocks;
 use crate::blockmap::{BlockMap, Bounds};
-use crate::check::Problem;
-use crate::commit::lane_address;
 use crate::directory::{BLOCK, Page, find_record, needed};
 use crate::format::{
     BLOCK_INODES, BLOCK_WORDS, DENTRY_HEADER, INODE_SIZE, LINE, ROOT_INODE, RawDentry, RawInode, RawUndo,
@@ -30,6 +29,7 @@ use crate::format::{
 use crate::mkfs::new_inode;
 use crate::recover::{LaneState, Walk, read_lanes, roll_back};
 use crate::superblock::Superblock;
+use crate::transaction::lane_address;
 
 /// Lines of an inode that it cannot do without; behind them is only the target of a symbolic link.
 const NEEDED: usize = 2 * LINE_SIZE as usize;

@@ -14,13 +14,13 @@ use nacre_media::Pm;
 use crate::alloc::Allocator;
 use crate::badblocks;
 use crate::blockmap::Bounds;
-use crate::commit::Journal;
 use crate::format::{ROOT_INODE, feature, region, state};
 use crate::fs::Shared;
 use crate::inode::{Graveyard, Inode, Node};
 use crate::recover::{Walk, read_journal, refuse, roll_back};
 use crate::superblock::Summary;
 use crate::table::{Table, table_address};
+use crate::transaction::Journal;
 
 /// A mounted file system with the in-place layout. Dropping it unmounts it, without telling of errors.
 pub struct InplaceFs<P: Pm> {

@@ -12,14 +12,12 @@ use smallvec::SmallVec;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::alloc::{Purpose, Runs};
-use crate::blockmap;
-use crate::commit::{Transaction, join};
-use crate::directory::{
-    BLOCK, Directory, Found, Page, Record, directory_of, find_record, hash, needed, record_at,
-};
+use crate::directory::{BLOCK, Directory, Found, Page, Record, find_record, hash, needed, record_at};
 use crate::format::{DENTRY_HEADER, RawDentry, word};
 use crate::fs::Shared;
 use crate::inode::{Body, Inode};
+use crate::transaction::{Transaction, join};
+use crate::tree_edit;
 
 /// A block of a directory that is being changed.
 struct Changed {
@@ -130,7 +128,7 @@ pub(crate) struct Edit<'a, P: Pm> {
     full: SmallVec<[(usize, usize); 1]>,
     notes: Vec<Note>,
     /// The block that the directory grows by, and the tree with it.
-    grown: Option<(Runs, blockmap::Edit<'a, P>)>,
+    grown: Option<(Runs, tree_edit::Edit<'a, P>)>,
 }
 
 impl<'a, P: Pm> Edit<'a, P> {
@@ -188,7 +186,7 @@ impl<'a, P: Pm> Edit<'a, P> {
 
     /// Adds a name, which is not there.
     pub(crate) fn insert(&mut self, body: &Body, name: &[u8], inode: &Inode, purpose: Purpose) -> Result<()> {
-        let directory = directory_of(body)?;
+        let directory = body.directory()?;
         let raw = RawDentry {
             inode: inode.number,
             record_len: 0,
@@ -237,7 +235,7 @@ impl<'a, P: Pm> Edit<'a, P> {
         let at = directory.blocks.len();
         let mut runs = Runs::new();
         self.fs.allocate(None, 1, purpose, &mut runs)?;
-        let mut tree = blockmap::Edit::new(self.fs, root);
+        let mut tree = tree_edit::Edit::new(self.fs, root);
         let result = tree.set(at as u64, 1, runs[0].start.0);
         self.grown = Some((runs, tree));
         result?;

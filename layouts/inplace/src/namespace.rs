@@ -20,14 +20,14 @@ use smallvec::SmallVec;
 use zerocopy::{FromZeros, IntoBytes};
 
 use crate::alloc::{Purpose, Runs};
-use crate::commit::{Transaction, join};
-use crate::directory::{Directory, Found, directory_of};
+use crate::directory::{Directory, Found};
 use crate::format::{INLINE_TARGET, INODE_MAGIC, INODE_VERSION, MAX_XATTR_SIZE, RawInode, word};
 use crate::fs::Shared;
 use crate::inode::{Body, Inode, Node};
 use crate::names::Edit;
 use crate::seeded::Mistake;
 use crate::table::read_inode;
+use crate::transaction::{Transaction, join};
 
 /// The most names of one inode.
 const MAX_LINKS: u32 = u32::MAX / 2;
@@ -58,7 +58,7 @@ impl Locked<'_> {
         if inode.links() == 0 {
             return Err(Error::new(Kind::NotFound)); // it was removed
         }
-        directory_of(self.body(inode)?)
+        self.body(inode)?.directory()
     }
 }
 
@@ -69,12 +69,17 @@ struct Made {
 }
 
 impl<P: Pm> Shared<P> {
+    /// Looks a name up in a directory, which is locked.
+    pub(crate) fn find(&self, directory: &Directory, name: &[u8]) -> Result<Option<Found>> {
+        directory.find(&*self.pm, self.hash_seed, name)
+    }
+
     pub(crate) fn lookup(&self, dir: &Inode, name: &[u8]) -> Result<Node> {
         dir.check_directory()?;
         check_lookup(name)?;
         // Held before the name can go away, so that the inode cannot be reclaimed in between.
         let body = dir.body.read();
-        let found = directory_of(&body)?.find(self, name)?.ok_or(Error::new(Kind::NotFound))?;
+        let found = self.find(body.directory()?, name)?.ok_or(Error::new(Kind::NotFound))?;
         let node = self.hold(found.id.number)?;
         if node.inode.generation != found.id.generation || node.inode.kind != found.kind {
             return Err(Error::corrupt(format!("directory {}: a name of another inode", dir.number)));
@@ -87,7 +92,7 @@ impl<P: Pm> Shared<P> {
         check_new(new, MAX_XATTR_SIZE)?;
         self.reclaim_buried();
         let mut locked = lock_all(&[dir]);
-        if locked.directory(dir)?.find(self, name)?.is_some() {
+        if self.find(locked.directory(dir)?, name)?.is_some() {
             return Err(Error::new(Kind::Exists));
         }
         dir.check_flags(Attr::IMMUTABLE)?;
@@ -96,7 +101,7 @@ impl<P: Pm> Shared<P> {
         let body = locked.body(dir)?;
         let result = edit.insert(body, name, &made.node.inode, Purpose::Data).and_then(|()| {
             let mut transaction = Transaction::default();
-            let pending = edit.finish(directory_of(body)?, &mut transaction, made.pending)?;
+            let pending = edit.finish(body.directory()?, &mut transaction, made.pending)?;
             made.node.inode.put_links(&mut transaction, 1);
             dir.put_modified(&mut transaction, new.now);
             self.commit(transaction, pending)
@@ -217,7 +222,7 @@ impl<P: Pm> Shared<P> {
         check_name(name)?;
         let mut locked = lock_all(&[dir, inode]);
         // The error for an existing name comes before those that forbid the link, as in the kernel.
-        if locked.directory(dir)?.find(self, name)?.is_some() {
+        if self.find(locked.directory(dir)?, name)?.is_some() {
             return Err(Error::new(Kind::Exists));
         }
         check_link::<Inode>(inode, dir)?;
@@ -230,7 +235,7 @@ impl<P: Pm> Shared<P> {
         let body = locked.body(dir)?;
         let result = edit.insert(body, name, inode, Purpose::Data).and_then(|()| {
             let mut transaction = Transaction::default();
-            let pending = edit.finish(directory_of(body)?, &mut transaction, None)?;
+            let pending = edit.finish(body.directory()?, &mut transaction, None)?;
             inode.put_links(&mut transaction, links);
             inode.put_changed(&mut transaction, now);
             dir.put_modified(&mut transaction, now);
@@ -306,7 +311,7 @@ impl<P: Pm> Shared<P> {
         name: &[u8],
         node: &Node,
     ) -> Result<Option<Found>> {
-        let found = locked.directory(dir)?.find(self, name)?.ok_or(Error::new(Kind::NotFound))?;
+        let found = self.find(locked.directory(dir)?, name)?.ok_or(Error::new(Kind::NotFound))?;
         Ok((found.id == node.inode.id()).then_some(found))
     }
 
@@ -324,8 +329,8 @@ impl<P: Pm> Shared<P> {
         let mut edit = Edit::new(self, dir);
         let mut transaction = Transaction::default();
         let body = locked.body(dir)?;
-        edit.remove(directory_of(body)?, &found, name)?;
-        let pending = edit.finish(directory_of(body)?, &mut transaction, None)?;
+        edit.remove(body.directory()?, &found, name)?;
+        let pending = edit.finish(body.directory()?, &mut transaction, None)?;
         let left = self.put_one_name_fewer(&child.inode, &mut transaction, now);
         dir.put_modified(&mut transaction, now);
         self.commit(transaction, pending)?;

@@ -25,11 +25,12 @@ use nacre_layout_parts::content::{Content, gather};
 use nacre_media::{Durable, Flushed, Pm};
 
 use crate::alloc::{Purpose, Runs};
-use crate::blockmap::{Edit, Piece};
+use crate::blockmap::Piece;
 use crate::file::{PIECE_BLOCKS, Target};
 use crate::fs::Shared;
 use crate::inode::{Body, Inode};
 use crate::seeded::Mistake;
+use crate::tree_edit::Edit;
 
 /// The data of a write, and its range.
 struct Write<'a> {

@@ -16,7 +16,6 @@ use zerocopy::{FromZeros, IntoBytes};
 
 use crate::alloc::{Allocator, Run};
 use crate::blockmap::{BlockMap, Bounds, Found};
-use crate::commit::{LANE_BYTES, join, lane_address, lane_count};
 use crate::format::{
     INODE_SIZE, LINE, MAX_GENERATION, RawInode, RawUndo, Region, TABLE_INODE, lane_seed, open_word, region,
     seal_word,
@@ -25,6 +24,7 @@ use crate::inode::has_tree;
 use crate::seeded::Mistake;
 use crate::superblock::Superblock;
 use crate::table::{read_inode, table_address};
+use crate::transaction::{LANE_BYTES, join, lane_address, lane_count};
 use crate::xattr::Owner;
 
 /// Damage that a report describes one by one.
@@ -401,8 +401,8 @@ mod tests {
     use zerocopy::IntoBytes;
 
     use super::{read_journal, renew_lane, roll_back};
-    use crate::commit::lane_address;
     use crate::format::{LINE, RawUndo, lane_seed, region};
+    use crate::transaction::lane_address;
     use crate::{MkfsOptions, mkfs};
 
     const SIZE: u64 = 16 << 20;

@@ -10,13 +10,13 @@ use nacre_media::Pm;
 use smallvec::{SmallVec, smallvec};
 
 use crate::alloc::Purpose;
-use crate::commit::Transaction;
-use crate::directory::{Found, directory_of};
+use crate::directory::Found;
 use crate::fs::Shared;
 use crate::inode::{Inode, Node};
 use crate::names::Edit;
 use crate::namespace::{Locked, lock_all, put_parent};
 use crate::seeded::Mistake;
+use crate::transaction::Transaction;
 
 /// A rename as its caller asked for it.
 pub(crate) type Asked<'a> = rules::Asked<'a, Inode>;
@@ -91,7 +91,7 @@ impl<P: Pm> Shared<P> {
         let Some(found) = self.found_again(&mut locked, from.dir, from.name, source)? else {
             return Ok(Outcome::Again);
         };
-        let now_there = locked.directory(to.dir)?.find(self, to.name)?;
+        let now_there = self.find(locked.directory(to.dir)?, to.name)?;
         if now_there.map(|found| found.id) != target.map(|target| target.inode.id()) {
             return Ok(Outcome::Again);
         }
@@ -122,22 +122,22 @@ impl<P: Pm> Shared<P> {
             {
                 let body = locked.body(from.dir)?;
                 match names.left_behind(mode) {
-                    Some(other) => from_edit.replace(directory_of(body)?, &names.from, &other.inode)?,
-                    None => from_edit.remove(directory_of(body)?, &names.from, from.name)?,
+                    Some(other) => from_edit.replace(body.directory()?, &names.from, &other.inode)?,
+                    None => from_edit.remove(body.directory()?, &names.from, from.name)?,
                 }
             }
             let edit = if across { &mut to_edit } else { &mut from_edit };
             let body = locked.body(to.dir)?;
             match &names.target {
-                Some((_, found)) => edit.replace(directory_of(body)?, found, source)?,
+                Some((_, found)) => edit.replace(body.directory()?, found, source)?,
                 // A file system without a free block can still be tidied up.
                 None => edit.insert(body, to.name, source, Purpose::Metadata)?,
             }
-            let pending = from_edit.finish(directory_of(locked.body(from.dir)?)?, &mut transaction, None)?;
+            let pending = from_edit.finish(locked.body(from.dir)?.directory()?, &mut transaction, None)?;
             if Mistake::RenamedInSteps.is_made(&*self.pm) {
                 self.commit(std::mem::take(&mut transaction), None)?;
             }
-            to_edit.finish(directory_of(locked.body(to.dir)?)?, &mut transaction, pending)
+            to_edit.finish(locked.body(to.dir)?.directory()?, &mut transaction, pending)
         })();
         let mut left = None;
         let result = prepared.and_then(|pending| {

@@ -13,7 +13,7 @@ use nacre_layout_parts::scrub::{
 use nacre_media::{Overlay, Pm};
 
 use crate::blockmap::{BlockMap, Bounds, Found as Used};
-use crate::directory::{directory_of, find_record};
+use crate::directory::find_record;
 use crate::format::{BLOCK_INODES, INODE_SIZE, ROOT_INODE, RawInode, tree};
 use crate::fs::Shared;
 use crate::inode::{Inode, has_tree};
@@ -106,7 +106,7 @@ impl<P: Pm + 'static> Scrubbed for Shared<P> {
         }
         let mut after = 0;
         loop {
-            let batch = directory_of(&node.inode.body.read())?.read(&*self.pm, after, NAMES)?;
+            let batch = node.inode.body.read().directory()?.read(&*self.pm, after, NAMES)?;
             for listed in &batch {
                 after = listed.cookie;
                 if visit(&listed.name, listed.id.number, listed.kind == FileKind::Directory).is_break() {

@@ -9,17 +9,18 @@ use nacre_engine::{
 };
 use nacre_layout_parts::ranges::{edges, whole_blocks};
 use nacre_layout_parts::rules::{InodeFacts, check_fallocate};
-use nacre_media::{Flushed, Pm};
+use nacre_media::{Durable, Flushed, Pm};
 
 use crate::alloc::{Purpose, Runs};
 use crate::attributes::Attributes;
-use crate::blockmap::{Edit, Piece, end_of_part};
-use crate::commit::{Transaction, join};
+use crate::blockmap::Piece;
 use crate::file::PIECE_BLOCKS;
 use crate::format::{MAX_FILE_SIZE, tree, word};
 use crate::fs::Shared;
 use crate::inode::{Body, Inode, MAX_BLOCKS, links_word};
 use crate::seeded::Mistake;
+use crate::transaction::{Transaction, join};
+use crate::tree_edit::{Edit, end_of_part};
 
 /// The word of an inode that has mode, policy and owner.
 pub(crate) fn mode_word(attributes: &Attributes) -> u64 {
@@ -77,6 +78,27 @@ impl<P: Pm> Shared<P> {
         inode.flags.store(after.flags, Ordering::Release);
         inode.noted();
         inode.relatime.set(&attr);
+    }
+
+    /// Writes attributes that are newer in DRAM: the time of the last read. One word, which needs no transaction.
+    pub(crate) fn persist_lazy(&self, inode: &Inode) -> Result<()> {
+        if self.read_only || !inode.lazy.swap(false, Ordering::AcqRel) {
+            return Ok(());
+        }
+        self.write_atime(inode).inspect_err(|_| inode.lazy.store(true, Ordering::Release))
+    }
+
+    fn write_atime(&self, inode: &Inode) -> Result<()> {
+        let _body = inode.body.write();
+        self.check_unbroken()?;
+        if inode.links() == 0 {
+            return Ok(());
+        }
+        let atime = inode.pack(inode.attr.get().atime);
+        let stored = self.pm.publish_u64(inode.address + word::ATIME, atime, Durable::nothing_before())?;
+        let flushed = self.pm.flush(stored);
+        self.pm.fence(flushed);
+        Ok(())
     }
 
     fn set_size(&self, inode: &Inode, size: u64, change: &SetAttr, now: Timestamp) -> Result<()> {

@@ -8,18 +8,13 @@ use std::sync::Arc;
 
 use nacre_engine::sync::atomic::{AtomicU64, Ordering};
 use nacre_engine::sync::{Mutex, RwLock};
-use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, Result};
+use nacre_engine::{Block, Error, Kind, Result};
 use nacre_layout_parts::eviction::Eviction;
 use nacre_media::Pm;
 use zerocopy::{FromZeros, IntoBytes};
 
-use crate::alloc::{Purpose, Runs};
-use crate::blockmap::Edit;
-use crate::commit::{Transaction, join};
-use crate::format::{BLOCK_INODES, GROWTH_BLOCKS, INODE_SIZE, RawInode, region, word};
-use crate::fs::Shared;
+use crate::format::{BLOCK_INODES, GROWTH_BLOCKS, INODE_SIZE, RawInode, region};
 use crate::inode::Inode;
-use crate::seeded::Mistake;
 use crate::superblock::Superblock;
 
 /// Parts of the map of inodes in DRAM, so that threads seldom meet.
@@ -30,6 +25,23 @@ struct State {
     root: u64,
     /// Numbers that can be given out, the next one last.
     free: Vec<u64>,
+}
+
+/// The table that is to grow, which is locked meanwhile.
+pub(crate) struct Full {
+    /// Where its inode is.
+    pub(crate) address: u64,
+    pub(crate) root: u64,
+    /// The blocks that it has.
+    pub(crate) blocks: u64,
+    /// The blocks that it is to get, if there are as many.
+    pub(crate) want: u64,
+}
+
+/// The root and the new blocks of a table that has grown.
+pub(crate) struct Grown {
+    pub(crate) root: u64,
+    pub(crate) blocks: Vec<u64>,
 }
 
 type Shard = RwLock<Loaded>;
@@ -134,6 +146,32 @@ impl Table {
         self.limit.max(GROWTH_BLOCKS * BLOCK_INODES)
     }
 
+    /// A number for a new inode. When none is free, `grow` commits a larger table.
+    pub(crate) fn allocate(&self, grow: impl FnOnce(&Full) -> Result<Grown>) -> Result<u64> {
+        let mut state = self.state.lock();
+        let freed = self.freed.lock().pop();
+        if let Some(number) = freed {
+            self.in_use.fetch_add(1, Ordering::Relaxed);
+            return Ok(number);
+        }
+        if state.free.is_empty() {
+            let old = self.blocks.read().len() as u64;
+            let room = self.limit().saturating_sub(old * BLOCK_INODES) / BLOCK_INODES;
+            let want = GROWTH_BLOCKS.min(room);
+            if want == 0 {
+                return Err(Error::new(Kind::NoSpace).object("the inode table"));
+            }
+            let grown = grow(&Full { address: self.address, root: state.root, blocks: old, want })?;
+            let end = old + grown.blocks.len() as u64;
+            state.root = grown.root;
+            self.blocks.write().extend(grown.blocks);
+            state.free.extend((old * BLOCK_INODES..end * BLOCK_INODES).rev());
+        }
+        let number = state.free.pop().ok_or(Error::new(Kind::NoSpace))?;
+        self.in_use.fetch_add(1, Ordering::Relaxed);
+        Ok(number)
+    }
+
     /// A number is free again.
     pub(crate) fn free(&self, number: u64) {
         self.freed.lock().push(number);
@@ -143,67 +181,5 @@ impl Table {
     /// Bytes of DRAM that it takes, without the inodes.
     pub(crate) fn index_bytes(&self) -> u64 {
         (self.blocks.read().capacity() + self.state.lock().free.capacity()) as u64 * 8
-    }
-}
-
-impl<P: Pm> Shared<P> {
-    /// A number for a new inode; the table grows when none is free.
-    pub(crate) fn allocate_number(&self) -> Result<u64> {
-        let mut state = self.table.state.lock();
-        let freed = self.table.freed.lock().pop();
-        if let Some(number) = freed {
-            self.table.in_use.fetch_add(1, Ordering::Relaxed);
-            return Ok(number);
-        }
-        if state.free.is_empty() {
-            self.grow_table(&mut state)?;
-        }
-        let number = state.free.pop().ok_or(Error::new(Kind::NoSpace))?;
-        self.table.in_use.fetch_add(1, Ordering::Relaxed);
-        Ok(number)
-    }
-
-    fn grow_table(&self, state: &mut State) -> Result<()> {
-        let old = self.table.blocks.read().len() as u64;
-        let room = self.table.limit().saturating_sub(old * BLOCK_INODES) / BLOCK_INODES;
-        let want = GROWTH_BLOCKS.min(room);
-        if want == 0 {
-            return Err(Error::new(Kind::NoSpace).object("the inode table"));
-        }
-        let mut runs = Runs::new();
-        // One block will do where there are no more.
-        let count = match self.alloc.allocate(want, Purpose::Data, &mut runs) {
-            Ok(()) => want,
-            Err(_) => self.alloc.allocate(1, Purpose::Data, &mut runs).map(|()| 1)?,
-        };
-        let mut edit = Edit::new(self, state.root);
-        let mut pending = None;
-        let mut new = Vec::new();
-        let mut at = old;
-        let prepared = runs.iter().try_for_each(|run| {
-            if !Mistake::TableUnwritten.is_made(&*self.pm) {
-                pending = join(pending.take(), self.pm.zero(run.start.offset(), run.len * BLOCK_SIZE)?);
-            }
-            edit.set(at, run.len, run.start.0)?;
-            at += run.len;
-            new.extend(run.start.0..run.start.0 + run.len);
-            Ok(())
-        });
-        let mut transaction = Transaction::default();
-        let prepared = prepared.and_then(|()| edit.finish(&mut transaction, pending));
-        transaction.word(self.table.address + word::SIZE, (old + count) * BLOCK_SIZE);
-        transaction.word(self.table.address + word::ROOT, edit.root);
-        let result = prepared.and_then(|pending| self.commit(transaction, pending));
-        if let Err(error) = result {
-            if !self.is_broken() {
-                edit.give_up();
-                self.free_runs(&runs);
-            }
-            return Err(error);
-        }
-        state.root = edit.root;
-        self.table.blocks.write().extend(new);
-        state.free.extend((old * BLOCK_INODES..(old + count) * BLOCK_INODES).rev());
-        Ok(())
     }
 }

@@ -15,10 +15,10 @@ use zerocopy::{FromZeros, IntoBytes};
 
 use crate::alloc::{Purpose, Run, Runs};
 use crate::blockmap::Bounds;
-use crate::commit::{Transaction, join};
 use crate::format::{MAX_XATTR_SIZE, RawXattrHeader, XATTR_MAGIC, inode_seed, word};
 use crate::fs::Shared;
 use crate::inode::Inode;
+use crate::transaction::{Transaction, join};
 
 pub(crate) use tree::reseal;
 

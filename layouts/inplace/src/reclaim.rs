@@ -1,0 +1,82 @@
+//! Freeing inodes without names: at once, or before an allocation that finds no blocks.
+
+use std::sync::Arc;
+
+use nacre_engine::sync::atomic::Ordering;
+use nacre_engine::{Block, Result};
+use nacre_media::Pm;
+
+use crate::alloc::{Purpose, Run, Runs};
+use crate::fs::Shared;
+use crate::inode::{Inode, Node};
+
+impl<P: Pm> Shared<P> {
+    /// Allocates blocks; when there are none, first frees the blocks that wait to be freed.
+    pub(crate) fn allocate(
+        &self,
+        goal: Option<Block>,
+        blocks: u64,
+        purpose: Purpose,
+        runs: &mut Runs,
+    ) -> Result<()> {
+        if self.alloc.allocate_near(goal, blocks, purpose, runs).is_ok() {
+            return Ok(());
+        }
+        self.reclaim_buried();
+        self.alloc.allocate_near(goal, blocks, purpose, runs)
+    }
+
+    /// Reclaims inodes without links and without holders.
+    pub(crate) fn reclaim_buried(&self) {
+        for number in self.graveyard.take() {
+            self.reclaim(number);
+        }
+    }
+
+    /// Gives an inode and everything it has back, unless it is held or linked again.
+    pub(crate) fn reclaim(&self, number: u64) {
+        let inode = {
+            let mut shard = self.table.shard(number).write();
+            let is_gone =
+                |inode: &&Arc<Inode>| inode.links() == 0 && inode.holds.load(Ordering::Acquire) == 0;
+            match shard.inodes.get(&number).filter(is_gone) {
+                Some(_) if !shard.parked.contains(&number) => shard.inodes.remove(&number),
+                _ => None,
+            }
+        };
+        if let Some(inode) = inode {
+            self.free_inode(&inode);
+        }
+    }
+
+    /// Frees the contents and the number of an inode that is unreachable. Media says so already: it has no links.
+    /// Unreadable parts stay taken until the next mount.
+    pub(crate) fn free_inode(&self, inode: &Inode) {
+        if self.is_broken() {
+            return; // the removal may be undone
+        }
+        let body = inode.body.read();
+        let mut freed = Vec::new();
+        if self.map(body.root).add_runs(&mut freed).is_ok() {
+            self.free_runs(&freed);
+        }
+        if body.xattrs != 0 {
+            for block in self.owner_of(inode).blocks_of(body.xattrs).into_iter().flatten() {
+                self.alloc.free(Run { start: Block(block), len: 1 });
+            }
+        }
+        drop(body);
+        self.table.free(inode.number);
+    }
+
+    /// Reclaims an inode that just lost its last link, unless it is held.
+    pub(crate) fn unlinked(&self, node: Node) {
+        let number = node.inode.number;
+        let was_last = node.inode.holds.fetch_sub(1, Ordering::AcqRel) == 1;
+        // The hold is given up here instead of in `Node::drop`, which would bury the inode.
+        node.forget_hold();
+        if was_last {
+            self.reclaim(number);
+        }
+    }
+}
