@@ -15,7 +15,7 @@ use nacre_layout_parts::rules::{MAX_TARGET, check_name};
 use nacre_media::{Overlay, Pm};
 
 use crate::alloc::Allocator;
-use crate::badblocks;
+use crate::badblocks::{self, BadBlocks};
 use crate::blockmap::{BlockMap, Bounds};
 use crate::directory::find_record;
 use crate::format::{INLINE_TARGET, ROOT_INODE, RawInode, state, word};
@@ -98,28 +98,10 @@ fn examine<P: Pm>(pm: &P, level: Repair) -> Result<(CheckReport, Vec<Fix>)> {
     let found = crate::superblock::read(pm)?;
     let mut report = CheckReport::begin(&found);
     let superblock = found.superblock;
-    let (mut lanes, mut lost) = (Vec::new(), Vec::new());
-    for (number, lane) in read_lanes(pm, &superblock)?.into_iter().enumerate() {
-        // Of one that cannot be read nothing is known to be undone.
-        let nothing = LaneState { committed: 0, undo: Vec::new() };
-        lanes.push(lane.unwrap_or_else(|error| {
-            lost.push((number as u64, error));
-            nothing
-        }));
-    }
-    let rolled_back = roll_back(pm, &superblock, &mut lanes)?;
+    let mut lost = Vec::new();
+    let rolled_back = undo(pm, &superblock, &mut lost)?;
     let bad = badblocks::read(pm, &superblock)?;
-    if !bad.damaged.is_empty() {
-        let what = format!("the list of bad blocks has {} words that do not validate", bad.damaged.len());
-        match badblocks::clear_damaged(pm, &superblock, &bad) {
-            // Readable words count, independent of the others.
-            Err(error) if error.kind() == Kind::Media => report.add(what, ""),
-            done => {
-                done?;
-                report.add(what, "forget what they said; fsck -c finds bad blocks again");
-            }
-        }
-    }
+    check_bad_blocks(pm, &superblock, &bad, &mut report)?;
     report.bad_blocks = bad.blocks.len() as u64;
     let mut inodes = BTreeMap::new();
     let mut walk = Walk::new(pm, &superblock);
@@ -159,6 +141,42 @@ fn examine<P: Pm>(pm: &P, level: Repair) -> Result<(CheckReport, Vec<Fix>)> {
     }
     report.walk.duration = started.elapsed();
     Ok((report, fixes))
+}
+
+/// Undoes transactions under way; gives their number. Lanes that cannot be read are added to `lost`.
+fn undo<P: Pm>(pm: &P, superblock: &Superblock, lost: &mut Vec<(u64, Error)>) -> Result<u64> {
+    let mut lanes = Vec::new();
+    for (number, lane) in read_lanes(pm, superblock)?.into_iter().enumerate() {
+        // Of one that cannot be read nothing is known to be undone.
+        let nothing = LaneState { committed: 0, undo: Vec::new() };
+        lanes.push(lane.unwrap_or_else(|error| {
+            lost.push((number as u64, error));
+            nothing
+        }));
+    }
+    roll_back(pm, superblock, &mut lanes)
+}
+
+/// Forgets words of the list of bad blocks that do not validate.
+fn check_bad_blocks<P: Pm>(
+    pm: &P,
+    superblock: &Superblock,
+    bad: &BadBlocks,
+    report: &mut CheckReport,
+) -> Result<()> {
+    if bad.damaged.is_empty() {
+        return Ok(());
+    }
+    let what = format!("the list of bad blocks has {} words that do not validate", bad.damaged.len());
+    match badblocks::clear_damaged(pm, superblock, bad) {
+        // Readable words count, independent of the others.
+        Err(error) if error.kind() == Kind::Media => report.add(what, ""),
+        done => {
+            done?;
+            report.add(what, "forget what they said; fsck -c finds bad blocks again");
+        }
+    }
+    Ok(())
 }
 
 /// Checks the fields of an inode, beside its tree.

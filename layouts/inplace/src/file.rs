@@ -38,6 +38,14 @@ const PIECE_ENTRIES: u64 =
     (PIECE_BLOCKS + PIECE_LEAVES) / 2 + PIECE_LEAVES + 2 * (tree::MAX_HEIGHT as u64 - 2) + INODE_ENTRIES;
 const _: () = assert!(PIECE_ENTRIES <= LANE_ENTRIES as u64);
 
+/// A part of a write, which one transaction shows.
+pub(crate) struct Write<'a> {
+    pub(crate) range: Range<u64>,
+    pub(crate) content: Content<'a>,
+    pub(crate) purpose: Purpose,
+    pub(crate) now: Timestamp,
+}
+
 /// Where a part of a write goes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Target {
@@ -143,11 +151,11 @@ impl<P: Pm> Shared<P> {
             // Missing space is found before anything is written.
             self.check_room(&body, offset, end)?;
         }
-        let mut at = offset;
-        while at < end {
-            let until = ((at / BLOCK_SIZE + PIECE_BLOCKS) * BLOCK_SIZE).min(end);
-            self.write_piece(inode, &mut body, &content, at..until, purpose, now)?;
-            at = until;
+        let mut write = Write { range: offset..end, content, purpose, now };
+        while write.range.start < end {
+            write.range.end = ((write.range.start / BLOCK_SIZE + PIECE_BLOCKS) * BLOCK_SIZE).min(end);
+            self.write_piece(inode, &mut body, &write)?;
+            write.range.start = write.range.end;
         }
         Ok(offset)
     }
@@ -169,22 +177,13 @@ impl<P: Pm> Shared<P> {
         Ok(())
     }
 
-    fn write_piece(
-        &self,
-        inode: &Inode,
-        body: &mut Body,
-        content: &Content<'_>,
-        range: Range<u64>,
-        purpose: Purpose,
-        now: Timestamp,
-    ) -> Result<()> {
-        let end = range.end;
+    fn write_piece(&self, inode: &Inode, body: &mut Body, write: &Write<'_>) -> Result<()> {
         let mut allocated = Runs::new();
         let mut edit = Edit::new(self, body.root);
-        if purpose == Purpose::Promised {
-            edit.purpose = purpose;
+        if write.purpose == Purpose::Promised {
+            edit.purpose = write.purpose;
         }
-        let result = self.write_and_commit(inode, &mut edit, &mut allocated, content, range, purpose, now);
+        let result = self.write_and_commit(inode, &mut edit, &mut allocated, write);
         if result.is_err() {
             if !self.is_broken() {
                 edit.give_up();
@@ -192,7 +191,7 @@ impl<P: Pm> Shared<P> {
             }
             return result;
         }
-        self.written(inode, body, edit.root, &allocated, end, now);
+        self.written(inode, body, edit.root, &allocated, write.range.end, write.now);
         Ok(())
     }
 
@@ -213,20 +212,17 @@ impl<P: Pm> Shared<P> {
         inode.modified(now);
     }
 
-    #[expect(clippy::too_many_arguments, reason = "one call site; a struct would only rename the arguments")]
     fn write_and_commit(
         &self,
         inode: &Inode,
         edit: &mut Edit<'_, P>,
         allocated: &mut Runs,
-        content: &Content<'_>,
-        range: Range<u64>,
-        purpose: Purpose,
-        now: Timestamp,
+        write: &Write<'_>,
     ) -> Result<()> {
+        let range = &write.range;
         let size = inode.size();
-        let pieces = self.pieces(edit.root, &range)?;
-        let targets = self.targets(edit.root, &pieces, allocated, purpose, &range)?;
+        let pieces = self.pieces(edit.root, range)?;
+        let targets = self.targets(edit.root, &pieces, allocated, write)?;
         // Nodes first: when there is no space for them, nothing may be overwritten.
         for target in targets.iter().filter(|target| target.is_fresh) {
             edit.set(target.piece.start, target.piece.len, target.piece.place)?;
@@ -236,9 +232,9 @@ impl<P: Pm> Shared<P> {
             pending = self.zero_gap(edit.before, size, range.start)?;
         }
         for target in &targets {
-            pending = self.copy_to(target, content, &range, size, pending)?;
+            pending = self.copy_to(target, write, size, pending)?;
         }
-        self.commit_write(inode, edit, range.end, pending, Durable::nothing_before(), now)
+        self.commit_write(inode, edit, range.end, pending, Durable::nothing_before(), write.now)
     }
 
     /// The transaction of a write of data that is durable (`ready`) or `pending`.
@@ -269,15 +265,15 @@ impl<P: Pm> Shared<P> {
         Ok(pieces)
     }
 
-    /// Where each part of a range goes, of which a tree has `pieces`, in order.
+    /// Where each part of a write goes, if a tree has `pieces` in its range, in order.
     pub(crate) fn targets(
         &self,
         root: u64,
         pieces: &[Piece],
         allocated: &mut Runs,
-        purpose: Purpose,
-        range: &Range<u64>,
+        write: &Write<'_>,
     ) -> Result<Vec<Target>> {
+        let Write { range, purpose, .. } = write;
         let (first, last) = (range.start / BLOCK_SIZE, range.end.div_ceil(BLOCK_SIZE));
         let map = self.map(root);
         let mut goal = match first.checked_sub(1) {
@@ -291,7 +287,7 @@ impl<P: Pm> Shared<P> {
                 return Ok(());
             }
             let mut runs = Runs::new();
-            self.allocate(goal, until - *at, purpose, &mut runs)?;
+            self.allocate(goal, until - *at, *purpose, &mut runs)?;
             for run in &runs {
                 let piece = Piece { start: *at, len: run.len, place: run.start.0 };
                 targets.push(Target { piece, is_fresh: true });
@@ -312,15 +308,15 @@ impl<P: Pm> Shared<P> {
         Ok(targets)
     }
 
-    /// Copies the part of a range that goes to a target.
+    /// Copies the part of a write that goes to a target.
     pub(crate) fn copy_to(
         &self,
         target: &Target,
-        content: &Content<'_>,
-        range: &Range<u64>,
+        write: &Write<'_>,
         size: u64,
         mut pending: Option<Flushed>,
     ) -> Result<Option<Flushed>> {
+        let Write { range, content, .. } = write;
         let Target { piece, is_fresh } = *target;
         let (start, stop) = (piece.start * BLOCK_SIZE, (piece.start + piece.len) * BLOCK_SIZE);
         let (from, to) = (start.max(range.start), stop.min(range.end));

@@ -126,11 +126,9 @@ impl<P: Pm> Rescue<'_, P> {
         walk.free_the_rest(&alloc);
         let mut root = None;
         if root_is_lost {
+            let nameless = size::count(orphans.len() as u64, "inode has", "inodes have");
             problems.push(loss(
-                format!(
-                    "the root directory is lost, and {} no name",
-                    size::count(orphans.len() as u64, "inode has", "inodes have")
-                ),
+                format!("the root directory is lost, and {nameless} no name"),
                 "make it anew, with a name for each of them: #NUMBER",
             ));
             let pages = pages_of(&orphans, &BTreeSet::new());
@@ -139,11 +137,9 @@ impl<P: Pm> Rescue<'_, P> {
             // Without a root that can be followed nothing can be given a name.
             let Some(old) = inodes.get(&ROOT_INODE) else { return Ok(Vec::new()) };
             let Some((blocks, taken)) = self.contents(old) else { return Ok(Vec::new()) };
+            let nameless = size::count(orphans.len() as u64, "inode was", "inodes were");
             problems.push(loss(
-                format!(
-                    "{} named in what is lost",
-                    size::count(orphans.len() as u64, "inode was", "inodes were")
-                ),
+                format!("{nameless} named in what is lost"),
                 "give them names in the root directory: #NUMBER",
             ));
             let grown = self.tree(&alloc, blocks, &pages_of(&orphans, &taken))?;

@@ -18,7 +18,7 @@ use crate::format::{ROOT_INODE, feature, region, state};
 use crate::fs::Shared;
 use crate::inode::{Graveyard, Inode, Node};
 use crate::recover::{Walk, read_journal, refuse, roll_back};
-use crate::superblock::Summary;
+use crate::superblock::{Summary, Superblock};
 use crate::table::{Table, table_address};
 use crate::transaction::Journal;
 
@@ -38,20 +38,10 @@ impl<P: Pm + 'static> InplaceFs<P> {
         let found = crate::superblock::read(&*pm)?;
         let mut superblock = found.superblock;
         let read_only = options.read_only || options.media_read_only;
-        if !read_only {
-            superblock.check_writable()?;
-        }
-        if options.media_read_only && !superblock.is_clean() {
-            return Err(Error::new(Kind::ReadOnly)
-                .object("recovery after a crash")
-                .advice("it has to write: mount it writable once"));
-        }
+        check_mount(&superblock, options)?;
         let mut lanes = read_journal(&*pm, &superblock)?;
         // A clean one may have a transaction that was undone already: the crash came before that was settled.
-        let rolled_back = match options.media_read_only {
-            true => 0,
-            false => roll_back(&*pm, &superblock, &mut lanes)?,
-        };
+        let rolled_back = if options.media_read_only { 0 } else { roll_back(&*pm, &superblock, &mut lanes)? };
         let mut walk = Walk::new(&*pm, &superblock);
         walk.run(&superblock, &mut |_, _, _| {})?;
         let recovery = walk.report(started, rolled_back);
@@ -59,19 +49,14 @@ impl<P: Pm + 'static> InplaceFs<P> {
             return Err(refuse(&recovery));
         }
         let count = options.lanes.unwrap_or_else(default_lanes).clamp(1, 64);
-        let device_blocks = superblock.raw.device_blocks;
-        let alloc = Allocator::new(device_blocks, count, reserve(device_blocks));
-        for block in badblocks::read(&*pm, &superblock)?.blocks {
-            alloc.withdraw(block);
-        }
-        walk.free_the_rest(&alloc);
+        let alloc = free_blocks(&*pm, &superblock, &walk, count)?;
         let next: Vec<u64> = lanes.iter().map(|lane| lane.next()).collect();
         let table = Table::new(
             table_address(&superblock)?,
             walk.table_root,
             std::mem::take(&mut walk.table),
             std::mem::take(&mut walk.free_inodes),
-            device_blocks,
+            superblock.raw.device_blocks,
             options.inode_cache,
         );
         let damaged = std::mem::take(&mut walk.damaged);
@@ -167,6 +152,30 @@ impl<P: Pm> Drop for InplaceFs<P> {
         // Errors are reported by `unmount`; here the next mount finds the state dirty and recovers.
         let _ = self.shut_down();
     }
+}
+
+/// Refuses a mount that cannot write and has to.
+fn check_mount(superblock: &Superblock, options: &MountOptions) -> Result<()> {
+    if options.media_read_only && !superblock.is_clean() {
+        return Err(Error::new(Kind::ReadOnly)
+            .object("recovery after a crash")
+            .advice("it has to write: mount it writable once"));
+    }
+    if options.read_only || options.media_read_only { Ok(()) } else { superblock.check_writable() }
+}
+
+/// The blocks that nothing uses.
+fn free_blocks<P: Pm>(
+    pm: &P,
+    superblock: &Superblock,
+    walk: &Walk<'_, P>,
+    lanes: usize,
+) -> Result<Allocator> {
+    let device_blocks = superblock.raw.device_blocks;
+    let alloc = Allocator::new(device_blocks, lanes, reserve(device_blocks));
+    badblocks::read(pm, superblock)?.blocks.iter().for_each(|&block| alloc.withdraw(block));
+    walk.free_the_rest(&alloc);
+    Ok(alloc)
 }
 
 /// Blocks that only metadata may use, so that names can be moved on a full file system: 1 in 256, at least 16, at most

@@ -26,18 +26,11 @@ use nacre_media::{Durable, Flushed, Pm};
 
 use crate::alloc::{Purpose, Runs};
 use crate::blockmap::Piece;
-use crate::file::{PIECE_BLOCKS, Target};
+use crate::file::{PIECE_BLOCKS, Target, Write};
 use crate::fs::Shared;
 use crate::inode::{Body, Inode};
 use crate::seeded::Mistake;
 use crate::tree_edit::Edit;
-
-/// The data of a write, and its range.
-struct Write<'a> {
-    range: Range<u64>,
-    content: Content<'a>,
-    now: Timestamp,
-}
 
 /// A write after step 1.
 struct Begun {
@@ -64,7 +57,7 @@ impl<P: Pm> Shared<P> {
         }
         let gathered = gather(range.start, data);
         let content = Content::new(range.start, data, &gathered);
-        let write = Write { range, content, now };
+        let write = Write { range, content, purpose: Purpose::Promised, now };
         let _stay = inode.stay.read();
         let mut allocated = Runs::new();
         let result = match self.begin(inode, &write, &mut allocated) {
@@ -81,7 +74,7 @@ impl<P: Pm> Shared<P> {
     /// Step 1. Nothing for blocks that are there and unwritten: the bytes around the data become zeros there, and until
     /// the transaction another write may fill them.
     fn begin(&self, inode: &Inode, write: &Write<'_>, allocated: &mut Runs) -> Result<Option<Begun>> {
-        let Write { range, content, .. } = write;
+        let range = &write.range;
         let body = inode.body.write();
         self.check_unbroken()?;
         let size = inode.size();
@@ -89,21 +82,21 @@ impl<P: Pm> Shared<P> {
         if !pieces.iter().all(Piece::is_written) {
             return Ok(None);
         }
-        let targets = self.targets(body.root, &pieces, allocated, Purpose::Promised, range)?;
+        let targets = self.targets(body.root, &pieces, allocated, write)?;
         let overwritten = allocated.is_empty() && range.end <= size;
         let mut pending = None;
         for target in targets.iter().filter(|_| overwritten) {
-            pending = self.copy_to(target, content, range, size, pending)?;
+            pending = self.copy_to(target, write, size, pending)?;
         }
         Ok(Some(Begun { size, pieces, targets, overwritten, pending }))
     }
 
     /// Steps 2 and 3. False when the file has changed meanwhile.
     fn go_on(&self, inode: &Inode, write: &Write<'_>, mut begun: Begun, allocated: &Runs) -> Result<bool> {
-        let Write { range, content, .. } = write;
+        let range = &write.range;
         let mut pending = begun.pending.take();
         for target in begun.targets.iter().filter(|target| target.is_fresh) {
-            pending = self.copy_to(target, content, range, begun.size, pending)?;
+            pending = self.copy_to(target, write, begun.size, pending)?;
         }
         let ready = match pending {
             Some(_) if Mistake::WordBeforeData.is_made(&*self.pm) => Durable::nothing_before(),
@@ -119,7 +112,7 @@ impl<P: Pm> Shared<P> {
         // Times that changed meanwhile stay changed.
         let now = write.now.max(inode.attr.get().ctime);
         let mut edit = Edit::new(self, body.root);
-        edit.purpose = Purpose::Promised;
+        edit.purpose = write.purpose;
         let shown = self
             .overwrite_rest(&body, write, &begun, &mut edit)
             .and_then(|pending| self.commit_write(inode, &mut edit, range.end, pending, ready, now));
@@ -141,7 +134,7 @@ impl<P: Pm> Shared<P> {
         begun: &Begun,
         edit: &mut Edit<'_, P>,
     ) -> Result<Option<Flushed>> {
-        let Write { range, content, .. } = write;
+        let range = &write.range;
         if begun.overwritten {
             return Ok(None);
         }
@@ -153,7 +146,7 @@ impl<P: Pm> Shared<P> {
             pending = self.zero_gap(body.root, begun.size, range.start)?;
         }
         for target in begun.targets.iter().filter(|target| !target.is_fresh) {
-            pending = self.copy_to(target, content, range, begun.size, pending)?;
+            pending = self.copy_to(target, write, begun.size, pending)?;
         }
         Ok(pending)
     }

@@ -6,7 +6,7 @@ use nacre_engine::sync::MutexGuard;
 use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{Kind, RenameMode, Result};
 use nacre_layout_parts::rules::{self, check_name, whiteout};
-use nacre_media::Pm;
+use nacre_media::{Flushed, Pm};
 use smallvec::{SmallVec, smallvec};
 
 use crate::alloc::Purpose;
@@ -113,32 +113,11 @@ impl<P: Pm> Shared<P> {
         names: &Names<'_>,
     ) -> Result<Option<u32>> {
         let Asked { from, to, mode, now } = *asked;
-        let across = asked.is_across();
         let mut transaction = Transaction::default();
         let mut from_edit = Edit::new(self, from.dir);
         let mut to_edit = Edit::new(self, to.dir);
         let source = &names.source.inode;
-        let prepared = (|| {
-            {
-                let body = locked.body(from.dir)?;
-                match names.left_behind(mode) {
-                    Some(other) => from_edit.replace(body.directory()?, &names.from, &other.inode)?,
-                    None => from_edit.remove(body.directory()?, &names.from, from.name)?,
-                }
-            }
-            let edit = if across { &mut to_edit } else { &mut from_edit };
-            let body = locked.body(to.dir)?;
-            match &names.target {
-                Some((_, found)) => edit.replace(body.directory()?, found, source)?,
-                // A file system without a free block can still be tidied up.
-                None => edit.insert(body, to.name, source, Purpose::Metadata)?,
-            }
-            let pending = from_edit.finish(locked.body(from.dir)?.directory()?, &mut transaction, None)?;
-            if Mistake::RenamedInSteps.is_made(&*self.pm) {
-                self.commit(std::mem::take(&mut transaction), None)?;
-            }
-            to_edit.finish(locked.body(to.dir)?.directory()?, &mut transaction, pending)
-        })();
+        let prepared = self.put_names(locked, asked, names, &mut transaction, (&mut from_edit, &mut to_edit));
         let mut left = None;
         let result = prepared.and_then(|pending| {
             source.put_changed(&mut transaction, now);
@@ -175,6 +154,35 @@ impl<P: Pm> Shared<P> {
         to_edit.done(locked.body(to.dir)?);
         self.renamed(asked, names, left);
         Ok(left)
+    }
+
+    /// Changes both directories by the edits of the one and of the other. Within one directory the second stays empty.
+    fn put_names<'a>(
+        &self,
+        locked: &mut Locked<'_>,
+        asked: &Asked<'_>,
+        names: &Names<'_>,
+        transaction: &mut Transaction,
+        (from_edit, to_edit): (&mut Edit<'a, P>, &mut Edit<'a, P>),
+    ) -> Result<Option<Flushed>> {
+        let Asked { from, to, mode, .. } = *asked;
+        let body = locked.body(from.dir)?;
+        match names.left_behind(mode) {
+            Some(other) => from_edit.replace(body.directory()?, &names.from, &other.inode)?,
+            None => from_edit.remove(body.directory()?, &names.from, from.name)?,
+        }
+        let edit = if asked.is_across() { &mut *to_edit } else { &mut *from_edit };
+        let body = locked.body(to.dir)?;
+        match &names.target {
+            Some((_, found)) => edit.replace(body.directory()?, found, &names.source.inode)?,
+            // A file system without a free block can still be tidied up.
+            None => edit.insert(body, to.name, &names.source.inode, Purpose::Metadata)?,
+        }
+        let pending = from_edit.finish(locked.body(from.dir)?.directory()?, transaction, None)?;
+        if Mistake::RenamedInSteps.is_made(&*self.pm) {
+            self.commit(std::mem::take(transaction), None)?;
+        }
+        to_edit.finish(locked.body(to.dir)?.directory()?, transaction, pending)
     }
 
     /// Updates the state in DRAM after a rename.
