@@ -41,10 +41,6 @@ impl<L: BelowBuffer + Extents> Data for CacheFs<L> {
         self.shared.seek(node, offset, to)
     }
 
-    fn write_unit(&self) -> u64 {
-        self.shared.layout.write_unit()
-    }
-
     fn sync(&self, node: &Self::Node) -> Result<()> {
         self.shared.sync(node)
     }

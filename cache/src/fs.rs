@@ -81,7 +81,7 @@ impl<L: BelowBuffer + Extents> CacheFs<L> {
                 .advice("give it 16 KiB to 8 TiB, and some MiB to be of use"));
         }
         let shared = Shared {
-            unit_lines: (layout.write_unit() / LINE_SIZE).clamp(1, LINES as u64) as usize,
+            unit_lines: (layout.capabilities().write_unit / LINE_SIZE).clamp(1, LINES as u64) as usize,
             max_file_size: layout.capabilities().max_file_size,
             cost: layout.promise_cost(),
             set_aside: AtomicU64::new(0),

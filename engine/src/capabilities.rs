@@ -12,6 +12,9 @@ pub struct Capabilities {
     pub max_file_size: u64,
     /// Largest value of an extended attribute in bytes.
     pub max_xattr_size: usize,
+    /// The unit, in bytes, that media writes for any write inside it, aligned: a line for updates in place, a block
+    /// for copy on write. A power of two, from a line to a block.
+    pub write_unit: u64,
     /// Tiers that a file system can have.
     pub max_tiers: u8,
     /// Every mount has an index of names in DRAM. Otherwise mkfs or the mount chooses.

@@ -86,10 +86,6 @@ pub trait Data: Names {
     /// The next data or hole at or after `offset`; [`NoSuchOffset`](crate::Kind::NoSuchOffset) beyond the last.
     fn seek(&self, node: &Self::Node, offset: u64, to: SeekTo) -> Result<u64>;
 
-    /// The unit, in bytes, that media writes for any write inside it, aligned: a line for updates in place, a block
-    /// for copy on write. A power of two, from a line to a block.
-    fn write_unit(&self) -> u64;
-
     /// Makes everything about this inode durable.
     fn sync(&self, node: &Self::Node) -> Result<()>;
 

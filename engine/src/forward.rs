@@ -268,12 +268,6 @@ macro_rules! forward_data {
             $plain!(self, |layout, node| layout.seek(node, offset, to))
         }
     };
-    (@write_unit $plain:ident $node:ident) => {
-        #[inline]
-        fn write_unit(&self) -> u64 {
-            $plain!(self, |layout| layout.write_unit())
-        }
-    };
     (@sync $plain:ident $node:ident) => {
         #[inline]
         fn sync(&self, node: &Self::Node) -> $crate::Result<()> {

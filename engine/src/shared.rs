@@ -30,7 +30,7 @@ impl<T: Names> Names for Arc<T> {
 }
 
 impl<T: Data> Data for Arc<T> {
-    forward_data!(below, below: read write fallocate seek write_unit sync closed sync_all);
+    forward_data!(below, below: read write fallocate seek sync closed sync_all);
 }
 
 impl<T: Extents> Extents for Arc<T> {

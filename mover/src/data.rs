@@ -42,10 +42,6 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Data for TieredFs<L, 
         self.places.layout.seek(node, offset, to)
     }
 
-    fn write_unit(&self) -> u64 {
-        self.places.layout.write_unit()
-    }
-
     fn sync(&self, node: &L::Node) -> Result<()> {
         if self.places.has_tiers() {
             self.stats.predictors.synced(self.places.layout.id(node));

@@ -113,7 +113,7 @@ impl<L: BelowBuffer + Extents> Names for Buffered<L> {
 }
 
 impl<L: BelowBuffer + Extents> Data for Buffered<L> {
-    forward_data!(delegate, delegate_node: read write fallocate seek write_unit sync closed sync_all);
+    forward_data!(delegate, delegate_node: read write fallocate seek sync closed sync_all);
 }
 
 impl<L: BelowBuffer + Extents> Extents for Buffered<L> {

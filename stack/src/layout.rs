@@ -209,7 +209,7 @@ impl Names for AnyLayout {
 }
 
 impl Data for AnyLayout {
-    forward_data!(delegate, delegate_node: read write fallocate seek write_unit sync closed sync_all);
+    forward_data!(delegate, delegate_node: read write fallocate seek sync closed sync_all);
 }
 
 impl Extents for AnyLayout {

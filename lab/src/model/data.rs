@@ -124,10 +124,6 @@ impl Data for MemLayout {
         }
     }
 
-    fn write_unit(&self) -> u64 {
-        LINE_SIZE
-    }
-
     fn sync(&self, _node: &MemNode) -> Result<()> {
         Ok(())
     }
@@ -207,6 +203,7 @@ impl Extents for MemLayout {
             atomic_write: true,
             max_file_size: MAX_FILE_SIZE,
             max_xattr_size: MAX_XATTR_SIZE,
+            write_unit: LINE_SIZE,
             max_tiers: 0,
             always_indexes_names: true,
         }

@@ -143,7 +143,7 @@ impl Names for Mutant {
 }
 
 impl Data for Mutant {
-    forward_data!(inner, inner: read seek write_unit sync closed sync_all);
+    forward_data!(inner, inner: read seek sync closed sync_all);
 
     fn write(
         &self,

@@ -26,6 +26,7 @@ pub(crate) const CAPABILITIES: Capabilities = Capabilities {
     atomic_write: false,
     max_file_size: MAX_FILE_SIZE,
     max_xattr_size: MAX_XATTR_SIZE,
+    write_unit: LINE_SIZE,
     max_tiers: 0,
     always_indexes_names: false,
 };
@@ -232,10 +233,6 @@ impl<P: Pm + 'static> Data for InplaceFs<P> {
 
     fn seek(&self, node: &Node, offset: u64, to: SeekTo) -> Result<u64> {
         self.shared.seek(&node.inode, offset, to)
-    }
-
-    fn write_unit(&self) -> u64 {
-        LINE_SIZE
     }
 
     fn sync(&self, node: &Node) -> Result<()> {

@@ -26,6 +26,7 @@ pub(crate) const CAPABILITIES: Capabilities = Capabilities {
     atomic_write: true,
     max_file_size: MAX_FILE_SIZE,
     max_xattr_size: MAX_XATTR_SIZE,
+    write_unit: BLOCK_SIZE,
     max_tiers: MAX_TIERS,
     always_indexes_names: true,
 };
@@ -241,10 +242,6 @@ impl<P: Pm + 'static> Data for LogFs<P> {
 
     fn seek(&self, node: &Node, offset: u64, to: SeekTo) -> Result<u64> {
         self.shared.seek(&node.inode, offset, to)
-    }
-
-    fn write_unit(&self) -> u64 {
-        BLOCK_SIZE
     }
 
     fn sync(&self, node: &Node) -> Result<()> {
