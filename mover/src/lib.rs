@@ -13,9 +13,9 @@
 //! | `admin/` | devices of tiers, status queries, requested placements |
 //! | `settings` | settings, which can be changed at any time |
 //!
-//! **Reading.** The layout is asked first, so that files on PM cost nothing more. When it says that blocks are
-//! elsewhere, the range is resolved and each part read from where it is; blocks that are freed meanwhile are not used
-//! again before that is over.
+//! **Reading.** The layout is asked first, so that files on PM cost nothing more. At a block on a tier it gives that
+//! block's place, and the page cache is looked into. Without the block there, the range is resolved and each part read
+//! from where it is; blocks that are freed meanwhile are not used again before that is over.
 //!
 //! **Writing** whole blocks replaces what was on tiers. An operation that keeps a part of such a block fails in the
 //! layout before it has changed anything; the blocks at the edges of its range are promoted then, and it is tried

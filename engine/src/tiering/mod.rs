@@ -5,9 +5,10 @@
 //! commits the places of blocks. A component above it ("the mover") reads and writes them. If a log has moved to a
 //! tier as an offloaded extent map ([`LogImage`]), the layout reads it through the mover's [`TierReader`].
 //!
-//! - **Reading.** A read that meets a block on a tier fails with [`Elsewhere`](crate::Kind::Elsewhere), and nothing is
-//!   changed. Then the mover resolves the range and reads the tier, between [`TierBlocks::begin_reads`] and
-//!   [`TierBlocks::end_reads`], so that no block freed meanwhile is written by others.
+//! - **Reading.** The mover reads by [`TierBlocks::read_or_resolve`]. A read that meets a block on a tier gives the place
+//!   of that block. If the page cache has not the block, the mover resolves the range again and reads the tier, between
+//!   [`TierBlocks::begin_reads`] and [`TierBlocks::end_reads`], so that no block freed meanwhile is written by others.
+//!   [`Data::read`](crate::Data::read) fails there with [`Elsewhere`](crate::Kind::Elsewhere).
 //! - **Writing** whole blocks needs no old contents. An operation that keeps a part of a block on a tier fails with
 //!   `Elsewhere`; the mover [promotes it](Relocate::bring_up) and tries again.
 //! - **Moving.** Blocks are resolved with a version, copied without a lock, and [committed](Relocate::publish). The
