@@ -132,12 +132,17 @@ impl Settings {
 
     /// Blocks that are moved as one; they may be others the next time.
     pub(crate) fn group(&self) -> u64 {
-        self.now().options.group
+        self.0.read().options.group
+    }
+
+    /// The rules of the predictors, for writes: without a count of references that all threads share.
+    pub(crate) fn rules(&self) -> Rules {
+        self.0.read().options.rules
     }
 
     /// Bytes that are moved in a second, at most.
     pub(crate) fn rate(&self) -> Option<u64> {
-        self.now().options.rate.map(|rate| rate.max(BLOCK_SIZE))
+        self.0.read().options.rate.map(|rate| rate.max(BLOCK_SIZE))
     }
 }
 

@@ -57,7 +57,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
 
     /// The use of places for a choice of the policies.
     pub(crate) fn usage_for(&self, need: Need, now_ms: u64) -> Usage {
-        Usage { need, now_ms, rules: self.places.settings.now().options.rules }
+        Usage { need, now_ms, rules: self.places.settings.rules() }
     }
 
     /// Notes a file that has something to move. A pinned file stays, and a removed one is skipped.

@@ -110,7 +110,7 @@ impl Predictors {
     }
 
     fn rules(&self) -> Rules {
-        self.settings.now().options.rules
+        self.settings.rules()
     }
 
     fn shard(&self, id: InodeId) -> &Shard {
