@@ -2,11 +2,14 @@
 //!
 //! `NACRE_MODEL_SECONDS` is how long each test looks for differences (4 by default), `NACRE_SEED` runs one seed only.
 
+mod layouts;
+
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
+use layouts::each_layout;
 use nacre_lab::calls::{Settings, check_for};
-use nacre_lab::crash::{Inplace, Log, Mounting, PoweredPm, Subject};
+use nacre_lab::crash::{Mounting, PoweredPm, Subject};
 use nacre_lab::environment::{model_time, number};
 use nacre_lab::model::MemLayout;
 use nacre_lab::suite::{DirectoryTarget, Need, Target, VfsTarget};
@@ -40,15 +43,18 @@ fn the_model_is_like_a_tmpfs() {
     run(&mut target, Settings { remount_every: None, ..SETTINGS });
 }
 
-#[test]
-fn the_log_layout_is_like_the_model() {
-    layout(Log);
+macro_rules! calls {
+    ($layout:ident, $registered:ty) => {
+        mod $layout {
+            #[test]
+            fn it_is_like_the_model() {
+                super::layout(<$registered>::default());
+            }
+        }
+    };
 }
 
-#[test]
-fn the_in_place_layout_is_like_the_model() {
-    layout(Inplace);
-}
+each_layout!(calls);
 
 fn layout<S: Subject + Copy + Send + 'static>(subject: S) {
     let memory = Arc::new(Mutex::new(PoweredPm::new(64 << 20)));

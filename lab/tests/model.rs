@@ -3,18 +3,20 @@
 //! `NACRE_MODEL_SECONDS` is how long each test looks for differences (4 by default), `NACRE_MODEL_OPERATIONS` how long
 //! the sequences are, `NACRE_SEED` runs one seed only.
 
+mod layouts;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use nacre_lab::crash::{self, PoweredPm, Rig, fixed};
+use layouts::each_layout;
+use nacre_lab::crash::{self, Ctime, Inplace, Log, PoweredPm, Registered, Rig, fixed};
 use nacre_lab::environment::{number, seeds};
 use nacre_lab::model::{Flaw, MemLayout, Mutant};
 use nacre_lab::random::{
     Op, Profile, Settings, Stats, Subject, Tolerance, check, check_seeds, check_threads, differs,
 };
-use nacre_layout_inplace::InplaceFs;
-use nacre_layout_log::{LogFs, Mistake, MkfsOptions, MountOptions, mkfs};
-use nacre_media::SimPm;
+use nacre_layout_parts::lifecycle::{Lifecycle, MkfsOptions, MountOptions};
+use nacre_layout_parts::report::Repair;
 use nacre_media::sim::Defect;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -126,53 +128,67 @@ fn every_flaw_is_found_and_shown_in_few_operations() {
     }
 }
 
-/// The log layout on simulated memory.
-struct Log {
-    memory: PoweredPm,
-    background: bool,
+/// A layout on simulated PM.
+struct OnPm<R> {
+    layout: R,
+    pm: PoweredPm,
+    options: MountOptions,
 }
 
-impl Log {
-    fn new(size: u64, background: bool) -> Log {
-        Log { memory: PoweredPm::new(size), background }
+impl<R: Registered> OnPm<R> {
+    fn new(size: u64) -> OnPm<R> {
+        let options = MountOptions { lanes: Some(2), ..MountOptions::default() };
+        OnPm { layout: R::default(), pm: PoweredPm::new(size), options }
     }
 
-    fn mount(&self) -> LogFs<SimPm> {
-        let options = MountOptions { lanes: Some(2), background: self.background, ..MountOptions::default() };
-        LogFs::mount(Arc::clone(self.memory.pm()), &options).expect("mount")
+    /// Everything happens in the threads of the callers.
+    fn without_background(mut self) -> OnPm<R> {
+        self.options.background = false;
+        self
     }
 
-    /// Checks what is not mounted.
+    /// From the next loss of power on the hardware has this defect.
+    fn with_defect(mut self, defect: Defect) -> OnPm<R> {
+        self.pm.set_defect(Some(defect));
+        self
+    }
+
+    fn mount(&self) -> R::Fs {
+        R::Fs::mount(Arc::clone(self.pm.pm()), &self.options).expect("mount")
+    }
+
+    /// Checks an unmounted file system.
     fn assert_sound(&self) {
-        let report = nacre_layout_log::check::check(&**self.memory.pm(), false).expect("check");
+        let report = R::Fs::check(self.pm.pm(), Repair::None, None).expect("check");
         assert!(report.problems.is_empty(), "the check finds: {:?}", report.problems);
     }
 }
 
-impl Subject for Log {
-    type Layout = LogFs<SimPm>;
+impl<R: Registered> Subject for OnPm<R> {
+    type Layout = R::Fs;
 
     fn describe(&self) -> String {
-        "the log layout".to_owned()
+        format!("the {} layout", self.layout.name())
     }
 
-    fn make(&mut self) -> LogFs<SimPm> {
-        self.memory = self.memory.fresh();
-        mkfs(&**self.memory.pm(), &MkfsOptions::default()).expect("mkfs");
-        self.memory.lose_power();
+    fn make(&mut self) -> R::Fs {
+        self.pm = self.pm.fresh();
+        let options = MkfsOptions { uuid: None, ..self.layout.properties() };
+        R::Fs::mkfs(self.pm.pm(), &options).expect("mkfs");
+        self.pm.lose_power();
         self.mount()
     }
 
-    fn remount(&mut self, layout: LogFs<SimPm>) -> LogFs<SimPm> {
+    fn remount(&mut self, layout: R::Fs) -> R::Fs {
         layout.unmount().expect("unmount");
-        self.memory.lose_power();
+        self.pm.lose_power();
         self.assert_sound();
         self.mount()
     }
 
-    fn crash(&mut self, _: &LogFs<SimPm>) -> Option<LogFs<SimPm>> {
+    fn crash(&mut self, _: &R::Fs) -> Option<R::Fs> {
         // Every operation is durable when it returns.
-        self.memory.lose_power();
+        self.pm.lose_power();
         self.assert_sound();
         Some(self.mount())
     }
@@ -183,14 +199,9 @@ impl Subject for Log {
     }
 
     fn tolerance_after_crash(&self) -> Tolerance {
-        // atime, and ctime as a changed link count sets it, are kept in DRAM and written down lazily.
-        Tolerance { exact_atime: false, exact_ctime: false, ..self.tolerance() }
+        // atime is kept in DRAM and written down lazily, and in some layouts ctime as a changed link count sets it, too.
+        Tolerance { exact_atime: false, exact_ctime: R::CTIME == Ctime::Exact, ..self.tolerance() }
     }
-}
-
-#[test]
-fn the_log_layout_is_the_model() {
-    run(Log::new(48 << 20, true), TREE);
 }
 
 /// `NACRE_MODEL_LONG` operations (40,000 by default). Each kind must succeed often enough to say something.
@@ -212,127 +223,56 @@ fn run_for_long<S: Subject>(mut subject: S) {
     assert!(unknown.is_empty(), "kinds that are not counted above: {unknown:?}");
 }
 
-#[test]
-fn the_log_layout_is_the_model_for_long() {
-    run_for_long(Log::new(64 << 20, true));
+macro_rules! model {
+    ($layout:ident, $registered:ty) => {
+        mod $layout {
+            use super::*;
+
+            fn on_pm(size: u64) -> OnPm<$registered> {
+                OnPm::new(size)
+            }
+
+            #[test]
+            fn it_is_the_model() {
+                run(on_pm(48 << 20), TREE);
+            }
+
+            #[test]
+            fn it_is_the_model_for_long() {
+                run_for_long(on_pm(64 << 20));
+            }
+
+            #[test]
+            fn it_is_the_model_in_names() {
+                run(on_pm(48 << 20).without_background(), NAMES);
+            }
+
+            #[test]
+            fn it_is_the_model_in_one_file() {
+                run(on_pm(48 << 20), ONE_FILE);
+            }
+
+            #[test]
+            fn it_is_the_model_for_each_of_four_threads() {
+                run_threads(on_pm(48 << 20), TREE);
+            }
+
+            #[test]
+            fn it_is_the_model_when_space_is_scarce() {
+                run(on_pm(16 << 20), SCARCE);
+                run(on_pm(16 << 20).without_background(), SCARCE);
+            }
+        }
+    };
 }
 
-#[test]
-fn the_inplace_layout_is_the_model_for_long() {
-    run_for_long(Inplace::new(64 << 20, true));
-}
-
-#[test]
-fn the_log_layout_is_the_model_in_names() {
-    run(Log::new(48 << 20, false), NAMES);
-}
-
-#[test]
-fn the_log_layout_is_the_model_in_one_file() {
-    run(Log::new(48 << 20, true), ONE_FILE);
-}
-
-#[test]
-fn the_log_layout_is_the_model_for_each_of_four_threads() {
-    run_threads(Log::new(48 << 20, true), TREE);
-}
-
-#[test]
-fn the_log_layout_is_the_model_when_space_is_scarce() {
-    run(Log::new(16 << 20, true), SCARCE);
-    run(Log::new(16 << 20, false), SCARCE);
-}
-
-/// The in-place layout on simulated memory.
-struct Inplace {
-    memory: PoweredPm,
-    name_index: bool,
-}
-
-impl Inplace {
-    fn new(size: u64, name_index: bool) -> Inplace {
-        Inplace { memory: PoweredPm::new(size), name_index }
-    }
-
-    fn mount(&self) -> InplaceFs<SimPm> {
-        let options = nacre_layout_inplace::MountOptions {
-            lanes: Some(2),
-            name_index: Some(self.name_index),
-            ..Default::default()
-        };
-        InplaceFs::mount(Arc::clone(self.memory.pm()), &options).expect("mount")
-    }
-
-    /// Checks what is not mounted.
-    fn assert_sound(&self) {
-        let report = nacre_layout_inplace::check::check(&**self.memory.pm(), false).expect("check");
-        assert!(report.problems.is_empty(), "the check finds: {:?}", report.problems);
-    }
-}
-
-impl Subject for Inplace {
-    type Layout = InplaceFs<SimPm>;
-
-    fn describe(&self) -> String {
-        "the in-place layout".to_owned()
-    }
-
-    fn make(&mut self) -> InplaceFs<SimPm> {
-        self.memory = self.memory.fresh();
-        nacre_layout_inplace::mkfs(&**self.memory.pm(), &nacre_layout_inplace::MkfsOptions::default())
-            .expect("mkfs");
-        self.memory.lose_power();
-        self.mount()
-    }
-
-    fn remount(&mut self, layout: InplaceFs<SimPm>) -> InplaceFs<SimPm> {
-        layout.unmount().expect("unmount");
-        self.memory.lose_power();
-        self.assert_sound();
-        self.mount()
-    }
-
-    fn crash(&mut self, _: &InplaceFs<SimPm>) -> Option<InplaceFs<SimPm>> {
-        // Every operation is durable when it returns.
-        self.memory.lose_power();
-        self.assert_sound();
-        Some(self.mount())
-    }
-
-    fn tolerance(&self) -> Tolerance {
-        // An inode without links is reclaimed by the next change of a name.
-        Tolerance { exact_stale: false, ..Tolerance::NONE }
-    }
-
-    fn tolerance_after_crash(&self) -> Tolerance {
-        // atime is kept in DRAM and written down lazily.
-        Tolerance { exact_atime: false, ..self.tolerance() }
-    }
-}
-
-#[test]
-fn the_inplace_layout_is_the_model() {
-    run(Inplace::new(48 << 20, true), TREE);
-}
+each_layout!(model);
 
 #[test]
 fn the_inplace_layout_without_an_index_is_the_model_in_names() {
-    run(Inplace::new(48 << 20, false), NAMES);
-}
-
-#[test]
-fn the_inplace_layout_is_the_model_in_one_file() {
-    run(Inplace::new(48 << 20, true), ONE_FILE);
-}
-
-#[test]
-fn the_inplace_layout_is_the_model_for_each_of_four_threads() {
-    run_threads(Inplace::new(48 << 20, true), TREE);
-}
-
-#[test]
-fn the_inplace_layout_is_the_model_when_space_is_scarce() {
-    run(Inplace::new(16 << 20, true), SCARCE);
+    let mut subject = OnPm::<Inplace>::new(48 << 20);
+    subject.options.name_index = Some(false);
+    run(subject, NAMES);
 }
 
 /// Short sequences with many crashes.
@@ -358,17 +298,14 @@ fn omissions<L: crash::Subject>(layout: &L) -> BTreeMap<String, Defect> {
     all
 }
 
-/// Leaves out each flush and each fence in turn: the share that shows, in percent. What is there only for the order
+/// Leaves out each flush and each fence in turn: the share that shows, in percent. One that is there only for the order
 /// within an operation cannot show, as no operation is under way in these crashes; the explorer is for that.
-fn share_that_shows<L, S>(layout: &L, make: impl Fn(Defect) -> S) -> usize
-where
-    L: crash::Subject,
-    S: Subject,
-{
-    let all = omissions(layout);
+fn share_that_shows<R: Registered>() -> usize {
+    let all = omissions(&R::default());
     let mut shown = 0;
     for (place, defect) in &all {
-        let failure = (0..DEFECT_SEEDS).find_map(|seed| differs(&mut make(*defect), seed, DEFECTS));
+        let mut subject = scarce::<R>().with_defect(*defect);
+        let failure = (0..DEFECT_SEEDS).find_map(|seed| differs(&mut subject, seed, DEFECTS));
         println!("without the {place}: {}", failure.as_deref().unwrap_or("nothing shows"));
         shown += usize::from(failure.is_some());
     }
@@ -376,32 +313,27 @@ where
     shown * 100 / all.len()
 }
 
+fn scarce<R: Registered>() -> OnPm<R> {
+    OnPm::new(16 << 20).without_background()
+}
+
+/// Hardware that does nothing at fences, flushes and fences left out, and a mistake of the layout.
+fn omissions_show<R: Registered>(mistake: u32) {
+    let mut without_fences = scarce::<R>().with_defect(Defect::NoFences);
+    let failure = check(&mut without_fences, 0, DEFECTS).expect_err("nothing is durable");
+    assert!(failure.sequence.len() <= 3, "{failure}");
+    assert!(share_that_shows::<R>() >= 33);
+    let mut subject = scarce::<R>();
+    subject.pm.set_mistake(mistake);
+    assert!((0..DEFECT_SEEDS).any(|seed| differs(&mut subject, seed, DEFECTS).is_some()), "{mistake}");
+}
+
 #[test]
 fn flushes_and_fences_that_the_log_layout_leaves_out_show_after_a_crash() {
-    let with = |defect| {
-        let mut log = Log::new(16 << 20, false);
-        log.memory.set_defect(Some(defect));
-        log
-    };
-    let failure = check(&mut with(Defect::NoFences), 0, DEFECTS).expect_err("nothing is durable");
-    assert!(failure.sequence.len() <= 3, "{failure}");
-    assert!(share_that_shows(&crash::Log, with) >= 33);
-    let mut log = Log::new(16 << 20, false);
-    log.memory.set_mistake(Mistake::NotMarkedDirty as u32);
-    assert!((0..DEFECT_SEEDS).any(|seed| differs(&mut log, seed, DEFECTS).is_some()), "old free blocks");
+    omissions_show::<Log>(nacre_layout_log::Mistake::NotMarkedDirty as u32);
 }
 
 #[test]
 fn flushes_and_fences_that_the_inplace_layout_leaves_out_show_after_a_crash() {
-    let with = |defect| {
-        let mut inplace = Inplace::new(16 << 20, true);
-        inplace.memory.set_defect(Some(defect));
-        inplace
-    };
-    let failure = check(&mut with(Defect::NoFences), 0, DEFECTS).expect_err("nothing is durable");
-    assert!(failure.sequence.len() <= 3, "{failure}");
-    assert!(share_that_shows(&crash::Inplace, with) >= 33);
-    let mut inplace = Inplace::new(16 << 20, true);
-    inplace.memory.set_mistake(nacre_layout_inplace::Mistake::LinksForgotten as u32);
-    assert!((0..DEFECT_SEEDS).any(|seed| differs(&mut inplace, seed, DEFECTS).is_some()), "forgotten links");
+    omissions_show::<Inplace>(nacre_layout_inplace::Mistake::LinksForgotten as u32);
 }

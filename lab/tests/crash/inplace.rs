@@ -1,59 +1,17 @@
-//! The in-place layout, crashed at every fence, as `log.rs` does it with the log layout: a slice of what
-//! `nacre crash --layout inplace` explores.
+//! The in-place layout in the crash explorer: its own workloads, beside those of `each.rs`.
 //!
-//! `NACRE_CRASH_SEED` is what samples and random workloads depend on (1 by default), `NACRE_CRASH_IMAGES` how many images
-//! of pairs of operations are explored.
+//! `NACRE_CRASH_IMAGES` is how many images of directories without an index are explored.
 
 use nacre_lab::crash::sequences::Length;
 use nacre_lab::crash::{
-    Campaign, Case, Flaw, Inplace, InplaceLinear, Limits, MEMORY, Rig, Settings, Stage, Subject, Workload,
-    deep, explore, explore_threads, fixed, minimise, reproduce, threads,
+    Case, Flaw, Inplace, InplaceLinear, Limits, MEMORY, Rig, Settings, Stage, explore, explore_threads,
+    minimise, reproduce, threads,
 };
 use nacre_lab::environment::number;
 use nacre_media::crash::Sampling;
 use nacre_media::sim::Defect;
 
-/// Explores, prints what was tried, and fails when something is wrong.
-fn run(stages: &[Stage], images: Option<u64>) {
-    run_on(&Inplace, stages, images);
-}
-
-fn run_on<S: Subject>(subject: &S, stages: &[Stage], images: Option<u64>) {
-    let campaign = Campaign { seed: number("NACRE_CRASH_SEED").unwrap_or(1), stages: stages.to_vec() };
-    let limits = Limits { jobs: 1, time: None, images, violations: 5 };
-    let outcome = campaign.run(subject, &limits, None, &mut |_| {}).expect("it can be run");
-    println!("{:?}: {}", outcome.elapsed, outcome.report);
-    for (count, name) in outcome.report.commit_points.iter().zip(subject.commit_points()) {
-        println!("{count:8} {name}");
-    }
-    assert!(outcome.is_good(), "{:#?}\n{}", outcome.failures, outcome.report);
-}
-
-#[test]
-fn scripts_survive() {
-    run(&[Stage::Fixed], None);
-}
-
-#[test]
-fn random_workloads_survive() {
-    run(&[Stage::Random(4)], None);
-}
-
-#[test]
-fn threads_survive() {
-    run(&[Stage::Threads(3)], None);
-}
-
-#[test]
-fn full_devices_survive() {
-    run(&[Stage::Full(6)], None);
-}
-
-#[test]
-fn short_sequences_survive() {
-    let images = number("NACRE_CRASH_IMAGES").unwrap_or(10_000);
-    run(&[Stage::Sequences(Length::One), Stage::Sequences(Length::Two)], Some(images));
-}
+use crate::each::{by_name, limits, run};
 
 /// What the presets `pmfs` and `hinfs` are: directories without an index of names. Scripts, each operation, a random
 /// workload, threads in one lane.
@@ -61,8 +19,9 @@ fn short_sequences_survive() {
 fn directories_without_an_index_survive() {
     let images = number("NACRE_CRASH_IMAGES").unwrap_or(4_000);
     let sequences = [Stage::Fixed, Stage::Random(1), Stage::Sequences(Length::One)];
-    run_on(&InplaceLinear, &sequences, Some(images));
-    run_on(&InplaceLinear, &[Stage::Threads(1)], Some(images));
+    let limits = Limits { images: Some(images), ..limits() };
+    run(&InplaceLinear, &sequences, &limits, None);
+    run(&InplaceLinear, &[Stage::Threads(1)], &limits, None);
 }
 
 /// Names that are not searched for through an index are no less looked at.
@@ -81,26 +40,12 @@ fn flaws_in_directories_without_an_index_are_found() {
     }
 }
 
-fn by_name(name: &str) -> Workload {
-    let all = fixed().into_iter().chain(deep());
-    all.into_iter().find(|workload| workload.name == name).unwrap_or_else(|| panic!("{name} is a workload"))
-}
-
 fn quick(flaw: Flaw) -> Settings {
-    Settings {
-        sampling: Sampling { exhaustive_up_to: 256, samples: 64, seed: 1 },
-        max_violations: 1,
-        recovery_every: 16,
-        empty_every: 4,
-        flaw,
-        ..Settings::default()
-    }
+    Settings { recovery_every: 16, empty_every: 4, ..crate::each::quick(flaw) }
 }
 
 fn mistake(words: &str) -> Flaw {
-    let all = Inplace.mistakes();
-    let found = all.iter().find(|mistake| mistake.words == words);
-    Flaw::Layout(found.unwrap_or_else(|| panic!("{words} is a mistake")).number)
+    Flaw::Layout(crate::each::mistake(&Inplace, words).number)
 }
 
 /// The inode table grows.

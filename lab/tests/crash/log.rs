@@ -1,61 +1,15 @@
-//! The log layout, crashed at every fence: a slice of what `nacre crash` explores for as long as one likes. What is found
-//! here, that command finds with the same seed, and writes a trace of it.
-//!
-//! `NACRE_CRASH_SEED` is what samples and random workloads depend on (1 by default), `NACRE_CRASH_IMAGES` how many images
-//! of pairs of operations are explored.
-
-use std::path::Path;
+//! The log layout in the crash explorer: its own workloads, beside those of `each.rs`.
 
 use nacre_lab::crash::sequences::{Length, sequences};
 use nacre_lab::crash::{
-    Campaign, Case, Flaw, Limits, Log, MEMORY, Mistake, Mounting, Op, Outcome, Rig, Runner, Settings, Stage,
-    Subject, ThreadsCase, Tree, Workload, WorkloadCase, deep, explore, explore_threads, fixed, full, lanes,
-    minimise, random, reproduce, threads,
+    Case, Flaw, Log, MEMORY, Op, Rig, Settings, ThreadsCase, WorkloadCase, explore, explore_threads, full,
+    lanes, minimise, reproduce, threads,
 };
 use nacre_lab::environment::number;
-use nacre_media::SimPm;
-use nacre_media::crash::{Replay, Sampling};
+use nacre_media::crash::Sampling;
 use nacre_media::sim::{Defect, Event};
 
-fn limits() -> Limits {
-    Limits { jobs: 1, time: None, images: None, violations: 5 }
-}
-
-fn campaign(stages: &[Stage]) -> Campaign {
-    Campaign { seed: number("NACRE_CRASH_SEED").unwrap_or(1), stages: stages.to_vec() }
-}
-
-/// Explores, prints what was tried, and fails when something is wrong.
-fn run(stages: &[Stage], limits: &Limits, file: Option<&Path>) -> Outcome {
-    let outcome = campaign(stages).run(&Log, limits, file, &mut |_| {}).expect("it can be run");
-    println!("{:?}: {}", outcome.elapsed, outcome.report);
-    for (count, name) in outcome.report.commit_points.iter().zip(Log.commit_points()) {
-        println!("{count:8} {name}");
-    }
-    assert!(outcome.is_good(), "{:#?}\n{}", outcome.failures, outcome.report);
-    outcome
-}
-
-#[test]
-fn scripts_survive() {
-    run(&[Stage::Fixed], &limits(), None);
-}
-
-#[test]
-fn random_workloads_survive() {
-    run(&[Stage::Random(4)], &limits(), None);
-}
-
-#[test]
-fn threads_survive() {
-    run(&[Stage::Threads(3)], &limits(), None);
-}
-
-/// Each operation on a device that is full, some of all.
-#[test]
-fn full_devices_survive() {
-    run(&[Stage::Full(6)], &limits(), None);
-}
+use crate::each::{by_name, mistake, quick};
 
 /// All workloads that overwrite on a full device.
 #[test]
@@ -130,7 +84,7 @@ fn extents_come_from_two_lanes() {
 #[test]
 fn a_violation_of_threads_is_minimised_and_replayed() {
     let mut rig = Rig::new(&Log, MEMORY);
-    let flaw = Flaw::Layout(mistake("an entry is published before its data is durable").number);
+    let flaw = Flaw::Layout(mistake(&Log, "an entry is published before its data is durable").number);
     let workload =
         threads().into_iter().find(|workload| workload.name == "files apart").expect("it is there");
     let sampling = Sampling { exhaustive_up_to: 64, samples: 48, seed: 1 };
@@ -171,22 +125,6 @@ fn a_violation_of_threads_is_minimised_and_replayed() {
     }
 }
 
-/// A short exploration goes on where it was stopped, and a file of another one is refused.
-#[test]
-fn short_sequences_survive_in_two_runs() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let file = dir.path().join("progress");
-    let images = number("NACRE_CRASH_IMAGES").unwrap_or(10_000);
-    let stages = [Stage::Sequences(Length::One), Stage::Sequences(Length::Two)];
-    let first = run(&stages, &Limits { images: Some(images / 2), ..limits() }, Some(&file));
-    assert!(first.workloads.0 > 0 && first.workloads.0 < first.workloads.1);
-    let second = run(&stages, &Limits { images: Some(images / 2), ..limits() }, Some(&file));
-    assert!(second.workloads.0 > first.workloads.0, "it goes on");
-    assert!(second.report.images >= first.report.images + second.images / 2, "it counts on");
-    let other = campaign(&[Stage::Fixed]).run(&Log, &limits(), Some(&file), &mut |_| {});
-    assert!(other.is_err(), "the file is of another exploration");
-}
-
 /// All pairs are there once, triples are drawn from the seed, and crashes are in the last operation only.
 #[test]
 fn sequences_are_complete() {
@@ -199,25 +137,6 @@ fn sequences_are_complete() {
     assert!(twos.iter().all(|workload| workload.ops.len() == 2 && workload.explored_from == 1));
     assert_eq!(sequences(Length::Three(9), 1), sequences(Length::Three(9), 1));
     assert_ne!(sequences(Length::Three(9), 1), sequences(Length::Three(9), 2));
-}
-
-fn by_name(name: &str) -> Workload {
-    let all = fixed().into_iter().chain(deep());
-    all.into_iter().find(|workload| workload.name == name).unwrap_or_else(|| panic!("{name} is a workload"))
-}
-
-fn mistake(words: &str) -> Mistake {
-    let all = Log.mistakes();
-    *all.iter().find(|mistake| mistake.words == words).unwrap_or_else(|| panic!("{words} is a mistake"))
-}
-
-fn quick(flaw: Flaw) -> Settings {
-    Settings {
-        sampling: Sampling { exhaustive_up_to: 256, samples: 64, seed: 1 },
-        max_violations: 1,
-        flaw,
-        ..Settings::default()
-    }
 }
 
 /// Logs that grow over pages and are collected, directories that are removed after a move, a new chunk of inodes.
@@ -243,7 +162,7 @@ fn grown_logs_survive() {
 #[test]
 fn a_violation_is_minimised_and_replayed() {
     let mut rig = Rig::new(&Log, MEMORY);
-    let mistake = mistake("an entry is published before its data is durable");
+    let mistake = mistake(&Log, "an entry is published before its data is durable");
     let workload = by_name("overwrite");
     let report = explore(&mut rig, &workload, &quick(Flaw::Layout(mistake.number))).expect("it can be run");
     let violation = report.violations.first().expect("the mistake is found");
@@ -286,51 +205,10 @@ fn flaws_are_found() {
         ("an unmount marks it clean before it is done", "remount"),
         ("a file grows over bytes that were not zeroed", "truncate"),
     ] {
-        let flaw = Flaw::Layout(mistake(words).number);
+        let flaw = Flaw::Layout(mistake(&Log, words).number);
         let settings = Settings { recovery_every: 16, empty_every: 4, ..quick(flaw) };
         let found = explore(&mut rig, &by_name(name), &settings).map(|report| report.violations.len());
         // A mistake may also be such that the workload itself fails.
         assert_ne!(found.ok(), Some(0), "{words}, in {name}");
-    }
-}
-
-/// A crash while a file system is made on memory that holds none, or some bytes, leaves none or a whole one.
-#[test]
-fn mkfs_leaves_none_or_a_whole_one() {
-    let pm = std::sync::Arc::new(SimPm::new(MEMORY));
-    Log.mkfs(&pm).expect("mkfs");
-    let mut runner = Runner::new(Log.mount(&pm, Mounting::default()).expect("mount"));
-    for (step, op) in random(1, 0).setup.iter().enumerate() {
-        runner.run(step as u64, op).expect("an operation");
-    }
-    let old = Tree::of(&runner.fs).expect("a tree");
-    Log.unmount(runner.into_fs()).expect("unmount");
-    for base in [vec![0; MEMORY as usize], pm.snapshot()] {
-        let pm = std::sync::Arc::new(SimPm::from_image(&base));
-        pm.start_recording();
-        Log.mkfs(&pm).expect("mkfs");
-        let trace = pm.stop_recording();
-        let (mut none, mut some) = (0, 0);
-        let mut replay = Replay::new(base, &trace);
-        while let Some(point) = replay.advance() {
-            pm.load(replay.media());
-            for image in replay.images(&Sampling { samples: 64, ..Sampling::default() }).iter() {
-                image.apply(&pm);
-                match Log.mount(&pm, Mounting::default()) {
-                    Ok(fs) => {
-                        let tree = Tree::of(&fs).expect("a tree");
-                        assert!(tree.is_empty() || tree == old, "{point:?}, {image:?}");
-                        Log.abandon(fs);
-                        some += 1;
-                    }
-                    Err(_) => {
-                        assert!(!Log.is_formatted(&pm), "half a file system: {point:?}, {image:?}");
-                        none += 1;
-                    }
-                }
-                pm.load(replay.media());
-            }
-        }
-        assert!(none > 0 && some > 0);
     }
 }

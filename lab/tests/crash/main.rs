@@ -2,7 +2,10 @@
 //! explorer for itself.
 
 mod buffer;
+mod each;
 mod inplace;
+#[path = "../layouts/mod.rs"]
+mod layouts;
 mod log;
 mod resume;
 mod tiers;

@@ -6,24 +6,26 @@ use std::sync::Arc;
 use nacre_engine::{BLOCK_SIZE, Kind};
 use nacre_layout_inplace::InplaceFs;
 use nacre_layout_log::LogFs;
+use nacre_layout_parts::lifecycle::Lifecycle;
 use nacre_media::{Pm, SimPm};
 
 use crate::common::{
-    LINE, Layout, NAMES, SIZE, fill, image, lookup, mount, now, place_of, read, scrub, the_rest_lives,
+    LINE, NAMES, SIZE, checked, fill, image, lookup, make, media, mount, now, place_of, read, scrub,
+    the_rest_lives, try_mount,
 };
 
-fn a_sound_file_system_has_no_findings<F: Layout>() {
+fn a_sound_file_system_has_no_findings<F: Lifecycle<Pm = SimPm>>() {
     let pm = image::<F>();
     let fs: F = mount(&pm);
     let status = scrub(&fs);
     assert!(status.finished && status.findings.is_empty(), "{status:?}");
     // The root, the directory, and two files beside its own.
     assert_eq!((status.bytes, status.inodes), (SIZE, NAMES + 4));
-    fs.end();
-    assert!(F::media(&pm, false).errors.is_empty());
+    fs.unmount().unwrap();
+    assert!(media::<F>(&pm, false).errors.is_empty());
 }
 
-fn bad_data_is_an_error_of_its_range_and_never_used_again<F: Layout>() {
+fn bad_data_is_an_error_of_its_range_and_never_used_again<F: Lifecycle<Pm = SimPm>>() {
     let pm = image::<F>();
     let fs: F = mount(&pm);
     let bad = lookup(&fs, "bad").unwrap();
@@ -52,28 +54,28 @@ fn bad_data_is_an_error_of_its_range_and_never_used_again<F: Layout>() {
     drop(bad);
     fs.unlink(&fs.root(), b"bad", now()).unwrap();
     fill(&fs, at);
-    fs.end();
+    fs.unmount().unwrap();
     for round in 0..2 {
         // Known again after a clean unmount, and after a crash.
         let fs: F = mount(&pm);
-        assert_eq!(fs.status().bad_blocks, 1);
+        assert_eq!(fs.scrub_status().bad_blocks, 1);
         fill(&fs, at);
-        if round == 0 { fs.die() } else { fs.end() }
+        if round == 0 { fs.abandon() } else { fs.unmount().unwrap() }
     }
-    let checked = F::checked(&pm, false);
-    assert!(checked.problems == 0 && checked.bad_blocks == 1, "{checked:?}");
+    let checked = checked::<F>(&pm, false);
+    assert!(checked.problems.is_empty() && checked.bad_blocks == 1, "{checked:?}");
 }
 
-fn a_check_names_bad_data_and_takes_it_out_of_use<F: Layout>() {
+fn a_check_names_bad_data_and_takes_it_out_of_use<F: Lifecycle<Pm = SimPm>>() {
     let pm = image::<F>();
     let fs: F = mount(&pm);
     let at = place_of(&fs, &lookup(&fs, "bad").unwrap(), 20);
-    fs.end();
+    fs.unmount().unwrap();
     pm.poison(at + 64, 2 * LINE);
     let free = SIZE - BLOCK_SIZE;
     pm.poison(free, 1);
-    assert_eq!(F::checked(&pm, false).problems, 0, "structures are sound");
-    let found = F::media(&pm, false);
+    assert_eq!(checked::<F>(&pm, false).problems.len(), 0, "structures are sound");
+    let found = media::<F>(&pm, false);
     assert_eq!((found.new_blocks, found.errors.len()), (2, 2), "{found:?}");
     let from = 20 * BLOCK_SIZE + 64;
     let range = format!("a media error in bytes {from} to {}", from + 2 * LINE);
@@ -81,29 +83,29 @@ fn a_check_names_bad_data_and_takes_it_out_of_use<F: Layout>() {
     assert!(words.starts_with("/bad (inode") && words.ends_with(&range), "{found:?}");
     let words = format!("bytes {free} to {} of the device, in no file", free + LINE);
     assert!(found.errors[1].contains(&words), "{found:?}");
-    assert_eq!(F::media(&pm, true).new_blocks, 2);
-    let again = F::media(&pm, false);
+    assert_eq!(media::<F>(&pm, true).new_blocks, 2);
+    let again = media::<F>(&pm, false);
     assert_eq!(
         (again.new_blocks, again.errors.len()),
         (0, 0),
         "what was told of and is out of use is not told again"
     );
-    assert_eq!(F::checked(&pm, false).bad_blocks, 2);
+    assert_eq!(checked::<F>(&pm, false).bad_blocks, 2);
     let fs: F = mount(&pm);
     fill(&fs, free);
-    fs.end();
+    fs.unmount().unwrap();
 }
 
 /// A page is what the kernel takes away at a time, and one finding; what it lists as bad is found without reading it.
-fn a_bad_page_is_one_finding<F: Layout>() {
+fn a_bad_page_is_one_finding<F: Lifecycle<Pm = SimPm>>() {
     let pm = image::<F>();
     let fs: F = mount(&pm);
     let at = place_of(&fs, &lookup(&fs, "bad").unwrap(), 20);
-    fs.end();
+    fs.unmount().unwrap();
     pm.poison(at, BLOCK_SIZE);
     pm.list_as_bad(SIZE - 8192..SIZE - 4096);
     pm.list_as_bad(SIZE - 1000..u64::MAX);
-    let found = F::media(&pm, false);
+    let found = media::<F>(&pm, false);
     assert_eq!((found.new_blocks, found.errors.len()), (3, 3), "{found:?}");
     let range = format!("bytes {} to {}", 20 * BLOCK_SIZE, 21 * BLOCK_SIZE);
     assert!(found.errors[0].starts_with("/bad (inode") && found.errors[0].ends_with(&range), "{found:?}");
@@ -114,11 +116,11 @@ fn a_bad_page_is_one_finding<F: Layout>() {
     assert_eq!((told.findings.len(), told.bad_blocks), (3, 3), "{told:?}");
     let again = scrub(&fs);
     assert_eq!((again.findings.len(), again.bad_blocks), (0, 3), "{again:?}");
-    fs.end();
-    assert!(F::media(&pm, true).errors.is_empty());
+    fs.unmount().unwrap();
+    assert!(media::<F>(&pm, true).errors.is_empty());
 }
 
-fn either_superblock_is_mended_from_the_other<F: Layout>() {
+fn either_superblock_is_mended_from_the_other<F: Lifecycle<Pm = SimPm>>() {
     for offset in [0, 64 << 10] {
         for mounted in [false, true] {
             let pm = image::<F>();
@@ -128,20 +130,20 @@ fn either_superblock_is_mended_from_the_other<F: Layout>() {
                 the_rest_lives(&fs, "superblock");
                 let status = scrub(&fs);
                 assert_eq!((status.repaired, status.bad_blocks), (1, 0), "{status:?}");
-                fs.end();
+                fs.unmount().unwrap();
             } else {
-                assert!(!F::checked(&pm, false).is_sound);
-                assert!(F::checked(&pm, true).is_sound);
+                assert!(!checked::<F>(&pm, false).is_sound());
+                assert!(checked::<F>(&pm, true).is_sound());
             }
             pm.read(offset, &mut [0; 4096]).expect("written anew");
-            assert_eq!(F::checked(&pm, false).problems, 0);
+            assert_eq!(checked::<F>(&pm, false).problems.len(), 0);
         }
     }
 }
 
 /// On a device whose errors nothing clears, another place stands for a superblock that cannot be written: two are whole at any
 /// time.
-fn a_superblock_that_stays_bad_is_put_elsewhere<F: Layout>() {
+fn a_superblock_that_stays_bad_is_put_elsewhere<F: Lifecycle<Pm = SimPm>>() {
     const COPIES: [u64; 2] = [0, 64 << 10];
     for (bad, other) in [(COPIES[0], COPIES[1]), (COPIES[1], COPIES[0])] {
         let pm = image::<F>();
@@ -154,60 +156,60 @@ fn a_superblock_that_stays_bad_is_put_elsewhere<F: Layout>() {
             let status = scrub(&fs);
             let of_superblock = |words: &&String| words.contains("of the superblock");
             assert_eq!(status.findings.iter().find(of_superblock), None, "{status:?}");
-            if round == 1 { fs.die() } else { fs.end() }
+            if round == 1 { fs.abandon() } else { fs.unmount().unwrap() }
         }
-        assert!(F::checked(&pm, true).is_sound);
-        assert_eq!(F::checked(&pm, false).problems, 0, "what stands for it is as good");
+        assert!(checked::<F>(&pm, true).is_sound());
+        assert_eq!(checked::<F>(&pm, false).problems.len(), 0, "what stands for it is as good");
         // The other one goes bad, too: nothing may be written where one place alone is left.
         let before = pm.snapshot();
         pm.poison(other, BLOCK_SIZE);
-        assert_eq!(F::try_mount(&pm).map(drop).unwrap_err().kind(), Kind::Media);
+        assert_eq!(try_mount::<F>(&pm).map(drop).unwrap_err().kind(), Kind::Media);
         assert!(pm.snapshot() == before);
         // The device is mended: an old copy elsewhere does not count.
         let healed = Arc::new(SimPm::from_image(&pm.snapshot()));
         let fs: F = mount(&healed);
-        fs.end();
-        assert_eq!(F::checked(&healed, false).problems, 0);
+        fs.unmount().unwrap();
+        assert_eq!(checked::<F>(&healed, false).problems.len(), 0);
         the_rest_lives(&mount::<F>(&healed), "after it");
     }
 }
 
 /// mkfs makes a file system on a device that is bad where a superblock goes, and leaves none of an older one.
-fn a_file_system_is_made_beside_bad_superblocks<F: Layout>() {
+fn a_file_system_is_made_beside_bad_superblocks<F: Lifecycle<Pm = SimPm>>() {
     for (bad, stays) in [(0, true), (64 << 10, true), (32 << 10, true), (0, false), (64 << 10, false)] {
         let pm = image::<F>();
         pm.poison(bad, BLOCK_SIZE);
         if stays {
             pm.keep_poison();
         }
-        F::make(&pm);
+        make::<F>(&pm);
         let fs: F = mount(&pm);
         assert!(lookup(&fs, "good").is_err(), "it is a new one");
-        fs.end();
-        assert_eq!(F::checked(&pm, false).problems, 0);
+        fs.unmount().unwrap();
+        assert_eq!(checked::<F>(&pm, false).problems.len(), 0);
     }
 }
 
 /// A list of bad blocks with a media error costs what it said and no more: it is mounted and, where the error can be cleared,
 /// repaired.
-fn a_bad_list_of_bad_blocks_stops_nothing<F: Layout>() {
+fn a_bad_list_of_bad_blocks_stops_nothing<F: Lifecycle<Pm = SimPm>>() {
     for stays in [false, true] {
         let pm = image::<F>();
         pm.poison(SIZE - BLOCK_SIZE, 1);
-        assert_eq!(F::media(&pm, true).new_blocks, 1);
+        assert_eq!(media::<F>(&pm, true).new_blocks, 1);
         pm.poison(17 * BLOCK_SIZE, BLOCK_SIZE);
         if stays {
             pm.keep_poison();
         }
-        assert!(F::checked(&pm, false).problems > 0);
+        assert!(!checked::<F>(&pm, false).problems.is_empty());
         let fs: F = mount(&pm);
         the_rest_lives(&fs, "list");
-        fs.end();
-        F::checked(&pm, true);
-        assert_eq!(F::checked(&pm, false).problems, usize::from(stays));
+        fs.unmount().unwrap();
+        checked::<F>(&pm, true);
+        assert_eq!(checked::<F>(&pm, false).problems.len(), usize::from(stays));
         the_rest_lives(&mount::<F>(&pm), "list");
         if !stays {
-            assert_eq!(F::media(&pm, true).new_blocks, 1, "found again");
+            assert_eq!(media::<F>(&pm, true).new_blocks, 1, "found again");
         }
     }
 }

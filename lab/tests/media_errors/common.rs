@@ -8,9 +8,9 @@ use nacre_engine::{
     BLOCK_SIZE, Data, Durability, Extents, FileBlock, FileKind, Kind, NewInode, Place, Result, Timestamp,
     WriteAt, XattrMode,
 };
-use nacre_layout_inplace::{self as inplace, InplaceFs};
-use nacre_layout_log::check::{MediaReport, Repair};
-use nacre_layout_log::{self as log, LogFs, ScrubStatus};
+use nacre_layout_parts::lifecycle::{Lifecycle, MkfsOptions, MountOptions};
+use nacre_layout_parts::report::{CheckReport, MediaReport, Repair};
+use nacre_layout_parts::scrub::ScrubStatus;
 use nacre_media::SimPm;
 
 pub(crate) const SIZE: u64 = 16 << 20;
@@ -20,80 +20,6 @@ pub(crate) const NAMES: u64 = 200;
 /// Blocks that each file has, every other one of its first.
 pub(crate) const BLOCKS: u64 = 150;
 
-/// What a check says.
-#[derive(Debug)]
-pub(crate) struct Checked {
-    pub(crate) is_sound: bool,
-    pub(crate) problems: usize,
-    pub(crate) bad_blocks: u64,
-}
-
-/// A layout, mounted on simulated memory.
-pub(crate) trait Layout: Data + Extents + Sized {
-    fn make(pm: &SimPm);
-    fn try_mount(pm: &Arc<SimPm>) -> Result<Self>;
-    fn end(self);
-    fn die(self);
-    fn start(&self) -> Result<()>;
-    fn status(&self) -> ScrubStatus;
-    /// With `repair`, what loses nothing is repaired.
-    fn checked(pm: &SimPm, repair: bool) -> Checked;
-    fn media(pm: &SimPm, record: bool) -> MediaReport;
-}
-
-macro_rules! layout {
-    ($type:ty, $module:ident, $check:expr, $options:expr) => {
-        impl Layout for $type {
-            fn make(pm: &SimPm) {
-                $module::mkfs(pm, &$module::MkfsOptions::default()).unwrap();
-            }
-
-            fn try_mount(pm: &Arc<SimPm>) -> Result<Self> {
-                Self::mount(Arc::clone(pm), &$options)
-            }
-
-            fn end(self) {
-                self.unmount().unwrap();
-            }
-
-            fn die(self) {
-                self.abandon();
-            }
-
-            fn start(&self) -> Result<()> {
-                self.start_scrub(u64::MAX)
-            }
-
-            fn status(&self) -> ScrubStatus {
-                self.scrub_status()
-            }
-
-            fn checked(pm: &SimPm, repair: bool) -> Checked {
-                let report = $check(pm, repair).unwrap();
-                let problems = report.problems.len();
-                Checked { is_sound: report.is_sound(), problems, bad_blocks: report.bad_blocks }
-            }
-
-            fn media(pm: &SimPm, record: bool) -> MediaReport {
-                $module::check::check_media(pm, record).unwrap()
-            }
-        }
-    };
-}
-
-layout!(
-    LogFs<SimPm>,
-    log,
-    |pm, repair| log::check::check_with(pm, if repair { Repair::Safe } else { Repair::None }),
-    log::MountOptions { background: false, lanes: Some(1), ..log::MountOptions::default() }
-);
-layout!(
-    InplaceFs<SimPm>,
-    inplace,
-    |pm, repair| inplace::check::check_with(pm, if repair { Repair::Safe } else { Repair::None }),
-    inplace::MountOptions { lanes: Some(1), ..inplace::MountOptions::default() }
-);
-
 pub(crate) fn now() -> Timestamp {
     Timestamp::new(1_700_000_000, 0)
 }
@@ -102,8 +28,27 @@ pub(crate) fn new(kind: FileKind) -> NewInode<'static> {
     NewInode::of_root(kind, 0o644, now())
 }
 
-pub(crate) fn mount<F: Layout>(pm: &Arc<SimPm>) -> F {
-    F::try_mount(pm).expect("mount")
+pub(crate) fn make<F: Lifecycle<Pm = SimPm>>(pm: &SimPm) {
+    F::mkfs(pm, &MkfsOptions::default()).unwrap();
+}
+
+pub(crate) fn try_mount<F: Lifecycle<Pm = SimPm>>(pm: &Arc<SimPm>) -> Result<F> {
+    let options = MountOptions { background: false, lanes: Some(1), ..MountOptions::default() };
+    F::mount(Arc::clone(pm), &options)
+}
+
+pub(crate) fn mount<F: Lifecycle<Pm = SimPm>>(pm: &Arc<SimPm>) -> F {
+    try_mount(pm).expect("mount")
+}
+
+/// The check of an unmounted file system. With `repair`, what loses nothing is repaired.
+pub(crate) fn checked<F: Lifecycle<Pm = SimPm>>(pm: &SimPm, repair: bool) -> CheckReport {
+    F::check(pm, if repair { Repair::Safe } else { Repair::None }, None).unwrap()
+}
+
+/// A search for media errors on an unmounted file system.
+pub(crate) fn media<F: Lifecycle<Pm = SimPm>>(pm: &SimPm, record: bool) -> MediaReport {
+    F::check_media(pm, record).unwrap()
 }
 
 pub(crate) fn put<F: Data>(fs: &F, node: &F::Node, offset: u64, bytes: &[u8]) -> Result<u64> {
@@ -127,9 +72,9 @@ pub(crate) fn lookup<F: Data>(fs: &F, path: &str) -> Result<F::Node> {
 }
 
 /// Two files with attributes, and a directory with names; unmounted in order.
-pub(crate) fn image<F: Layout>() -> Arc<SimPm> {
+pub(crate) fn image<F: Lifecycle<Pm = SimPm>>() -> Arc<SimPm> {
     let pm = Arc::new(SimPm::new(SIZE));
-    F::make(&pm);
+    make::<F>(&pm);
     let fs: F = mount(&pm);
     let root = fs.root();
     let dir = fs.create(&root, b"dir", &new(FileKind::Directory)).unwrap();
@@ -145,7 +90,7 @@ pub(crate) fn image<F: Layout>() -> Arc<SimPm> {
         fs.set_xattr(&file, b"user.large", &[9; 9000], XattrMode::Set, None, now()).unwrap();
     }
     drop((root, dir));
-    fs.end();
+    fs.unmount().unwrap();
     pm
 }
 
@@ -171,11 +116,11 @@ pub(crate) fn the_rest_lives<F: Data>(fs: &F, what: &str) {
     fs.unlink(&fs.root(), b"new", now()).unwrap();
 }
 
-pub(crate) fn scrub<F: Layout>(fs: &F) -> ScrubStatus {
-    fs.start().unwrap();
+pub(crate) fn scrub<F: Lifecycle<Pm = SimPm>>(fs: &F) -> ScrubStatus {
+    fs.start_scrub(u64::MAX).unwrap();
     let end = Instant::now() + Duration::from_secs(60);
     loop {
-        let status = fs.status();
+        let status = fs.scrub_status();
         if !status.running {
             return status;
         }

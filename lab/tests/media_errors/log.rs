@@ -6,7 +6,8 @@ use nacre_layout_log::check::{Repair, check, check_media, check_with};
 use nacre_media::{Pm, SimPm};
 
 use crate::common::{
-    BLOCKS, LINE, Layout, NAMES, SIZE, fill, image, lookup, mount, place_of, put, read, scrub, the_rest_lives,
+    BLOCKS, LINE, NAMES, SIZE, fill, image, lookup, mount, place_of, put, read, scrub, the_rest_lives,
+    try_mount,
 };
 
 type Fs = LogFs<SimPm>;
@@ -106,7 +107,7 @@ fn a_crash_does_not_hide_bad_metadata() {
     fs.abandon();
     let page = log_pages(&pm, number)[1];
     pm.poison(page + 20 * LINE, LINE);
-    let refused = Fs::try_mount(&pm).map(drop).expect_err("recovery cannot read it");
+    let refused = try_mount::<Fs>(&pm).map(drop).expect_err("recovery cannot read it");
     assert!(refused.to_string().contains("fsck"), "{refused}");
     assert!(check(&*pm, true).unwrap().is_sound());
     the_rest_lives(&mount::<Fs>(&pm), "after the repair");
@@ -137,7 +138,7 @@ fn a_bad_chunk_table_is_written_anew() {
     for len in [LINE, BLOCK_SIZE] {
         let pm = image::<Fs>();
         pm.poison(18 * BLOCK_SIZE, len);
-        assert!(Fs::try_mount(&pm).is_err());
+        assert!(try_mount::<Fs>(&pm).is_err());
         let told = check(&*pm, false).unwrap();
         assert!(!told.is_sound() && told.problems.len() <= 3, "{told:?}");
         let report = check_with(&*pm, Repair::Safe).unwrap();
@@ -164,7 +165,7 @@ fn a_bad_block_of_inodes_is_written_anew_or_put_elsewhere() {
         if stays {
             pm.keep_poison();
         }
-        assert!(Fs::try_mount(&pm).is_err());
+        assert!(try_mount::<Fs>(&pm).is_err());
         assert!(!check(&*pm, false).unwrap().is_sound());
         let report = check(&*pm, true).unwrap();
         assert!(report.is_sound(), "stays {stays}: {report:?}");

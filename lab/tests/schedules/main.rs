@@ -11,6 +11,8 @@
 
 mod cached;
 mod call;
+#[path = "../layouts/mod.rs"]
+mod layouts;
 mod order;
 mod run;
 

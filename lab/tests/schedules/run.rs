@@ -8,12 +8,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use nacre_engine::sync::shuttle::scheduler::{PctScheduler, RandomScheduler, ReplayScheduler, Scheduler};
 use nacre_engine::sync::shuttle::{Config, MaxSteps, Runner, thread};
 use nacre_engine::{Data, Result};
-use nacre_lab::crash::{Inplace, Log, Mounting, Subject, stay_on_this_thread};
+use nacre_lab::crash::{Log, Mounting, Subject, stay_on_this_thread};
 use nacre_lab::environment::number;
 use nacre_layout_log::Mistake;
 use nacre_media::{Image, SimPm};
 
 use crate::call::{Call, Ground, Tree, tree};
+use crate::layouts::each_layout;
 use crate::order::{Event, Orders, set_up};
 
 const MEMORY: u64 = 16 << 20;
@@ -112,8 +113,12 @@ pub(crate) fn explore(workload: &Workload) {
 
 /// Explores `count` schedules of each kind on each layout.
 pub(crate) fn explore_some(workload: &Workload, count: usize) {
-    explore_on(Log, workload, count);
-    explore_on(Inplace, workload, count);
+    macro_rules! explore_layout {
+        ($layout:ident, $registered:ty) => {
+            explore_on(<$registered>::default(), workload, count)
+        };
+    }
+    each_layout!(explore_layout);
 }
 
 /// Explores `count` schedules of each kind on one layout.

@@ -1,0 +1,13 @@
+//! The layouts of the tests in this directory. One line of [`each_layout`] brings a layout into all of them: the
+//! behaviour suite, random system calls and random sequences beside the model, the crash explorer, and threads in many
+//! schedules. Each test program includes this module.
+
+/// Calls `$tests!` once for each layout, with a name for a module of tests, and with the layout's registration
+/// ([`Registered`](nacre_lab::crash::Registered)).
+macro_rules! each_layout {
+    ($tests:ident) => {
+        $tests!(log, nacre_lab::crash::Log);
+        $tests!(inplace, nacre_lab::crash::Inplace);
+    };
+}
+pub(crate) use each_layout;
