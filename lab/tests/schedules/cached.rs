@@ -9,7 +9,7 @@ use nacre_cache::{CacheFs, CacheNode, CacheOptions, Clock, Settings};
 use nacre_engine::RenameMode::Replace;
 use nacre_engine::sync::shuttle::thread;
 use nacre_engine::{
-    Attr, BelowBuffer, Durability, Extents, FallocateMode, Names, Result, Timestamp, WriteAt,
+    Attr, BelowBuffer, Data, Durability, Extents, FallocateMode, Names, Result, Timestamp, WriteAt,
 };
 use nacre_lab::crash::{Inplace, Log, Mounting};
 use nacre_media::SimPm;
@@ -42,7 +42,7 @@ fn busy<S>(layout: S, threads: usize) -> Buffered<S> {
     Buffered { layout, settings }
 }
 
-impl<S: Layout<Fs: Extents>> Layout for Buffered<S> {
+impl<S: Layout<Fs: BelowBuffer + Extents>> Layout for Buffered<S> {
     type Fs = CacheFs<S::Fs>;
 
     fn name(&self) -> String {

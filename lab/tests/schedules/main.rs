@@ -22,8 +22,8 @@ use std::sync::Arc;
 use nacre_engine::RenameMode::{Exchange, NoReplace, Replace};
 use nacre_engine::sync::shuttle::thread;
 use nacre_engine::{
-    Data, Durability, Extents, FileKind, Kind, Names, SetAttr, Tier, TierChange, TierState, Tiered,
-    Timestamp, WriteAt,
+    Data, Durability, Extents, FileKind, Kind, LogOffload, Names, SetAttr, Tier, TierChange, TierState,
+    TierTable, Timestamp, WriteAt,
 };
 use nacre_lab::crash::{Inplace, Log};
 use nacre_layout_log::{LogFs, Mistake};
