@@ -15,8 +15,8 @@ use nacre_layout_parts::lifecycle::{Lifecycle, MkfsOptions, MountOptions};
 use nacre_layout_parts::report::Repair;
 use nacre_media::{PmOptions, RealPm, SimPm};
 
-/// Small enough to be filled.
-const SIZE: u64 = 64 << 20;
+/// Small enough to be filled. The largest case has 28 MiB of data, and a layout may need twice the room.
+const SIZE: u64 = 96 << 20;
 
 /// Runs all cases on the file system of `open`, which is checked before each mount and at the end.
 fn passes<F, O>(words: &'static str, open: O, lacks: &[(Need, &str)])

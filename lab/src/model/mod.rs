@@ -16,7 +16,7 @@ mod state;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use nacre_engine::{FileKind, InodeId, Timestamp};
+use nacre_engine::{FileBlock, FileKind, InodeId, Result, Timestamp};
 use parking_lot::Mutex;
 
 use state::{ROOT, State};
@@ -76,6 +76,21 @@ impl MemLayout {
     #[must_use]
     pub fn remount(&self) -> MemLayout {
         MemLayout::over(self.state.lock().remounted())
+    }
+
+    /// Changes the number of blocks for data, and of inodes. The contents must fit: a layout that replays a journal into
+    /// an unbounded model bounds it at the end.
+    pub fn set_capacity(&self, capacity: u64, max_inodes: u64) {
+        let mut state = self.state.lock();
+        assert!(state.used <= capacity && state.inodes.len() as u64 <= max_inodes, "the contents fit");
+        (state.capacity, state.max_inodes) = (capacity, max_inodes);
+    }
+
+    /// The blocks of a regular file that are not holes, beyond its end, too, and whether each was written.
+    pub fn blocks_of(&self, node: &MemNode) -> Result<Vec<(FileBlock, bool)>> {
+        let state = self.state.lock();
+        let blocks = state.get(node.number()).blocks()?;
+        Ok(blocks.iter().map(|(&index, block)| (FileBlock(index), block.bytes.is_some())).collect())
     }
 
     /// Sets times that a file system may keep lazily to their values after a crash.

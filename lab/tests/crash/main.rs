@@ -7,5 +7,6 @@ mod inplace;
 #[path = "../layouts/mod.rs"]
 mod layouts;
 mod log;
+mod minimal;
 mod resume;
 mod tiers;
