@@ -5,7 +5,7 @@
 //! - [`attr`]: the attributes of an inode and their changes.
 //! - [`size`]: sizes as people write them.
 //! - [`namespace`], [`content`], [`space`]: the three traits that a layout implements: [`Names`], [`Data`],
-//!   [`Extents`]. What a layout can do is in its [`capabilities`].
+//!   [`Extents`]. Its [`capabilities`] are constants.
 //! - [`reservation`]: space for writes that a buffering layer accepts; [`below_buffer`]: its questions to the layer
 //!   below.
 //! - [`tiering`]: the traits of a layout whose files may have blocks on disks.

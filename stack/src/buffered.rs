@@ -4,7 +4,6 @@ use nacre_cache::{CacheFs, CacheNode, CacheOptions};
 use nacre_engine::{BelowBuffer, Data, Extents, Names, Result, forward_data, forward_extents, forward_names};
 
 /// A layout with or without a write buffer over it.
-#[expect(clippy::large_enum_variant, reason = "there is one for each mount")]
 pub enum Buffered<L: BelowBuffer + Extents> {
     /// Without one.
     Plain(L),

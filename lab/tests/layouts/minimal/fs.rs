@@ -8,8 +8,8 @@ use std::sync::Arc;
 use nacre_engine::sync::{Mutex, MutexGuard};
 use nacre_engine::{
     Attr, BLOCK_SIZE, Capabilities, Data, DirEntry, Durability, Extents, FallocateMode, FileBlock, FileKind,
-    InodeCache, InodeId, Kind, Names, NewInode, PlacedExtent, RenameMode, Result, SetAttr, Timestamp,
-    WriteAt, XattrMode, forward_data, forward_extents, forward_names, no_tiers_below_buffer,
+    InodeCache, InodeId, Kind, LINE_SIZE, Names, NewInode, PlacedExtent, RenameMode, Result, SetAttr,
+    Timestamp, WriteAt, XattrMode, forward_data, forward_extents, forward_names, no_tiers_below_buffer,
 };
 use nacre_lab::model::{MAX_FILE_SIZE, MAX_XATTR_SIZE, MemNode};
 use nacre_layout_parts::held::Holdable;
@@ -34,6 +34,7 @@ pub(super) const CAPABILITIES: Capabilities = Capabilities {
     atomic_write: true,
     max_file_size: MAX_FILE_SIZE,
     max_xattr_size: MAX_XATTR_SIZE,
+    write_unit: LINE_SIZE,
     max_tiers: 0,
     always_indexes_names: true,
 };
@@ -321,7 +322,7 @@ impl Names for MinimalFs {
 }
 
 impl Data for MinimalFs {
-    forward_data!(model, found: read seek write_unit);
+    forward_data!(model, found: read seek);
 
     fn write(
         &self,
