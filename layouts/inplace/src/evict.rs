@@ -50,7 +50,7 @@ impl<P: Pm> Shared<P> {
     }
 
     fn drop_state(&self, inode: Arc<Inode>) {
-        let bytes = inode.dram_bytes();
+        let bytes = inode.bytes();
         self.table.eviction.one_left();
         drop(inode);
         self.table.eviction.freed(bytes, self.table.in_use());

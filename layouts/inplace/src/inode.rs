@@ -120,7 +120,7 @@ impl Inode {
     }
 
     /// DRAM that it takes, an estimate.
-    pub(crate) fn dram_bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         let body = self.body.read();
         let directory = body.directory.as_ref().map_or(0, |directory| directory.heap_bytes());
         size_of::<Inode>() as u64 + 32 + directory

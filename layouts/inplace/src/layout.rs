@@ -15,7 +15,7 @@ use nacre_media::Pm;
 use crate::directory::Listed;
 use crate::format::{MAX_FILE_SIZE, MAX_XATTR_SIZE, tree};
 use crate::fs::Shared;
-use crate::inode::{Inode, Node};
+use crate::inode::Node;
 use crate::mount::InplaceFs;
 use crate::rename::Asked;
 
@@ -304,7 +304,7 @@ impl<P: Pm + 'static> Extents for InplaceFs<P> {
         let mut bytes = fs.alloc.index_bytes() + fs.table.index_bytes();
         let mut loaded = Vec::new();
         fs.table.for_each_loaded(|inode| loaded.push(std::sync::Arc::clone(inode)));
-        loaded.iter().for_each(|inode| bytes += inode_bytes(inode));
+        loaded.iter().for_each(|inode| bytes += inode.bytes());
         bytes
     }
 
@@ -315,13 +315,6 @@ impl<P: Pm + 'static> Extents for InplaceFs<P> {
 
 fn dir_entry(listed: &Listed) -> DirEntry<'_> {
     DirEntry { cookie: listed.cookie, name: &listed.name, id: listed.id, kind: listed.kind }
-}
-
-/// DRAM that an inode takes, an estimate.
-pub(crate) fn inode_bytes(inode: &Inode) -> u64 {
-    let body = inode.body.read();
-    let directory = body.directory.as_ref().map_or(0, |directory| directory.heap_bytes());
-    size_of::<Inode>() as u64 + 32 + directory
 }
 
 no_tiers_below_buffer!(InplaceFs<P> where P: Pm);
