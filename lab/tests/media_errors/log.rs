@@ -3,6 +3,7 @@
 use nacre_engine::{BLOCK_SIZE, Kind, Names};
 use nacre_layout_log::LogFs;
 use nacre_layout_log::check::{Repair, check, check_media, check_with};
+use nacre_layout_parts::lifecycle::Lifecycle;
 use nacre_media::{Pm, SimPm};
 
 use crate::common::{

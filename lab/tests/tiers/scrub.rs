@@ -7,6 +7,7 @@ use nacre_engine::{
     BLOCK_SIZE, Data, Durability, Extents, FileBlock, FileKind, LogOffload, Names, Place, Timestamp, WriteAt,
 };
 use nacre_layout_log::ScrubStatus;
+use nacre_layout_parts::lifecycle::Lifecycle;
 use nacre_media::block::SimDisk;
 
 use crate::{Fs, MEMORY, Machine, TIER, new_inode};

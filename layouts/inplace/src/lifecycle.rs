@@ -81,10 +81,10 @@ impl<P: Pm + 'static> Lifecycle for InplaceFs<P> {
     }
 
     fn start_scrub(&self, rate: u64) -> Result<()> {
-        InplaceFs::start_scrub(self, rate)
+        self.scrubber.lock().start(&self.shared, rate)
     }
 
     fn scrub_status(&self) -> ScrubStatus {
-        InplaceFs::scrub_status(self)
+        self.scrubber.lock().status(&*self.shared)
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, Kind, Result};
 use nacre_layout_parts::report::{MediaReport, in_no_file};
 use nacre_layout_parts::scrub::{
-    NameVisitor, ScrubStatus, Scrubbed, Volume, all_bad_lines, bad_ranges, new_bad_blocks, untold,
+    NameVisitor, Scrubbed, Volume, all_bad_lines, bad_ranges, new_bad_blocks, untold,
 };
 use nacre_media::{Overlay, Pm};
 
@@ -17,7 +17,6 @@ use crate::directory::find_record;
 use crate::format::{BLOCK_INODES, INODE_SIZE, ROOT_INODE, RawInode, tree};
 use crate::fs::Shared;
 use crate::inode::{Inode, has_tree};
-use crate::mount::InplaceFs;
 use crate::recover::{Walk, read_journal, roll_back};
 use crate::superblock::{Found, Superblock};
 use crate::table::read_inode;
@@ -25,18 +24,6 @@ use crate::xattr::Owner;
 
 /// Names that are read at a time.
 const NAMES: usize = 128;
-
-impl<P: Pm + 'static> InplaceFs<P> {
-    /// Starts to read everything, at most `rate` bytes in a second. [`Busy`](Kind::Busy) while that is under way.
-    pub fn start_scrub(&self, rate: u64) -> Result<()> {
-        self.scrubber.lock().start(&self.shared, rate)
-    }
-
-    /// How far the last scrub is.
-    pub fn scrub_status(&self) -> ScrubStatus {
-        self.scrubber.lock().status(&*self.shared)
-    }
-}
 
 impl<P: Pm + 'static> Scrubbed for Shared<P> {
     type Media = P;

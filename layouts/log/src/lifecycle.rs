@@ -81,10 +81,10 @@ impl<P: Pm + 'static> Lifecycle for LogFs<P> {
     }
 
     fn start_scrub(&self, rate: u64) -> Result<()> {
-        LogFs::start_scrub(self, rate)
+        self.scrubber.lock().start(&self.shared, rate)
     }
 
     fn scrub_status(&self) -> ScrubStatus {
-        LogFs::scrub_status(self)
+        self.scrubber.lock().status(&*self.shared)
     }
 }

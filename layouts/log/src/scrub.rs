@@ -6,7 +6,7 @@ use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
 use nacre_engine::{BLOCK_SIZE, Block, DamagedCopy, Error, FileKind, Kind, Result, TierReader, TierRun};
-use nacre_layout_parts::scrub::{NameVisitor, ScrubStatus, Scrubbed, TierPart, Volume, bad_ranges};
+use nacre_layout_parts::scrub::{NameVisitor, Scrubbed, TierPart, Volume, bad_ranges};
 use nacre_media::Pm;
 
 use crate::alloc::Run;
@@ -15,24 +15,11 @@ use crate::format::{CHUNK_INODES, INODE_SIZE, MAX_FILE_SIZE, ROOT_INODE, place};
 use crate::fs::Shared;
 use crate::image::Image;
 use crate::inode::{Body, Inode};
-use crate::mount::LogFs;
 use crate::scan::{Ending, LogSource, read_inode, scan_log};
 use crate::superblock::Found;
 
 /// Names that are read at a time.
 const NAMES: usize = 128;
-
-impl<P: Pm + 'static> LogFs<P> {
-    /// Starts to read everything, at most `rate` bytes in a second. [`Busy`](Kind::Busy) while that is under way.
-    pub fn start_scrub(&self, rate: u64) -> Result<()> {
-        self.scrubber.lock().start(&self.shared, rate)
-    }
-
-    /// How far the last scrub is.
-    pub fn scrub_status(&self) -> ScrubStatus {
-        self.scrubber.lock().status(&*self.shared)
-    }
-}
 
 impl<P: Pm + 'static> Scrubbed for Shared<P> {
     type Media = P;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use nacre_layout_inplace::check::check;
 use nacre_layout_inplace::{InplaceFs, MkfsOptions, MountOptions, mkfs};
+use nacre_layout_parts::lifecycle::Lifecycle;
 use nacre_media::SimPm;
 use nacre_media::crash::{Replay, Sampling};
 
