@@ -5,8 +5,7 @@
 //! written as zero. The comment of each field names its writer and says when it is valid.
 
 pub(crate) use nacre_layout_parts::format::{
-    CHECKSUM_CRC32C, FIRST_REGION_BLOCK, MAX_DEVICE_SIZE, MIN_DEVICE_SIZE, RawSuperblock, Region, inode_seed,
-    open_word, seal_word, state,
+    CHECKSUM_CRC32C, FIRST_REGION_BLOCK, RawSuperblock, Region, inode_seed, open_word, seal_word, state,
 };
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 

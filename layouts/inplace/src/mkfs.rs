@@ -1,15 +1,16 @@
 //! Makes an empty file system.
 
-use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, Kind, Result, TimeRange, size};
+use nacre_engine::{BLOCK_SIZE, Block, FileKind, Result, TimeRange};
 use nacre_layout_parts::lifecycle::MkfsOptions;
+use nacre_layout_parts::superblock::{check_size, erase};
 use nacre_media::Pm;
 use uuid::Uuid;
 use zerocopy::{FromZeros, IntoBytes};
 
 use crate::format::{
     BLOCK_WORDS, CHECKSUM_CRC32C, FIRST_REGION_BLOCK, FORMAT_VERSION, GROWTH_BLOCKS, INODE_MAGIC, INODE_SIZE,
-    INODE_VERSION, LANE_BLOCKS, MAGIC, MAX_DEVICE_SIZE, MIN_DEVICE_SIZE, OLDEST_READER, ROOT_INODE, RawInode,
-    RawSuperblock, Region, TABLE_INODE, feature, region, state, tree,
+    INODE_VERSION, LANE_BLOCKS, MAGIC, OLDEST_READER, ROOT_INODE, RawInode, RawSuperblock, Region,
+    TABLE_INODE, feature, region, state, tree,
 };
 use crate::superblock::{Summary, Superblock, put_text};
 
@@ -20,18 +21,13 @@ const SMALL_DEVICE: u64 = 256 << 20;
 /// last, so a crash leaves the old file system, or none, or the new one.
 pub fn mkfs<P: Pm>(pm: &P, options: &MkfsOptions) -> Result<Summary> {
     let blocks = pm.len() / BLOCK_SIZE;
-    if !(MIN_DEVICE_SIZE..=MAX_DEVICE_SIZE).contains(&(blocks * BLOCK_SIZE)) {
-        return Err(Error::new(Kind::InvalidInput)
-            .operation("mkfs")
-            .object(format!("a device of {}", size::exact(pm.len())))
-            .advice("the in-place layout takes 16 MiB to 16 TiB"));
-    }
+    check_size(pm, "the in-place layout takes 16 MiB to 16 TiB")?;
     let mut superblock = describe(blocks, options)?;
     let seed = superblock.seed();
     let table_inode = superblock.region(region::INODE_TABLE)?.start;
 
     // No old superblock may stand beside new structures.
-    nacre_layout_parts::superblock::erase(pm)?;
+    erase(pm)?;
     // Regions, the table's one node, and its first blocks.
     let node = superblock.first_data_block();
     let first = node + 1;

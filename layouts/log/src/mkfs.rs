@@ -1,15 +1,16 @@
 //! Makes an empty file system.
 
-use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, Kind, Result, TimeRange, size};
+use nacre_engine::{BLOCK_SIZE, Block, FileKind, Result, TimeRange};
 use nacre_layout_parts::lifecycle::MkfsOptions;
+use nacre_layout_parts::superblock::{check_size, erase};
 use nacre_media::{Durable, Pm};
 use uuid::Uuid;
 use zerocopy::{FromZeros, IntoBytes};
 
 use crate::format::{
     CHECKSUM_CRC32C, CHUNK_BLOCKS, CHUNK_INODES, FIRST_REGION_BLOCK, FORMAT_VERSION, INODE_MAGIC, INODE_SIZE,
-    INODE_VERSION, MAGIC, MAX_DEVICE_SIZE, MIN_DEVICE_SIZE, OLDEST_READER, ROOT_INODE, RawInode,
-    RawSuperblock, Region, inode_seed, region, seal_word, state,
+    INODE_VERSION, MAGIC, OLDEST_READER, ROOT_INODE, RawInode, RawSuperblock, Region, inode_seed, region,
+    seal_word, state,
 };
 use crate::superblock::{Summary, Superblock, put_text};
 use crate::table::chunk_seed;
@@ -18,18 +19,13 @@ use crate::table::chunk_seed;
 /// last, so a crash leaves the old file system, or none, or the new one.
 pub fn mkfs<P: Pm>(pm: &P, options: &MkfsOptions) -> Result<Summary> {
     let blocks = pm.len() / BLOCK_SIZE;
-    if !(MIN_DEVICE_SIZE..=MAX_DEVICE_SIZE).contains(&(blocks * BLOCK_SIZE)) {
-        return Err(Error::new(Kind::InvalidInput)
-            .operation("mkfs")
-            .object(format!("a device of {}", size::exact(pm.len())))
-            .advice("the log layout takes 16 MiB to 16 TiB"));
-    }
+    check_size(pm, "the log layout takes 16 MiB to 16 TiB")?;
     let mut superblock = describe(blocks, options)?;
     let table = superblock.region(crate::format::region::CHUNK_TABLE)?;
     let seed = superblock.seed();
 
     // No old superblock may stand beside new structures.
-    nacre_layout_parts::superblock::erase(pm)?;
+    erase(pm)?;
     let regions_end = superblock.first_data_block();
     let regions =
         pm.zero(Block(FIRST_REGION_BLOCK).offset(), (regions_end - FIRST_REGION_BLOCK) * BLOCK_SIZE)?;

@@ -417,6 +417,17 @@ fn newer(first: Result<Superblock>, second: Result<Superblock>) -> Result<Superb
     }
 }
 
+/// Refuses a device of a size that a layout does not take, with advice for its user.
+pub fn check_size(pm: &impl Pm, advice: &'static str) -> Result<()> {
+    if (MIN_DEVICE_SIZE..=MAX_DEVICE_SIZE).contains(&(pm.len() / BLOCK_SIZE * BLOCK_SIZE)) {
+        return Ok(());
+    }
+    Err(Error::new(Kind::InvalidInput)
+        .operation("mkfs")
+        .object(format!("a device of {}", size::exact(pm.len())))
+        .advice(advice))
+}
+
 /// Makes all places of superblocks, and the bytes between them, zero. Where a media error stays there is no superblock,
 /// either.
 pub fn erase(pm: &impl Pm) -> Result<()> {
