@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::Path;
 
 use crate::common::{Mounted, drop_caches, root_options};
@@ -144,9 +144,31 @@ fn renames_replace_refuse_and_exchange() {
     assert_eq!(rename(RenameFlags::NOREPLACE), Err(rustix::io::Errno::EXIST));
     rename(RenameFlags::EXCHANGE).unwrap();
     assert_eq!((fs::read(&a).unwrap(), fs::read(&b).unwrap()), (b"b".to_vec(), b"a".to_vec()));
-    assert_eq!(rename(RenameFlags::WHITEOUT), Err(rustix::io::Errno::INVAL));
+    assert_eq!(rename(RenameFlags::WHITEOUT | RenameFlags::EXCHANGE), Err(rustix::io::Errno::INVAL));
     rename(RenameFlags::empty()).unwrap();
     assert_eq!((code(fs::metadata(&a)), fs::read(&b).unwrap()), (Some(libc::ENOENT), b"b".to_vec()));
+    mount.end().unwrap();
+}
+
+/// The old name is a character device 0:0 afterwards. The kernel sees to the flag that forbids a replacement.
+#[test]
+fn a_rename_leaves_a_whiteout() {
+    let Some(mount) = Mounted::plain() else { return };
+    let (a, b) = (mount.path("a"), mount.path("b"));
+    fs::write(&a, b"a").unwrap();
+    fs::write(&b, b"b").unwrap();
+    let rename = |flags| renameat_with(CWD, &a, CWD, &b, RenameFlags::WHITEOUT | flags);
+    assert_eq!(rename(RenameFlags::NOREPLACE), Err(rustix::io::Errno::EXIST));
+    rename(RenameFlags::empty()).unwrap();
+    assert_eq!(fs::read(&b).unwrap(), b"a");
+    fs::remove_file(&b).unwrap();
+    let is_whiteout = || {
+        let left = fs::symlink_metadata(&a).unwrap();
+        left.file_type().is_char_device() && (left.rdev(), left.mode() & 0o7777) == (0, 0)
+    };
+    assert!(is_whiteout());
+    rename(RenameFlags::NOREPLACE).unwrap();
+    assert!(is_whiteout() && fs::symlink_metadata(&b).unwrap().file_type().is_char_device());
     mount.end().unwrap();
 }
 
