@@ -153,7 +153,7 @@ pub struct Asked<'a, I> {
     pub now: Timestamp,
 }
 
-// Derived, they would ask the same of the inode.
+// `derive` would ask the inode itself to be `Copy`.
 impl<I> Clone for Side<'_, I> {
     fn clone(&self) -> Self {
         *self
