@@ -6,7 +6,7 @@ DESTDIR ?=
 SBINDIR ?= /sbin
 KILLS ?= 500
 FUZZ_SECONDS ?= 3600
-# See docs/testing.md, "Fuzzing by coverage".
+# See docs/design/testing.md, "Fuzzing by coverage".
 FUZZ_ARGS ?= --sanitizer none --no-trace-compares
 FUZZ_TARGETS = image inplace log tier fuse options
 TRIPLES ?= 40000

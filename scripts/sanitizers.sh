@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# ThreadSanitizer and Miri over what they can see: docs/testing.md says what that is. Part of `make soak`. Both need parts of
-# a nightly compiler that are not everywhere; what is missing is named and left out.
+# ThreadSanitizer and Miri over the code that they can see: docs/design/testing.md lists it. Part of `make soak`. Both
+# need parts of a nightly compiler that are not everywhere; missing parts are named and left out.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 . scripts/lib.sh

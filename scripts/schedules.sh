@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tries out interleavings of threads: small parts under loom, the file system under shuttle; see docs/testing.md.
+# Tries out interleavings of threads: small parts under loom, the file system under shuttle; see docs/design/testing.md.
 #   scripts/schedules.sh [TEST...]     only these tests of the file system, and not the small parts
 # NACRE_SCHEDULES, NACRE_SEED, NACRE_LAYOUT and NACRE_SCHEDULE are for the tests of the file system.
 set -euo pipefail

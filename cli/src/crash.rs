@@ -29,8 +29,8 @@ const SLOW_PROGRESS: Duration = Duration::from_secs(30);
 /// The layout's own code runs over simulated memory that records every store, flush and fence. At each fence the
 /// command recovers and checks the images that a crash may leave, and compares them with a model. Acknowledged
 /// operations must be there. Operations in flight must be there completely or not at all; with the in-place layouts, an
-/// overwrite in flight may be there in part. docs/crash-model.md lists the assumptions and the coverage. The exit code
-/// is 1 after a violation, and when a run of all workloads has fewer than 100 images at a commit point.
+/// overwrite in flight may be there in part. docs/design/crash-model.md lists the assumptions and the coverage. The
+/// exit code is 1 after a violation, and when a run of all workloads has fewer than 100 images at a commit point.
 #[derive(Debug, Args)]
 pub(crate) struct CrashArgs {
     /// The layout

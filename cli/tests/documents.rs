@@ -1,4 +1,4 @@
-//! The documents must tell the truth: the crate graph of ARCHITECTURE.md and the formats in docs/format.
+//! The documents must tell the truth: the crate graph of ARCHITECTURE.md, the formats in docs/format, and all links.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -139,4 +139,91 @@ fn the_format_documents_are_of_today() {
              <!-- format-hash: {is} -->"
         );
     }
+}
+
+/// Files below a directory that are part of the source. Files that builds and tests make are left out.
+fn files(dir: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(dir).unwrap_or_else(|error| panic!("{}: {error}", dir.display())) {
+        let path = entry.expect("an entry").path();
+        let name = path.file_name().expect("a name").to_string_lossy().into_owned();
+        match path.is_dir() {
+            true if name == "target" || name == "work" || name.starts_with('.') => {}
+            true => files(&path, found),
+            false => found.push(path),
+        }
+    }
+}
+
+fn sources(endings: &[&str]) -> Vec<(PathBuf, String)> {
+    let mut found = Vec::new();
+    files(&root(), &mut found);
+    let is_asked = |path: &PathBuf| {
+        let name = path.file_name().expect("a name").to_string_lossy();
+        endings.iter().any(|ending| name.ends_with(ending))
+    };
+    let text = |path: PathBuf| {
+        let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        (path, text)
+    };
+    found.into_iter().filter(is_asked).map(text).collect()
+}
+
+/// The anchors of a document's headings, as GitHub makes them.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let headings = text.lines().filter(|line| line.starts_with('#'));
+    let kept = |letter: &char| letter.is_alphanumeric() || matches!(letter, ' ' | '-' | '_');
+    let anchor = |heading: &str| heading.trim_start_matches('#').trim().to_lowercase();
+    headings
+        .map(|heading| anchor(heading).chars().filter(kept).collect::<String>().replace(' ', "-"))
+        .collect()
+}
+
+/// The targets of the links of a document.
+fn links(text: &str) -> impl Iterator<Item = &str> {
+    let after = text.split("](").skip(1);
+    after
+        .filter_map(|rest| rest.split_once(')').map(|(target, _)| target))
+        .filter(|target| !target.contains("://"))
+}
+
+#[test]
+fn links_lead_somewhere() {
+    let (mut dead, mut count) = (Vec::new(), 0);
+    for (path, text) in sources(&[".md"]) {
+        for link in links(&text) {
+            count += 1;
+            let (file, anchor) = link.split_once('#').unwrap_or((link, ""));
+            let target = match file {
+                "" => path.clone(),
+                file => path.parent().expect("a directory").join(file),
+            };
+            let has_anchor = || fs::read_to_string(&target).is_ok_and(|text| anchors(&text).contains(anchor));
+            if !target.exists() || !anchor.is_empty() && !has_anchor() {
+                dead.push(format!("{}: {link}", path.display()));
+            }
+        }
+    }
+    assert!(count > 30, "only {count} links were found");
+    assert!(dead.is_empty(), "{}", dead.join("\n"));
+}
+
+#[test]
+fn documents_that_the_source_names_exist() {
+    let (mut missing, mut count) = (Vec::new(), 0);
+    let is_part = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '/' | '-' | '_' | '.');
+    for (path, text) in sources(&[".rs", ".md", ".toml", ".sh", "Makefile"]) {
+        for (at, _) in text.match_indices("docs/").filter(|(at, _)| !text[..*at].ends_with(is_part)) {
+            let name: String = text[at..].chars().take_while(|letter| is_part(*letter)).collect();
+            let name = name.trim_end_matches('.');
+            // A name that is put together at run time ends early, and so does a folder.
+            if name.ends_with(".md") || name.ends_with(".txt") {
+                count += 1;
+                if !root().join(name).is_file() {
+                    missing.push(format!("{}: {name}", path.display()));
+                }
+            }
+        }
+    }
+    assert!(count > 30, "only {count} names were found");
+    assert!(missing.is_empty(), "{}", missing.join("\n"));
 }

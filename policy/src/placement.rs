@@ -9,7 +9,7 @@
 //!
 //! A synchronous or a small write belongs on PM, a large and asynchronous one on disk, through DRAM. The predictors
 //! choose the device, and the buffer benefit model chooses whether DRAM stands before PM. The table of both is in
-//! `docs/tiers.md`.
+//! `docs/guide/tiering.md`.
 
 /// The constants of the predictors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

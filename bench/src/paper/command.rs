@@ -19,7 +19,8 @@ use crate::{Error, machine, say};
 ///
 /// A name is an experiment (hinfs-fig8.webproxy), a figure with all its panels (hinfs-fig8) or a paper (hinfs); --list
 /// shows them. Parts of a figure that this nacre or this machine lacks wait, and are named with the reason. The metric
-/// is the figure's. docs/papers.md lists the differences from the papers. It runs as root, because peers are mounted.
+/// is the figure's. docs/reference/papers.md lists the differences from the papers. It runs as root, because peers are
+/// mounted.
 #[derive(Debug, Args)]
 pub(crate) struct PaperArgs {
     /// Experiments, figures or papers

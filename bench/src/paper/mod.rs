@@ -2,9 +2,9 @@
 //! goals for tiers stand with them like one more paper (`catalog/tiers.toml`), because no paper has figures for them.
 //!
 //! The data lies in `catalog/*.toml`, a file for each paper; [`read`] makes it into the types below and knows every
-//! key. docs/papers.md lists the differences from the papers and their reasons. `runs` finds the part of it that can
-//! run on this machine. `target` finds the parameters that a system has there, and `command` runs it. [`claims`] puts
-//! the statements of a text next to the answers of `answers`.
+//! key. docs/reference/papers.md lists the differences from the papers and their reasons. `runs` finds the part of it
+//! that can run on this machine. `target` finds the parameters that a system has there, and `command` runs it.
+//! [`claims`] puts the statements of a text next to the answers of `answers`.
 //!
 //! - [`papers`] and [`experiments`] list everything; [`find`] knows experiments, figures and papers by name.
 //! - An [`Experiment`] is one chart: [`System`]s, each with the target that stands for it, on the [`Point`]s of an axis,

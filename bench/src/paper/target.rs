@@ -19,8 +19,8 @@ const LEAST_CACHE: u64 = 32 << 20;
 pub(super) const LEAST_BUFFER: u64 = 1 << 20;
 /// mkfs refuses less.
 const LEAST_MEMORY: u64 = 16 << 20;
-/// nacre demotes nothing while its PM is used less than this, in percent, at any load (docs/tiers.md: 50 to 90). Logs
-/// of a program that take no more stay there; of larger ones the old parts would go to disk.
+/// nacre demotes nothing while its PM is used less than this, in percent, at any load (docs/guide/tiering.md: 50 to
+/// 90). Logs of a program that take no more stay there; of larger ones the old parts would go to disk.
 const NOTHING_MOVES: u64 = 50;
 /// The divisor for the space of a program's logs beyond their bytes: RocksDB allocates a tenth more for each, and
 /// nacre has the logs of their inodes.

@@ -431,10 +431,10 @@ fn amounts_are_bytes_or_shares() {
 
 #[test]
 fn the_document_names_every_figure() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/papers.md");
-    let document = fs::read_to_string(path).expect("docs/papers.md can be read");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/reference/papers.md");
+    let document = fs::read_to_string(path).expect("docs/reference/papers.md can be read");
     for experiment in experiments() {
         let figure = experiment.name.split('.').next().expect("a name has a first part");
-        assert!(document.contains(&format!("`{figure}`")), "docs/papers.md does not name {figure}");
+        assert!(document.contains(&format!("`{figure}`")), "docs/reference/papers.md does not name {figure}");
     }
 }

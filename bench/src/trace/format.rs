@@ -1,4 +1,4 @@
-//! The text of a trace: one call a line. `docs/trace.md` describes it.
+//! The text of a trace: one call a line. `docs/reference/trace.md` describes it.
 
 use std::collections::HashSet;
 use std::ffi::OsString;

@@ -1,6 +1,6 @@
 //! Traces of system calls: their format, and their sources.
 //!
-//! - [`format`]: the text of a trace, read and written; `docs/trace.md` describes it.
+//! - [`format`]: the text of a trace, read and written; `docs/reference/trace.md` describes it.
 //! - [`builder`]: puts calls together to a trace, and finds out which files were there before it.
 //! - [`strace`]: from the output of strace. [`mobibench`]: from the traces that come with MobiBench.
 //! - [`command`]: `nacre bench trace`.
