@@ -126,7 +126,7 @@ install:
 
 uninstall:
 	rm -f $(DESTDIR)$(PREFIX)/bin/nacre $(DESTDIR)$(PREFIX)/share/man/man8/nacre.8 \
-		$(DESTDIR)$(PREFIX)/share/man/man8/nacre-*.8 \
+		$(DESTDIR)$(PREFIX)/share/man/man8/nacre-*.8 $(DESTDIR)$(PREFIX)/share/man/man8/*.nacre.8 \
 		$(DESTDIR)$(PREFIX)/share/bash-completion/completions/nacre \
 		$(DESTDIR)$(PREFIX)/share/zsh/site-functions/_nacre \
 		$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/nacre.fish

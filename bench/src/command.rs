@@ -25,8 +25,25 @@ use crate::trace::command::TraceCommand;
 use crate::workload::group;
 use crate::{Error, figures, say, workload};
 
-/// Measures nacre beside other file systems, on the same work, in one run
+/// Examples and exit codes, for the help and the manual page.
+const LIST_MANUAL: &str = "\
+Examples:
+  nacre bench list
+      Shows the parameters of each workload, and the forms of targets.
+";
+
+/// Examples and exit codes, for the help and the manual page.
+const MANUAL: &str = "\
+Examples:
+  nacre bench list
+      Shows workloads and targets.
+  nacre bench run group:small -t preset:nova -t peer:tmpfs
+      Runs a group of small workloads.
+";
+
+/// Compare nacre with other file systems, on the same work, in one run
 #[derive(Debug, Args)]
+#[command(after_long_help = MANUAL)]
 pub struct BenchArgs {
     #[command(subcommand)]
     command: Command,
@@ -37,6 +54,7 @@ enum Command {
     /// Run workloads on targets, in turns
     Run(Box<RunArgs>),
     /// Show workloads and targets
+    #[command(after_long_help = LIST_MANUAL)]
     List,
     Paper(Box<PaperArgs>),
     Report(ReportArgs),
@@ -63,12 +81,23 @@ struct DiskArgs {
     dir: PathBuf,
 }
 
-/// Runs workloads on targets, in turns, until the ratios are sure enough
+/// Examples and exit codes, for the help and the manual page.
+const RUN_MANUAL: &str = "\
+Examples:
+  nacre bench run micro.write,io=4k -t preset:nova -t peer:tmpfs
+      Compares small writes in the process with tmpfs.
+
+See also:
+  nacre-bench-list(8), nacre-bench-report(8), nacre-bench-compare(8)
+";
+
+/// Run workloads on targets, in turns, until the ratios are sure enough
 ///
 /// Each workload is an experiment of its own. Targets that cannot be had are reported, and do not fail the run. If the
 /// targets of a workload take more DRAM or disk space than is free, nothing is begun. Ctrl-C ends the run: finished
 /// parts are reported, and everything that was mounted is gone.
 #[derive(Debug, Args)]
+#[command(after_long_help = RUN_MANUAL)]
 struct RunArgs {
     /// A workload with its parameters, as micro.write,io=4k,threads=2, or group:NAME for several; 'nacre bench list'
     /// shows them
@@ -87,26 +116,26 @@ struct RunArgs {
     /// sweep across sizes
     #[arg(long, value_name = "METRIC")]
     metric: Option<Measure>,
-    /// Empty the page cache of the machine (root), and what presets with a tier keep of it in the process, mounts excepted:
+    /// Empty the page cache of the machine (root), and the cache of presets with a tier in the process, but not of mounts:
     /// never, at the begin of each workload, or before all rounds
     #[arg(long, value_name = "WHEN", default_value = "never")]
     cold: Cold,
-    /// Run at least so many rounds before those that count
+    /// Rounds before those that count, at least
     #[arg(long, value_name = "ROUNDS", default_value_t = 0)]
     warm_up: u64,
-    /// Work at least so long before the rounds that count, for targets that move data while it is used
+    /// Time of work before the rounds that count, at least, for targets that move data while it is used
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     settle: u64,
-    /// Write at least so much in each round, and end it with a sync of everything that counts: for targets that buffer writes
+    /// Bytes that each round writes at least. A sync that counts ends the round: for targets that buffer writes
     #[arg(long, value_name = "SIZE", value_parser = nacre_engine::size::parse)]
     flush: Option<u64>,
     /// Multiply the sizes of workloads
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = factor)]
     scale: f64,
-    /// Slow nacre's PM down to this: pcm, optane, or latency=200,bandwidth=1G; dram only counts
-    #[arg(long, value_name = "MEMORY")]
+    /// Emulate this kind of PM: pcm, optane, or latency=200,bandwidth=1G; dram only counts
+    #[arg(long, value_name = "KIND")]
     emulate: Option<String>,
-    /// Hold the page cache of targets to this (and the process that works on each), with cgroups; not that of tmpfs and
+    /// Limit the page cache of targets (and the process that works on each), with cgroups. It is not limited for tmpfs and
     /// ramfs, where it is the medium
     #[arg(long, value_name = "SIZE", value_parser = memory)]
     memory: Option<u64>,

@@ -22,13 +22,13 @@ use crate::{Error, leftovers, say};
 /// Arguments that every run takes.
 #[derive(Debug, Args)]
 pub(crate) struct Common {
-    /// How sure figures are to be: quick shows that it runs, default is about 3 %, high 1 %
+    /// The precision of figures: quick shows that everything runs, default is about 3 %, high 1 %
     #[arg(long, value_name = "EFFORT", default_value = "default")]
     pub(crate) effort: Effort,
-    /// Where files go that stand for disks, a directory on a disk; by default that for temporary files
+    /// A directory on a disk, for files that stand for disks; by default that for temporary files
     #[arg(long, value_name = "DIR")]
     pub(crate) disk: Option<PathBuf>,
-    /// Of random numbers
+    /// The seed of random numbers
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,
     #[command(flatten)]
@@ -44,7 +44,7 @@ pub(crate) struct Output {
     /// Write a page with charts to this file, after each experiment
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
-    /// Keep directories and mounts for a look
+    /// Keep directories and mounts
     #[arg(long)]
     pub(crate) keep: bool,
 }

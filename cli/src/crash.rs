@@ -24,14 +24,23 @@ const LONG_RUN: &str = "all workloads, pairs of operations among them";
 /// The time between lines of progress when standard error is no terminal.
 const SLOW_PROGRESS: Duration = Duration::from_secs(30);
 
+/// Examples and exit codes, for the help and the manual page.
+const MANUAL: &str = "\
+Examples:
+  nacre crash --layout inplace --seed 7
+      Explores the in-place layout, with another seed.
+  nacre crash --self-test
+      Leaves out flushes and fences, one at a time, and checks that the explorer notices each.
+
+Exit status:
+  0   no violation was found
+  1   a violation, too few images at a commit point, or failure
+  2   a wrong command line
+";
+
 /// Arguments of `nacre crash`.
-///
-/// The layout's own code runs over simulated memory that records every store, flush and fence. At each fence the
-/// command recovers and checks the images that a crash may leave, and compares them with a model. Acknowledged
-/// operations must be there. Operations in flight must be there completely or not at all; with the in-place layouts, an
-/// overwrite in flight may be there in part. docs/design/crash-model.md lists the assumptions and the coverage. The
-/// exit code is 1 after a violation, and when a run of all workloads has fewer than 100 images at a commit point.
 #[derive(Debug, Args)]
+#[command(after_long_help = MANUAL)]
 pub(crate) struct CrashArgs {
     /// The layout
     #[arg(long, value_enum, value_name = "LAYOUT", default_value = "log")]
@@ -39,7 +48,7 @@ pub(crate) struct CrashArgs {
     /// Sequences of operations: each alone, each pair as well, or a sample of triples as well
     #[arg(long, value_enum, value_name = "LENGTH", default_value = "2")]
     sequences: Sequences,
-    /// How many triples 3-sample takes
+    /// The number of triples in 3-sample
     #[arg(long, value_name = "COUNT", default_value_t = 4000)]
     triples: usize,
     /// Random workloads of some dozen operations
@@ -48,9 +57,9 @@ pub(crate) struct CrashArgs {
     /// Interleavings of each workload of several threads
     #[arg(long, value_name = "COUNT", default_value_t = 20)]
     threads: u64,
-    /// Explore so many random sequences through a write buffer over the layout, and nothing else: what was synchronised
-    /// is there, of the rest any part may be missing, and nothing is torn. With disks what waits in the buffer goes to them,
-    /// too, and blocks move meanwhile
+    /// Explore only this number of random sequences through a write buffer over the layout. Synchronised data must be
+    /// there, any other data may be missing, and nothing is torn. With disks, buffered data goes to them, too, and blocks
+    /// move meanwhile
     #[arg(long, value_name = "COUNT", conflicts_with_all = ["sequences", "triples", "random", "threads", "self_test"])]
     cached: Option<u64>,
     /// The seed of samples and random workloads
@@ -59,19 +68,19 @@ pub(crate) struct CrashArgs {
     /// Threads; the number of CPUs by default
     #[arg(long, value_name = "COUNT", value_parser = at_least_one)]
     jobs: Option<usize>,
-    /// Stop after so many seconds
+    /// Stop after this number of seconds
     #[arg(long, value_name = "SECONDS")]
     time: Option<u64>,
-    /// Stop after so many images
+    /// Stop after this number of images
     #[arg(long, value_name = "COUNT")]
     images: Option<u64>,
-    /// Stop after so many violations
+    /// Stop after this number of violations
     #[arg(long, value_name = "COUNT", default_value_t = 5, value_parser = at_least_one)]
     violations: usize,
-    /// Go on from what this file says, and keep it up to date
+    /// Go on from the state in this file, and keep it up to date
     #[arg(long, value_name = "FILE")]
     resume: Option<PathBuf>,
-    /// Where traces of violations are written
+    /// The directory for traces of violations
     #[arg(long, value_name = "DIR", default_value = ".")]
     traces: PathBuf,
     /// Produce the crash of a trace again, and nothing else

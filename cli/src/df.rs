@@ -14,8 +14,24 @@ use crate::asking::Asked;
 use crate::failure::Failure;
 use crate::{mounted, output};
 
+/// Examples and exit codes, for the help and the manual page.
+const MANUAL: &str = "\
+Examples:
+  nacre df
+      Lists all mounts of nacre.
+
+Exit status:
+  0   success
+  1   failure, also if a mount did not answer
+  2   a wrong command line
+
+See also:
+  nacre-info(8), nacre-tier-list(8)
+";
+
 /// Arguments of `nacre df`.
 #[derive(Debug, Args)]
+#[command(after_long_help = MANUAL)]
 pub(crate) struct DfArgs {
     /// Print it as JSON, with exact bytes
     #[arg(long)]

@@ -18,50 +18,75 @@ const OPERATIONAL_ERROR: u8 = 8;
 /// The exit code of fsck(8) for a wrong command line.
 pub(crate) const WRONG_CALL: u8 = 16;
 
+/// Examples and exit codes, for the help and the manual page.
+const MANUAL: &str = "\
+Examples:
+  nacre fsck -n /dev/dax0.0
+      Checks, and changes nothing.
+  nacre fsck -p -f /dev/dax0.0
+      Checks, and repairs without data loss.
+  nacre fsck -n --tier /dev/sdb /dev/dax0.0
+      Checks a tier, too.
+
+Exit status:
+  0   the file system is sound
+  1   errors were repaired
+  4   errors are left
+  8   the check failed
+  16  a wrong command line
+
+Files:
+  /lost+found
+      The directory for files that have lost their name.
+
+See also:
+  fsck.nacre(8), nacre-scrub(8), nacre-info(8), fsck(8)
+";
+
 /// Arguments of `nacre fsck`.
 #[derive(Debug, Args)]
+#[command(after_long_help = MANUAL)]
 pub(crate) struct FsckArgs {
     /// Change nothing; also the default
     #[arg(short = 'n', conflicts_with_all = ["preen", "yes"])]
     no: bool,
-    /// Repair what loses nothing, without questions, and nothing where that is not all; pass over what was unmounted in order
-    /// (at boot)
+    /// Repair without data loss, or change nothing; skip a device after a clean unmount (for boot)
     #[arg(short = 'p', short_alias = 'a')]
     preen: bool,
-    /// Repair everything, without questions: keep what the format proves and give up the rest; what has lost its name
-    /// goes to /lost+found
+    /// Repair everything: keep all data that the format proves, and give up the rest. Files without a name go to
+    /// /lost+found
     #[arg(short = 'y')]
     yes: bool,
-    /// With -p: check it even when it was unmounted in order
+    /// With -p: check also after a clean unmount
     #[arg(short, long)]
     force: bool,
-    /// Also read every block: names what media errors have destroyed, and with -p or -y sees to it that their blocks
-    /// are never allocated again
+    /// Also read every block, and name the data that media errors have destroyed. With -p or -y, blocks with errors are
+    /// never allocated again
     #[arg(short = 'c', long)]
     media: bool,
-    /// Also check that this device is a tier of the file system, as it was when that was used last, and what logs of files have
-    /// there; as often as needed. With -p or -y, a copy of its superblock that is damaged is written from the other one
+    /// Also check this device of a tier (repeatable): that it is the one that was used last, and the offloaded extent
+    /// maps there. With -p or -y, a damaged copy of its superblock is written from the other one
     #[arg(long = "tier", value_name = "PATH")]
     tiers: Vec<PathBuf>,
-    /// Read it as PM of this kind, such as dram,poison=OFFSET+LENGTH
+    /// Emulate this kind of PM, as dram,poison=OFFSET+LENGTH
     #[arg(long, value_name = "KIND")]
     emulate: Option<Emulation>,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
-    /// Pass over a device that is mounted
+    /// Skip a device that is mounted
     #[arg(short = 'M')]
     unmounted_only: bool,
-    /// Say more, as other checkers do; everything is said anyway
+    /// Taken for fsck(8), and without effect: the report has everything
     #[arg(short = 'v', hide = true)]
     verbose: bool,
-    /// Show no title, as fsck(8) asks
+    /// Taken for fsck(8), and without effect: there is no title
     #[arg(short = 'T', hide = true)]
     no_title: bool,
-    /// Show progress, as fsck(8) asks; a check takes seconds, so that there is none to show
+    /// Taken for fsck(8), and without effect: a check takes seconds
     #[arg(short = 'C', value_name = "FD", allow_negative_numbers = true, hide = true)]
     progress: Option<i32>,
-    /// A device that nobody has mounted
+    /// A device that is not mounted
     #[arg(value_name = "DEVICE")]
     device: PathBuf,
 }

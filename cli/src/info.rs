@@ -11,8 +11,21 @@ use serde_json::{Value, json};
 use crate::failure::Failure;
 use crate::{mounted, mover, output};
 
+/// Examples and exit codes, for the help and the manual page.
+const MANUAL: &str = "\
+Examples:
+  nacre info /dev/dax0.0
+      Shows the persistence domain of a device, and its file system.
+  nacre info --json /mnt
+      Prints settings and counters of a mount for a script.
+
+See also:
+  nacre-df(8), nacre-top(8), nacre-stat(8)
+";
+
 /// Arguments of `nacre info`.
 #[derive(Debug, Args)]
+#[command(after_long_help = MANUAL)]
 pub(crate) struct InfoArgs {
     /// Print it as JSON, with exact bytes
     #[arg(long)]

@@ -9,6 +9,7 @@
 //! - `utab`: the entry by which umount(8) finds nacre's helper.
 //! - `control`: the answers of a mount's server.
 //! - `output`, `failure`: the texts for people and scripts.
+//! - `pages`, `generate`: the manual pages, and the completions.
 //! - [`fuzz`]: the body of the fuzz target `options`.
 
 mod args;
@@ -31,6 +32,7 @@ mod mounted;
 mod mover;
 mod names;
 mod output;
+mod pages;
 mod place;
 mod remount;
 mod scrub;

@@ -12,38 +12,52 @@ use crate::failure::Failure;
 use crate::mount_options::TierOption;
 use crate::{output, tier};
 
+/// Examples and exit codes, for the help and the manual page.
+const MANUAL: &str = "\
+Examples:
+  nacre mkfs --size 1G /dev/shm/pm
+      Makes a file that emulates PM.
+  nacre mkfs --require power --tier /dev/sdb /dev/dax0.0
+      Uses a devdax device, with a disk below it, and refuses PM that a power failure empties.
+  nacre mkfs -n /dev/dax0.0
+      Prints the size, the layout and the persistence domain, and writes nothing.
+
+See also:
+  nacre-mount(8), nacre-fsck(8), nacre-tier-add(8), mkfs(8)
+";
+
 /// Arguments of `nacre mkfs`.
 #[derive(Debug, Args)]
+#[command(after_long_help = MANUAL)]
 pub(crate) struct MkfsArgs {
     /// Size of the file, as 1G or 512M; makes the file if it is not there
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     size: Option<u64>,
-    /// A name for people, at most 64 bytes
+    /// The label, at most 64 bytes
     #[arg(short = 'L', long, default_value = "")]
     label: String,
-    /// A name for machines; a random one by default
+    /// The UUID; a random one by default
     #[arg(short = 'U', long)]
     uuid: Option<Uuid>,
-    /// Layout and policies together: nacre, nova, tpfs, pmfs, hinfs, hinfs-wb, hinfs-nclfw; nacre by default
+    /// Layout and policies: nacre, nova, tpfs, pmfs, hinfs, hinfs-wb, hinfs-nclfw; nacre by default
     #[arg(long, value_parser = |text: &str| text.parse::<Preset>())]
     preset: Option<Preset>,
-    /// The layout, where no preset says it: log, inplace
+    /// The layout without a preset: log, inplace
     #[arg(long, value_parser = |text: &str| text.parse::<LayoutKind>())]
     layout: Option<LayoutKind>,
-    /// Refuse a device that promises less than this: process, power
-    #[arg(long, value_name = "PROMISE", default_value = "none", value_parser = |text: &str| text.parse::<Promise>())]
+    /// Refuse a device whose persistence domain is less than this: process, power
+    #[arg(long, value_name = "DOMAIN", default_value = "none", value_parser = |text: &str| text.parse::<Promise>())]
     require: Promise,
-    /// Be as slow as this kind of PM while making it: pcm, optane, or latency=200,bandwidth=1G
-    #[arg(long, value_name = "MEMORY", value_parser = |text: &str| text.parse::<Emulation>())]
+    /// Emulate this kind of PM meanwhile: pcm, optane, or latency=200,bandwidth=1G
+    #[arg(long, value_name = "KIND", value_parser = |text: &str| text.parse::<Emulation>())]
     emulate: Option<Emulation>,
-    /// A disk below PM, for blocks that are not written for long: PATH, PATH:SIZE to make a file, PATH@DISK to be as slow
-    /// as that one (repeatable)
+    /// A disk below PM (repeatable): PATH, PATH:SIZE to make a file, PATH@DISK to emulate the speed of a disk
     #[arg(long = "tier", value_name = "PATH[:SIZE]", value_parser = |text: &str| Ok::<_, String>(new_tier(text)))]
     tiers: Vec<NewTier>,
-    /// Overwrite what the device holds
+    /// Overwrite the contents of the device
     #[arg(short, long)]
     force: bool,
-    /// Say what would be done, and do nothing
+    /// Print the changes, and make none
     #[arg(short = 'n', long)]
     dry_run: bool,
     /// Print the result as JSON

@@ -16,7 +16,7 @@ use nacre_fuse::{ServeOptions, Unmounter, mounts};
 use crate::control::Control;
 use crate::daemon::{self, Log, Readiness, Role, Signals, Throttle, Warnings};
 use crate::failure::Failure;
-use crate::mount_options::{self, MountSettings, TierOption};
+use crate::mount_options::{self, MountSettings, TierOption, help};
 use crate::{mounted, remount, utab};
 
 /// Exit codes of mount(8).
@@ -24,42 +24,36 @@ pub(crate) const WRONG_CALL: u8 = 1;
 const SYSTEM_ERROR: u8 = 2;
 const MOUNT_FAILURE: u8 = 32;
 
+/// Examples and exit codes, for the help and the manual page.
+const MANUAL: &str = "\
+Examples:
+  nacre mount /dev/dax0.0 /srv/fast
+      Mounts a devdax device.
+  nacre mount -o ro,require=power /dev/dax0.0 /srv/fast
+      Mounts it read-only, if it is safe against power loss.
+  nacre mount -o remount,mover_limit=100M /dev/dax0.0 /srv/fast
+      Limits the moves of a running mount.
+
+Exit status:
+  0   the file system is mounted
+  1   a wrong command line
+  2   a failure of the system
+  32  the mount failed
+
+Files:
+  /run/mount/utab
+      The entry by which umount(8) finds the helper.
+
+See also:
+  mount.nacre(8), nacre-umount(8), nacre-info(8), mount(8), fstab(5)
+";
+
 /// Arguments of `nacre mount`.
 #[derive(Debug, Args)]
+#[command(after_long_help = MANUAL)]
 pub(crate) struct MountArgs {
     /// Options as in fstab, separated by commas
-    ///
-    /// Flags: ro, noatime, nodev, nosuid, noexec, nosymfollow, sync, allow_other, nofail.
-    ///
-    /// writeback: the kernel buffers writes. fsync and close wait for them; sync(2) and syncfs(2) do not. A full device is
-    /// reported by fsync, by close, or by the next write to a file that lost a write. Files cannot be made immutable or
-    /// append-only, and do not tell their holes.
-    ///
-    /// The write buffer: lazy[=SIZE], lazy_low=N, lazy_high=N, lazy_period=MS, lazy_age=MS, lazy_threads=N.
-    /// lazy_forget=MS: blocks that were soon synchronised are buffered again after so long without a sync of their file
-    /// (5000).
-    ///
-    /// The mount: preset=NAME, name_index=on|off (layout inplace), direct_io, threads=N, log=FILE.
-    /// inode_cache=N: inodes kept in DRAM at most, besides those in use (262144).
-    /// emulate=MEMORY: as --emulate, with colons for commas (emulate=latency=200:bandwidth=1G). require=PROMISE: as --require.
-    ///
-    /// Tiers: tier=DEVICE[@DISK] gives the place of a tier that is not searched for, and a disk to be as slow as
-    /// (nvme:flush=0). tiers=all refuses to mount while a tier is missing. tier_cache=SIZE is DRAM for data read from
-    /// tiers (64M); with lazy it is one budget for both. tier_group=SIZE is moved as one (16M). read_factor=N: a part that
-    /// was read more than so many times over since its last write moves because of reads (2). tier_balance=on|off:
-    /// blocks move because of reads (on). large_writes=N: so many large writes of a piece send it to disk (4).
-    /// sync_threshold=SIZE: a file that is synced before so much was written is not written straight to disk (4M).
-    ///
-    /// When blocks move: mover_hours=22:00-06:00 in local time, several as 12:00-13:00+22:00-06:00, or always.
-    /// mover_limit=SIZE: bytes moved in a second at most (none).
-    ///
-    /// Thresholds in percent in use: log_threshold=N of PM, above which logs of files are compacted (95). tier_threshold=N
-    /// of a tier, above which unused data moves to slower ones (90). disk_threshold=N of PM, above which large asynchronous
-    /// writes go to disk at once (0 in the preset tpfs, else 5 below the point where blocks move down).
-    ///
-    /// With remount, of the mount that is there: ro, rw, noatime, nodev, nosuid, noexec, nosymfollow and their opposites,
-    /// lazy_*, and the settings of tiers (tier_cache to disk_threshold).
-    #[arg(short, long, value_name = "OPTIONS")]
+    #[arg(short, long, value_name = "OPTIONS", long_help = help::text())]
     options: Vec<String>,
     /// Refuse every change
     #[arg(long)]
@@ -67,19 +61,19 @@ pub(crate) struct MountArgs {
     /// Stay in the foreground, with messages on standard error
     #[arg(short, long)]
     foreground: bool,
-    /// Be as slow as this kind of PM: pcm, optane, or latency=200,bandwidth=1G
-    #[arg(long, value_name = "MEMORY", value_parser = |text: &str| text.parse::<Emulation>())]
+    /// Emulate this kind of PM: pcm, optane, or latency=200,bandwidth=1G
+    #[arg(long, value_name = "KIND", value_parser = |text: &str| text.parse::<Emulation>())]
     emulate: Option<Emulation>,
-    /// Refuse a device that promises less than this: process, power
-    #[arg(long, value_name = "PROMISE", value_parser = |text: &str| text.parse::<Promise>())]
+    /// Refuse a device whose persistence domain is less than this: process, power
+    #[arg(long, value_name = "DOMAIN", value_parser = |text: &str| text.parse::<Promise>())]
     require: Option<Promise>,
-    /// Threads that answer requests; by default as many as cores, and 8 at least over disks
+    /// Threads that answer requests; by default one a core, and at least 8 over tiers
     #[arg(long, value_name = "N", value_parser = mount_options::threads)]
     threads: Option<usize>,
-    /// Where messages go from the background; by default to the system's log
+    /// The file for messages from the background; by default the system's log
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
-    /// Say what would be done, and do nothing
+    /// Print the changes, and make none
     #[arg(short = 'n', long)]
     dry_run: bool,
     /// A file, a block device, or a devdax device that holds a file system

@@ -3,6 +3,7 @@
 //! mount(8) hands a helper most of its options, so this module knows the options of every file system. An option that
 //! cannot be met is an error and is never dropped silently. `-s` tolerates unknown options.
 
+pub(crate) mod help;
 mod remount;
 mod without_effect;
 

@@ -26,32 +26,82 @@ const COMPACTED: &str = "compacted";
 /// The period of polls during a wait.
 const PERIOD: Duration = Duration::from_millis(100);
 
+/// Examples and exit codes, for the help and the manual page.
+const MANUAL: &str = "\
+Examples:
+  nacre mover status /mnt
+      Shows the activity of the mover, and the event that it waits for.
+
+See also:
+  nacre-tier(8), nacre-top(8), nacre-mount(8)
+";
+
 /// Arguments of `nacre mover`.
 #[derive(Debug, Args)]
+#[command(after_long_help = MANUAL)]
 pub(crate) struct MoverArgs {
     #[command(subcommand)]
     command: MoverCommand,
 }
 
+/// Examples and exit codes, for the help and the manual page.
+const STATUS_MANUAL: &str = "\
+Examples:
+  nacre mover status --json /mnt
+      Prints the counters for a script.
+";
+/// Examples and exit codes, for the help and the manual page.
+const PAUSE_MANUAL: &str = "\
+Examples:
+  nacre mover pause /mnt
+      Keeps disks idle while a program is measured.
+";
+/// Examples and exit codes, for the help and the manual page.
+const RESUME_MANUAL: &str = "\
+Examples:
+  nacre mover resume /mnt
+      Moves blocks as before the pause.
+";
+/// Examples and exit codes, for the help and the manual page.
+const LIMIT_MANUAL: &str = "\
+Examples:
+  nacre mover limit /mnt 100M
+      Moves at most 100 MiB in a second. The rate none ends the limit.
+";
+/// Examples and exit codes, for the help and the manual page.
+const WAIT_MANUAL: &str = "\
+Examples:
+  nacre mover wait --timeout 60 /mnt
+      Waits for a minute at most. The exit code is 1 if there is still something to move.
+";
+
 #[derive(Debug, Subcommand)]
 enum MoverCommand {
-    /// Show what it does, and when it moves blocks
+    /// Show the state of the mover, its rules and its counters
+    #[command(after_long_help = STATUS_MANUAL)]
     Status {
         #[command(flatten)]
         how: HowArgs,
     },
-    /// Move blocks only for who finds no space, until it is resumed or the file system is unmounted
+    /// Move blocks only when a write finds no space
+    ///
+    /// This ends with `nacre mover resume`, and when the file system is unmounted.
+    #[command(after_long_help = PAUSE_MANUAL)]
     Pause {
         #[command(flatten)]
         change: ChangeArgs,
     },
-    /// Move blocks as usual again
+    /// End a pause
+    #[command(after_long_help = RESUME_MANUAL)]
     Resume {
         #[command(flatten)]
         change: ChangeArgs,
     },
-    /// Move at most so many bytes in a second, until the file system is unmounted; who finds no space does not wait for that.
-    /// The mount options mover_limit=RATE and mover_hours=22:00-06:00 can stand in fstab
+    /// Limit the bytes that move in a second, until the file system is unmounted
+    ///
+    /// A write that finds no space does not wait for the limit. For fstab there are the mount options mover_limit=RATE
+    /// and mover_hours=22:00-06:00.
+    #[command(after_long_help = LIMIT_MANUAL)]
     Limit {
         #[command(flatten)]
         change: ChangeArgs,
@@ -60,8 +110,9 @@ enum MoverCommand {
         rate: Rate,
     },
     /// Wait until there is nothing to move
+    #[command(after_long_help = WAIT_MANUAL)]
     Wait {
-        /// Wait so many seconds at the most
+        /// The longest time to wait
         #[arg(long, value_name = "SECONDS")]
         timeout: Option<u64>,
         #[command(flatten)]
@@ -82,7 +133,7 @@ struct HowArgs {
 /// Arguments of commands that change the mover.
 #[derive(Debug, Args)]
 struct ChangeArgs {
-    /// Say what would be done, and do nothing
+    /// Print the changes, and make none
     #[arg(short = 'n', long)]
     dry_run: bool,
     #[command(flatten)]

@@ -18,13 +18,60 @@ use crate::{mounted, mover, names, output, tier};
 /// attribute.
 const FILES_AT_ONCE: usize = 4096;
 
+/// Examples and exit codes, for the help and the manual page.
+pub(crate) const PROMOTE_MANUAL: &str = "\
+Examples:
+  nacre promote /mnt/database
+      Moves a file to PM.
+
+Exit status:
+  0   all files moved
+  1   a file cannot move, or failure
+  2   a wrong command line
+
+See also:
+  nacre-stat(8), nacre-pin(8), nacre-tier(8)
+";
+/// Examples and exit codes, for the help and the manual page.
+pub(crate) const DEMOTE_MANUAL: &str = "\
+Examples:
+  nacre demote -r --tier 1 /mnt/archive
+      Moves all files of a directory to the first tier.
+
+Exit status:
+  0   all files moved
+  1   a file cannot move, or failure
+  2   a wrong command line
+
+See also:
+  nacre-stat(8), nacre-pin(8), nacre-tier(8)
+";
+/// Examples and exit codes, for the help and the manual page.
+pub(crate) const PIN_MANUAL: &str = "\
+Examples:
+  nacre pin -r /mnt/database
+      Keeps a directory on PM, if it is there, with files that are made later.
+
+See also:
+  nacre-unpin(8), nacre-promote(8)
+";
+/// Examples and exit codes, for the help and the manual page.
+pub(crate) const UNPIN_MANUAL: &str = "\
+Examples:
+  nacre unpin -r /mnt/database
+      Ends the pins of a directory.
+
+See also:
+  nacre-pin(8)
+";
+
 /// Arguments that name files.
 #[derive(Debug, Args)]
 pub(crate) struct FilesArgs {
-    /// Of directories everything that is in them, too
+    /// Directories with all of their content
     #[arg(short, long)]
     recursive: bool,
-    /// Say what would be done, and do nothing
+    /// Print the changes, and make none
     #[arg(short = 'n', long)]
     dry_run: bool,
     /// Print the result as JSON
@@ -38,7 +85,7 @@ pub(crate) struct FilesArgs {
 /// Arguments of `nacre demote`.
 #[derive(Debug, Args)]
 pub(crate) struct DemoteArgs {
-    /// Number of the tier; by default the fastest that is in use
+    /// The number of the tier; by default the fastest in use
     #[arg(long, value_name = "N")]
     tier: Option<u8>,
     #[command(flatten)]

@@ -15,8 +15,39 @@ const QUESTION: &str = "system.nacre.scrub";
 const START: &str = "scrub start";
 const STATUS: &str = "scrub status";
 
+/// Examples and exit codes, for the help and the manual page.
+const MANUAL: &str = "\
+Examples:
+  nacre scrub start /mnt
+      Reads everything on the mount and its tiers.
+  nacre scrub status /mnt
+      Shows the findings.
+
+See also:
+  nacre-fsck(8)
+";
+
+/// Examples and exit codes, for the help and the manual page.
+const START_MANUAL: &str = "\
+Examples:
+  nacre scrub start --rate 50M /mnt
+      Reads at most 50 MiB in a second.
+";
+/// Examples and exit codes, for the help and the manual page.
+const STATUS_MANUAL: &str = "\
+Examples:
+  nacre scrub status --json /mnt
+      Prints the findings for a script.
+
+Exit status:
+  0   no new damage
+  1   new damage, or failure
+  2   a wrong command line
+";
+
 /// Arguments of `nacre scrub`.
 #[derive(Debug, Args)]
+#[command(after_long_help = MANUAL)]
 pub(crate) struct ScrubArgs {
     #[command(subcommand)]
     command: ScrubCommand,
@@ -25,16 +56,19 @@ pub(crate) struct ScrubArgs {
 #[derive(Debug, Subcommand)]
 enum ScrubCommand {
     /// Start to read everything in the background; returns at once
+    #[command(after_long_help = START_MANUAL)]
     Start {
-        /// Read at most so many bytes in a second
+        /// Bytes that are read in a second at most
         #[arg(long, value_name = "SIZE", value_parser = size::parse)]
         rate: Option<u64>,
         /// A file or directory on the mounted file system, or its device
         #[arg(value_name = "DIR|DEVICE")]
         path: PathBuf,
     },
-    /// Show how far it is and what it found. The exit code is 1 when it found new damage, and 0 when all that cannot be read
-    /// lies in blocks that were retired, and told of, before it began
+    /// Show the progress of a scrub, and its findings
+    ///
+    /// Damage in blocks that were retired and reported before the scrub is shown as known, and is no finding.
+    #[command(after_long_help = STATUS_MANUAL)]
     Status {
         /// Print it as JSON, with exact bytes
         #[arg(long)]

@@ -16,10 +16,23 @@ const QUESTION: &str = "system.nacre.extents";
 /// Bytes in a block, the unit of extents.
 const BLOCK: u64 = 4096;
 
+/// Examples and exit codes, for the help and the manual page.
+const MANUAL: &str = "\
+Examples:
+  nacre stat /mnt/some/file
+      Lists the extents of a file on a mount.
+  nacre stat --device /dev/dax0.0 some/file
+      Lists them on a device that is not mounted.
+
+See also:
+  nacre-promote(8), nacre-demote(8)
+";
+
 /// Arguments of `nacre stat`.
 #[derive(Debug, Args)]
+#[command(after_long_help = MANUAL)]
 pub(crate) struct StatArgs {
-    /// Look on this device, which nobody has mounted, and take PATH from its root
+    /// Read this device, which is not mounted; PATH begins at its root
     #[arg(long, value_name = "DEVICE")]
     device: Option<PathBuf>,
     /// Print it as JSON, with exact bytes

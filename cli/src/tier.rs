@@ -22,16 +22,79 @@ pub(crate) const NO_TIERS: &str =
 /// Passes of a drain over all files. Writes during a pass may need another one.
 const PASSES: u32 = 4;
 
+/// Examples and exit codes, for the help and the manual page.
+const MANUAL: &str = "\
+Examples:
+  nacre tier add /mnt /dev/sdb
+      Adds a disk below PM.
+  nacre tier list /mnt
+      Shows all tiers.
+
+See also:
+  nacre-promote(8), nacre-demote(8), nacre-mover(8)
+";
+
 /// Arguments of `nacre tier`.
 #[derive(Debug, Args)]
+#[command(after_long_help = MANUAL)]
 pub(crate) struct TierArgs {
     #[command(subcommand)]
     command: TierCommand,
 }
 
+/// Examples and exit codes, for the help and the manual page.
+const LIST_MANUAL: &str = "\
+Examples:
+  nacre tier list --json /mnt
+      Prints the tiers with exact bytes, for a script.
+";
+/// Examples and exit codes, for the help and the manual page.
+const ADD_MANUAL: &str = "\
+Examples:
+  nacre tier add /mnt --size 100G /srv/disk
+      Makes a file of 100 GiB, and adds it as a tier.
+";
+/// Examples and exit codes, for the help and the manual page.
+const DRAIN_MANUAL: &str = "\
+Examples:
+  nacre tier drain /mnt 1
+      Empties the first tier.
+";
+/// Examples and exit codes, for the help and the manual page.
+const REMOVE_MANUAL: &str = "\
+Examples:
+  nacre tier remove /mnt /dev/sdb
+      Empties a disk, which then belongs to no file system.
+";
+/// Examples and exit codes, for the help and the manual page.
+const OFFLINE_MANUAL: &str = "\
+Examples:
+  nacre tier offline /mnt 2
+      Releases the device of the second tier.
+";
+/// Examples and exit codes, for the help and the manual page.
+const ONLINE_MANUAL: &str = "\
+Examples:
+  nacre tier online /mnt /dev/sdc
+      Uses a device again, also under a new path.
+";
+/// Examples and exit codes, for the help and the manual page.
+const TRIM_MANUAL: &str = "\
+Examples:
+  nacre tier trim --minimum 1M /mnt
+      Reports unused runs of at least 1 MiB on all tiers.
+";
+/// Examples and exit codes, for the help and the manual page.
+const REPLACE_MANUAL: &str = "\
+Examples:
+  nacre tier replace /mnt 1 /dev/sdc
+      Moves the first tier to another disk.
+";
+
 #[derive(Debug, Subcommand)]
 enum TierCommand {
     /// Show the tiers and their space
+    #[command(after_long_help = LIST_MANUAL)]
     List {
         /// Print them as JSON, with exact bytes
         #[arg(long)]
@@ -40,7 +103,8 @@ enum TierCommand {
         #[arg(value_name = "DIR|DEVICE")]
         path: PathBuf,
     },
-    /// Make a device a tier, for blocks that are not written for long
+    /// Make a device a tier, for blocks that are not written for a long time
+    #[command(after_long_help = ADD_MANUAL)]
     Add {
         #[command(flatten)]
         new: NewArgs,
@@ -53,41 +117,50 @@ enum TierCommand {
         #[arg(value_name = "TIER-DEVICE")]
         device: PathBuf,
     },
-    /// Move everything elsewhere that is on a tier; it can be interrupted, and goes on when it is called again
+    /// Move all blocks of a tier to other tiers and to PM
+    ///
+    /// A drain can be interrupted, and goes on when it is called again.
+    #[command(after_long_help = DRAIN_MANUAL)]
     Drain {
-        /// Place blocks on it again, instead
+        /// Place blocks on the tier again instead
         #[arg(long)]
         cancel: bool,
         #[command(flatten)]
         which: WhichArgs,
     },
-    /// Drain a tier, and let go of its device
+    /// Drain a tier, and release its device
+    #[command(after_long_help = REMOVE_MANUAL)]
     Remove {
         #[command(flatten)]
         which: WhichArgs,
     },
-    /// Let go of a tier's device for a while: what is on it cannot be read until it is online again
+    /// Release the device of a tier for a while
+    ///
+    /// Blocks on the tier cannot be read until it is online again.
+    #[command(after_long_help = OFFLINE_MANUAL)]
     Offline {
         #[command(flatten)]
         which: WhichArgs,
     },
     /// Use the device of a tier again that was offline, missing, or failed
+    #[command(after_long_help = ONLINE_MANUAL)]
     Online {
         #[command(flatten)]
         how: HowArgs,
-        /// Be as slow as this disk
+        /// Emulate the speed of this disk
         #[arg(long, value_name = "DISK", value_parser = disk)]
         emulate: Option<String>,
         /// A file or directory on the mounted file system, or its device
         #[arg(value_name = "DIR|DEVICE")]
         path: PathBuf,
-        /// Where the tier is
+        /// The device of the tier
         #[arg(value_name = "TIER-DEVICE")]
         device: PathBuf,
     },
-    /// Tell the devices of tiers which of their blocks nobody uses, as fstrim(8) does
+    /// Report unused blocks to the devices of tiers, as fstrim(8) does
+    #[command(after_long_help = TRIM_MANUAL)]
     Trim {
-        /// Leave out runs of less than this, as 1M
+        /// The shortest run that is reported, as 1M
         #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "4K")]
         minimum: u64,
         #[command(flatten)]
@@ -95,11 +168,14 @@ enum TierCommand {
         /// A file or directory on the mounted file system, or its device
         #[arg(value_name = "DIR|DEVICE")]
         path: PathBuf,
-        /// Only this one: its number, its UUID, or where it is
+        /// Only this tier: its number, its UUID, or the path of its device
         #[arg(value_name = "TIER")]
         tier: Option<String>,
     },
-    /// Make a device a tier and move everything that is on another one there, which then goes; when it is called again it goes on
+    /// Move all blocks of a tier to a new device, and release the old one
+    ///
+    /// The command can be interrupted, and goes on when it is called again.
+    #[command(after_long_help = REPLACE_MANUAL)]
     Replace {
         #[command(flatten)]
         new: NewArgs,
@@ -117,20 +193,20 @@ struct NewArgs {
     /// Size of the file, as 1G or 512M; makes the file if it is not there
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     size: Option<u64>,
-    /// How fast it is: blocks go to the smallest number that has room; by default 3 for a disk that turns, else 2
+    /// The rank: blocks go to the smallest rank with room; by default 3 for a rotating disk, otherwise 2
     #[arg(long, value_name = "N")]
     rank: Option<u8>,
-    /// Be as slow as this disk: optane-ssd, nvme, sata-ssd, hdd and others, as nvme,flush=0
+    /// Emulate the speed of this disk: optane-ssd, nvme, sata-ssd, hdd and others, as nvme,flush=0
     #[arg(long, value_name = "DISK", value_parser = disk)]
     emulate: Option<String>,
-    /// Overwrite what the device holds
+    /// Overwrite the contents of the device
     #[arg(short, long)]
     force: bool,
 }
 
 #[derive(Debug, Clone, Args)]
 struct HowArgs {
-    /// Say what would be done, and do nothing
+    /// Print the changes, and make none
     #[arg(short = 'n', long)]
     dry_run: bool,
     /// Print the result as JSON
@@ -146,7 +222,7 @@ struct WhichArgs {
     /// A file or directory on the mounted file system, or its device
     #[arg(value_name = "DIR|DEVICE")]
     path: PathBuf,
-    /// Its number, its UUID, or where it is
+    /// The number of the tier, its UUID, or the path of its device
     #[arg(value_name = "TIER")]
     tier: String,
 }

@@ -34,17 +34,35 @@ const BUSY_PATIENCE: Duration = Duration::from_secs(1);
 /// The time within which most servers end if nothing keeps them.
 const SOON: Duration = Duration::from_millis(300);
 
+/// Examples and exit codes, for the help and the manual page.
+const MANUAL: &str = "\
+Examples:
+  nacre umount /mnt
+      Writes buffered data, unmounts, and waits until the device is free.
+  nacre umount --force /dev/dax0.0
+      Unmounts a device whose server hangs.
+
+Files:
+  /run/mount/utab
+      The entry by which umount(8) finds the helper.
+
+See also:
+  umount.nacre(8), nacre-mount(8), umount(8)
+";
+
 /// Arguments of `nacre umount`.
 #[derive(Debug, Args)]
+#[command(after_long_help = MANUAL)]
 pub(crate) struct UmountArgs {
-    /// Take it out of the tree, also while programs use it, which go on; then it does not wait for the end of the server
+    /// Remove the mount from the tree also while programs use it. They go on, and the command does not wait for the end
+    /// of the server
     #[arg(short, long)]
     lazy: bool,
-    /// End it though programs use it, which get errors, though its server hangs, and though what it accepted cannot be
-    /// written
+    /// Unmount also if programs use the mount, if its server hangs, or if buffered data cannot be written. The programs
+    /// get errors, and the data is given up
     #[arg(short, long, conflicts_with = "lazy")]
     force: bool,
-    /// Say what would be done, and do nothing
+    /// Print the changes, and make none
     #[arg(short = 'n', long)]
     dry_run: bool,
     /// The directory, or the device that is mounted on it

@@ -37,22 +37,30 @@ use context::Context;
 
 pub(crate) use context::Outcome;
 
-/// Measures the figures that nacre is to reach, each beside its peer
+/// Examples and exit codes, for the help and the manual page.
+const MANUAL: &str = "\
+Examples:
+  nacre bench figures --only 'write*' --seconds 1
+      Measures the rows whose name begins with write.
+";
+
+/// Measure the figures that nacre is to reach, each with its peer
 ///
-/// Each row is an experiment of the report, and its target is what is said of it. A row that misses its target does not
-/// fail the run. Mounts (tmpfs with huge pages, FUSE) need root; what could not be measured is said.
+/// Each row is an experiment of the report, with a target. A row that misses its target does not fail the run. Mounts
+/// (tmpfs with huge pages, FUSE) need root. Rows that could not be measured are named.
 #[derive(Debug, Args)]
+#[command(after_long_help = MANUAL)]
 pub struct FiguresArgs {
-    /// Small sizes, few rounds: shows that everything runs, measures nothing
+    /// Small sizes, few rounds: shows that everything runs, and measures nothing
     #[arg(long)]
     quick: bool,
     /// Only this row, or with a star at the end all whose name begins so (repeatable)
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
-    /// Say which rows there are
+    /// List the rows
     #[arg(long)]
     list: bool,
-    /// Time for each row, beside its preparation
+    /// The time for each row after its preparation
     #[arg(long, value_name = "SECONDS", default_value_t = 3.0)]
     seconds: f64,
     #[command(flatten)]

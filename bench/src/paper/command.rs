@@ -15,13 +15,23 @@ use crate::run::memory::Groups;
 use crate::session::{Common, Session, factor};
 use crate::{Error, machine, say};
 
-/// Draws the papers' figures again: runs what can run here, and puts our values beside the papers'
+/// Examples and exit codes, for the help and the manual page.
+const MANUAL: &str = "\
+Examples:
+  nacre bench paper --list
+      Lists every experiment.
+  nacre bench paper hinfs-fig8 --html hinfs.html
+      Runs a figure with all its panels.
+";
+
+/// Draw the papers' figures again: run the parts that can run here, and compare our values with the papers'
 ///
 /// A name is an experiment (hinfs-fig8.webproxy), a figure with all its panels (hinfs-fig8) or a paper (hinfs); --list
-/// shows them. Parts of a figure that this nacre or this machine lacks wait, and are named with the reason. The metric
-/// is the figure's. docs/reference/papers.md lists the differences from the papers. It runs as root, because peers are
+/// shows them. Parts of a figure that this nacre or this machine lacks are named with the reason. The metric is the
+/// figure's. docs/reference/papers.md lists the differences from the papers. It runs as root, because peers are
 /// mounted.
 #[derive(Debug, Args)]
+#[command(after_long_help = MANUAL)]
 pub(crate) struct PaperArgs {
     /// Experiments, figures or papers
     #[arg(value_name = "NAME", required_unless_present = "list")]

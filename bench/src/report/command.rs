@@ -9,11 +9,22 @@ use super::merge::{Document, Named};
 use super::{file, html, text};
 use crate::{Error, say};
 
-/// Draws reports again, as a page or for the terminal
+/// Examples and exit codes, for the help and the manual page.
+const REPORT_MANUAL: &str = "\
+Examples:
+  nacre bench report --html both.html one.json other.json
+      Draws two reports side by side.
+
+See also:
+  nacre-bench-run(8), nacre-bench-compare(8)
+";
+
+/// Draw reports again, as a page or for the terminal
 ///
 /// Several reports are drawn side by side: the same experiment becomes one chart, in which targets carry the names of
 /// their files.
 #[derive(Debug, Args)]
+#[command(after_long_help = REPORT_MANUAL)]
 pub struct ReportArgs {
     /// Files that 'nacre bench run --json' wrote
     #[arg(value_name = "FILE", required = true)]
@@ -26,14 +37,31 @@ pub struct ReportArgs {
     text: bool,
 }
 
-/// Tells what got worse from one report to another
+/// Examples and exit codes, for the help and the manual page.
+const COMPARE_MANUAL: &str = "\
+Examples:
+  nacre bench compare before.json after.json
+      Names the values that got worse.
+
+Exit status:
+  0   no value got worse
+  1   a value got worse, or failure
+  2   a wrong command line
+
+See also:
+  nacre-bench-run(8), nacre-bench-report(8)
+";
+
+/// Name the values that got worse from one report to another
 ///
-/// Points are matched by experiment, target and workload; what only one of the reports has is said, and so is what the runs
-/// were asked for where that differs. Sittings are compared, each by its median: rounds of one sitting are not independent.
-/// Where a report has fewer than four of them, rounds are, and the line says so. Something is worse or better when chance
-/// would show it in 1 of 20 comparisons at most, adjusted for the number of points, and when the whole confidence interval
-/// of the ratio is beyond the threshold. The exit status is 1 when something is worse.
+/// Points are matched by experiment, target and workload. Points that only one report has are named, and so are
+/// differences in the options of the runs. Sittings are compared, each by its median: rounds of one sitting are not
+/// independent. If a report has fewer than four sittings, rounds are compared, and the line says so.
+///
+/// A value is worse or better if two conditions hold. Chance would show it in 1 of 20 comparisons at most, adjusted for
+/// the number of points. The whole confidence interval of the ratio is beyond the threshold.
 #[derive(Debug, Args)]
+#[command(after_long_help = COMPARE_MANUAL)]
 pub struct CompareArgs {
     /// The report from before
     #[arg(value_name = "A")]
@@ -41,7 +69,7 @@ pub struct CompareArgs {
     /// The report from after
     #[arg(value_name = "B")]
     b: PathBuf,
-    /// By how many percent values may get worse: two runs of the same differ, too
+    /// The part by which values may get worse: two runs of the same program differ, too
     #[arg(long, value_name = "PERCENT", default_value_t = 3.0, value_parser = percent)]
     threshold: f64,
     /// Print the comparison as JSON

@@ -8,8 +8,19 @@ use clap::{Args, Subcommand};
 use super::{Converted, mobibench, strace};
 use crate::{Error, say};
 
-/// Makes traces of system calls that the workload trace.file replays
+/// Examples and exit codes, for the help and the manual page.
+const MANUAL: &str = "\
+Examples:
+  nacre bench trace convert -o git.trace strace.out
+      Converts the output of strace.
+
+See also:
+  nacre-bench-run(8)
+";
+
+/// Make traces of system calls for the workload trace.file
 #[derive(Debug, Subcommand)]
+#[command(after_long_help = MANUAL)]
 pub enum TraceCommand {
     /// Convert the output of strace, or a trace of MobiBench
     ///
@@ -19,8 +30,16 @@ pub enum TraceCommand {
     Convert(ConvertArgs),
 }
 
+/// Examples and exit codes, for the help and the manual page.
+const CONVERT_MANUAL: &str = "\
+Examples:
+  nacre bench trace convert --under /srv/repo -o git.trace strace.out
+      Converts the calls in one directory.
+";
+
 /// The trace to convert.
 #[derive(Debug, Args)]
+#[command(after_long_help = CONVERT_MANUAL)]
 pub struct ConvertArgs {
     /// The output of strace, or a trace of MobiBench
     input: PathBuf,

@@ -29,16 +29,24 @@ const LOAD_SECONDS: u32 = 4;
 /// Threads of the fsync-heavy load.
 const WORKERS: usize = 3;
 
+/// Examples and exit codes, for the help and the manual page.
+const MANUAL: &str = "\
+Examples:
+  nacre demo --size 2G --emulate pcm
+      Works on 2 GiB of emulated PM that is as slow as PCM.
+";
+
 /// Arguments of `nacre demo`.
 #[derive(Debug, Args)]
+#[command(after_long_help = MANUAL)]
 pub(crate) struct DemoArgs {
-    /// Size of the emulated persistent memory
+    /// The size of the emulated PM
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size::parse)]
     size: u64,
-    /// Be as slow as this kind of PM: pcm, optane, or latency=200,bandwidth=1G; as fast as DRAM by default
-    #[arg(long, value_name = "MEMORY", value_parser = emulation)]
+    /// Emulate this kind of PM: pcm, optane, or latency=200,bandwidth=1G; as fast as DRAM by default
+    #[arg(long, value_name = "KIND", value_parser = emulation)]
     emulate: Option<String>,
-    /// Copy this source tree; by default one that is found, or one made up
+    /// The source tree to copy; by default one that is found, or generated
     #[arg(long, value_name = "DIR")]
     tree: Option<PathBuf>,
 }

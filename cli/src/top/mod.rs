@@ -33,19 +33,32 @@ const LONGEST: f64 = 86_400.0;
 /// The time that a signal waits for a drawing in progress. A terminal that takes no output must not delay it longer.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+/// Examples and exit codes, for the help and the manual page.
+const MANUAL: &str = "\
+Examples:
+  nacre top /mnt
+      Shows the mount live.
+  nacre top --json --interval 10 --count 6 /mnt
+      Prints a line of JSON every ten seconds, for a minute.
+
+See also:
+  nacre-mover-status(8), nacre-info(8)
+";
+
 /// Arguments of `nacre top`.
 #[derive(Debug, Args)]
+#[command(after_long_help = MANUAL)]
 pub(crate) struct TopArgs {
-    /// Print one look at it as text, as it also does where standard output is no terminal
+    /// Print one snapshot as text; also the default if standard output is no terminal
     #[arg(long)]
     once: bool,
-    /// Print one look at it as JSON; with --interval or --count a line for each
+    /// Print one snapshot as JSON; with --interval or --count a line for each
     #[arg(long, conflicts_with = "once")]
     json: bool,
-    /// Look again after so many seconds, as 0.5; by default after one
+    /// Seconds between snapshots, as 0.5; 1 by default
     #[arg(long, value_name = "SECONDS", value_parser = seconds, conflicts_with = "once")]
     interval: Option<Duration>,
-    /// End after so many looks
+    /// End after this number of snapshots
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), conflicts_with = "once")]
     count: Option<u64>,
     /// A file or directory on the mounted file system, or its device

@@ -316,7 +316,12 @@ fn pages_and_completions_are_written() {
     let dir = harness::scratch();
     harness::succeed(nacre().arg("man").arg(dir.path().join("man8")), LIMIT);
     let page = fs::read_to_string(dir.path().join("man8/nacre-mkfs.8")).expect("a page for each subcommand");
-    assert!(page.contains("Overwrite what the device holds") && dir.path().join("man8/nacre.8").exists());
+    assert!(
+        page.contains("Overwrite the contents of the device") && page.contains("nacre mkfs \\-n /dev/dax0.0")
+    );
+    for page in ["nacre.8", "nacre-tier-add.8", "mount.nacre.8", "umount.nacre.8", "fsck.nacre.8"] {
+        assert!(dir.path().join("man8").join(page).exists(), "{page}");
+    }
     for shell in ["bash", "zsh", "fish"] {
         let script = harness::succeed(nacre().args(["completions", shell]), LIMIT);
         assert!(script.contains("umount") && script.contains("mkfs"), "{shell}");
