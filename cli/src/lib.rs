@@ -34,6 +34,8 @@ mod names;
 mod output;
 mod pages;
 mod place;
+#[cfg(test)]
+mod reference;
 mod remount;
 mod scrub;
 mod servers;
