@@ -113,7 +113,7 @@ fn check(args: &FsckArgs) -> Result<u8, (Failure, u8)> {
     }
     let is_more_than_usual = args.force || args.media || !args.tiers.is_empty();
     if args.preen && !is_more_than_usual && may_be_passed_over(&args.device) {
-        printed(pass_over(args, "unmounted in order"))?;
+        printed(pass_over(args, "clean unmount, not checked"))?;
         return Ok(0);
     }
     let checked =
@@ -168,16 +168,18 @@ fn describe(device: &Path, report: &CheckReport, repair: bool) -> String {
             (_, Some(repair), _) => format!("-p would: {repair}"),
             (_, None, _) => problem
                 .advice
-                .unwrap_or("nothing proves what it should be; mount it read-only and save what can be read")
+                .unwrap_or(
+                    "nothing proves its content; mount it read-only and save the files that can be read",
+                )
                 .to_owned(),
         };
         text += &format!("{}: {} ({outcome})\n", device.display(), problem.what);
     }
     for error in &report.unreadable {
-        text += &format!("{}: {error} (what was there is lost)\n", device.display());
+        text += &format!("{}: {error} (its data is lost)\n", device.display());
     }
     for error in &report.told_before {
-        text += &format!("{}: {error} (told before; its block is out of use)\n", device.display());
+        text += &format!("{}: {error} (reported before; its block is retired)\n", device.display());
     }
     if report.interrupted > 0 {
         let fate = if repair { "erased" } else { "the next mount erases that" };
@@ -190,7 +192,7 @@ fn describe(device: &Path, report: &CheckReport, repair: bool) -> String {
     for tier in &report.tiers_not_checked {
         let last = tier.last.as_deref().unwrap_or(Path::new("PATH")).display();
         text += &format!(
-            "{}: tier {} was not looked at, nor what files have there; --tier {last} checks it, too\n",
+            "{}: tier {} was not checked, nor the blocks of files there; --tier {last} checks it, too\n",
             device.display(),
             tier.number
         );

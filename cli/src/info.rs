@@ -83,7 +83,7 @@ fn describe(info: &Value) -> String {
             "device",
             format!("{} ({}, {})", text("device", "name"), text("device", "kind"), bytes("device", "size")),
         ),
-        ("promise", text("device", "promise_explanation")),
+        ("persistence", text("device", "promise_explanation")),
         ("instructions", text("device", "instructions")),
     ];
     let mut add = |name: &'static str, value: String| {
@@ -113,7 +113,7 @@ fn describe(info: &Value) -> String {
     }
     add("process", text("mount", "pid"));
     if let Some(score) = info["mount"]["oom_score_adj"].as_i64() {
-        add("short memory", short_of_memory(score));
+        add("short of DRAM", short_of_memory(score));
     }
     add("file system", format!("layout {}, preset {}", text("volume", "layout"), text("volume", "preset")));
     add("size", bytes("volume", "size"));
@@ -212,11 +212,11 @@ fn state(info: &Value) -> String {
     let clean = if info["mountpoint"].is_string() {
         "mounted"
     } else if volume["clean"] == true {
-        "unmounted in order"
+        "clean unmount"
     } else if epoch == 0 {
         "new"
     } else {
-        "not unmounted in order; the next mount recovers it"
+        "no clean unmount; the next mount recovers it"
     };
     let errors = match errors {
         0 => String::new(),
@@ -250,7 +250,7 @@ mod tests {
         let text = describe(&info);
         assert!(text.contains("device:        /dev/pmem0 (block device, 1 GiB)\n"), "{text}");
         assert!(text.contains("4 KiB, 64 lines, 2 fences"), "{text}");
-        assert!(text.contains("not unmounted in order") && text.contains("3 errors"), "{text}");
+        assert!(text.contains("no clean unmount") && text.contains("3 errors"), "{text}");
         assert!(text.contains("1: /dev/sdb, 4 KiB of 8 KiB in use, 12 KiB read, 4 KiB written\n"), "{text}");
         assert!(text.contains("3: missing (it is gone), 8 KiB of 8 KiB in use"), "{text}");
         assert!(text.contains("outside its hours, 22:00-06:00, until 22:00\n"), "{text}");

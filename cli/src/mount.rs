@@ -174,7 +174,8 @@ pub(crate) fn parse_helper(args: impl IntoIterator<Item = OsString>) -> Result<P
                     let value = match &text[1 + at + 1..] {
                         "" => {
                             let next = args.next().ok_or_else(|| format!("-{letter} takes a value"))?;
-                            next.into_string().map_err(|_| format!("the value of -{letter} is no text"))?
+                            next.into_string()
+                                .map_err(|_| format!("the value of -{letter} is not valid UTF-8"))?
                         }
                         rest => rest.to_owned(),
                     };
@@ -257,7 +258,7 @@ fn prepare(mut plan: Plan) -> Result<Option<Plan>, Refusal> {
     }
     plan.was_dead = if plan.dry_run { is_dead_of_ours(&plan.dir)? } else { mounts::clear_dead(&plan.dir)? };
     if plan.settings.remount && plan.was_dead {
-        let done = if plan.dry_run { "" } else { "; the dead mount is cleared away" };
+        let done = if plan.dry_run { "" } else { "; the dead mount is removed" };
         return Err(Refusal(
             format!(
                 "remount: {}: its server has ended{done}; mount it without remount, which recovers it",
@@ -306,8 +307,8 @@ fn prepare(mut plan: Plan) -> Result<Option<Plan>, Refusal> {
 fn is_ended_first(dir: &Path, error: io::Error) -> String {
     let why = without_number(error.to_string());
     format!(
-        "{}: when DRAM is short, the kernel may end this server before other processes; the mount then fails until it is \
-         mounted again, which keeps what was synchronised; its oom_score_adj cannot be set to -999 ({why}): mount it with \
+        "{}: when DRAM is short, the kernel may end this server before other processes; the mount then fails until \
+         it is mounted again; synchronised data is kept; its oom_score_adj cannot be set to -999 ({why}): mount it with \
          CAP_SYS_RESOURCE, which root has outside most containers, or with OOMScoreAdjust=-999 in a systemd unit",
         dir.display()
     )
@@ -340,7 +341,7 @@ fn serve(plan: &Plan, mut readiness: Readiness) -> ExitCode {
     }
     if plan.was_dead {
         log.say(&format!(
-            "{}: the server that was mounted here before had died: it was killed, or DRAM was short",
+            "{}: the server of the previous mount here died: it was killed, or DRAM was short",
             plan.dir.display()
         ));
     }
@@ -362,11 +363,9 @@ fn serve(plan: &Plan, mut readiness: Readiness) -> ExitCode {
     };
     let plan = &plan;
     if file_system.is_recovered_in_dram() {
-        tell("it was not unmounted in order: it is recovered in DRAM, and nothing is written to it");
+        tell("there was no clean unmount: it is recovered in DRAM, and nothing is written to it");
     } else if plan.settings.read_only && file_system.is_device_written() {
-        tell(
-            "it was not unmounted in order, and was recovered: that cannot be done in DRAM for this kind of device",
-        );
+        tell("there was no clean unmount, and recovery wrote to this device, which has no private mapping");
     }
     let mut was_ready = false;
     let promise = file_system.device().promise_explanation;
@@ -416,8 +415,8 @@ fn tell_of_begin(plan: &Plan, file_system: &FileSystem, before: Option<&Info>, l
     let needed_recovery = |before: &Info| before.volume.mount_epoch > 0 && !before.volume.clean;
     if before.is_some_and(needed_recovery) {
         log.tell(&format!(
-            "{device}: it was not unmounted in order; recovered in {:.3} s: {} and {} read, {} erased and {} undone that \
-             were under way, {} corrected",
+            "{device}: there was no clean unmount; recovered in {:.3} s: {} and {} read, {} in flight erased and {} \
+             undone, {} corrected",
             report.duration.as_secs_f64(),
             size::count(report.directories, "directory", "directories"),
             size::count(report.files, "other inode", "other inodes"),
@@ -457,8 +456,8 @@ fn tell_of_tiers(plan: &Plan, file_system: &FileSystem, log: &Log, warnings: War
         let numbers: Vec<String> = missing.iter().map(|tier| tier.number.to_string()).collect();
         // The log has each of them, and why.
         warnings.say(&format!(
-            "{dir}: mounted without tier {}: what is there cannot be read until nacre tier online {dir} DEVICE brings it \
-             back; the mount option tiers=all refuses to mount without it",
+            "{dir}: mounted without tier {}: its blocks cannot be read until nacre tier online {dir} DEVICE brings \
+             it back; the mount option tiers=all refuses to mount without it",
             numbers.join(", ")
         ));
     }
@@ -470,8 +469,8 @@ fn tell_of_tiers(plan: &Plan, file_system: &FileSystem, log: &Log, warnings: War
 /// The message that a tier is being drained and takes no new blocks, which may be why a file system is full.
 fn draining_words(number: u8, free: u64, dir: &str) -> String {
     format!(
-        "tier {number} is being drained: nothing new is placed on the {} that are free there; nacre tier drain {dir} {number} \
-         goes on with it, and with --cancel the tier is used again",
+        "tier {number} is being drained: new blocks do not go to its free {}; nacre tier drain {dir} {number} \
+         continues the drain, and --cancel uses the tier again",
         size::print(free)
     )
 }
@@ -633,8 +632,12 @@ mod tests {
     #[test]
     fn a_server_without_protection_says_what_that_means_and_the_way_out() {
         let said = is_ended_first(Path::new("/mnt"), std::io::Error::from_raw_os_error(13));
-        let words =
-            ["/mnt: when DRAM is short", "keeps what was", "-999 (Permission denied): mount", "CAP_SYS"];
+        let words = [
+            "/mnt: when DRAM is short",
+            "synchronised data is kept",
+            "-999 (Permission denied): mount",
+            "CAP_SYS",
+        ];
         assert!(words.iter().all(|word| said.contains(word)) && !said.contains("os error"), "{said}");
     }
 

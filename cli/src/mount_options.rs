@@ -602,7 +602,7 @@ const WITHIN_VALUES: [&str; 9] = [
 fn hint(option: &str) -> &'static str {
     match option.split_once('=') {
         Some((key, _)) if WITHIN_VALUES.contains(&key) => {
-            "a comma ends an option, so what belongs to emulate= or tier=PATH@DISK stands behind a colon, as in \
+            "a comma ends an option, so colons separate the settings of emulate= and of tier=PATH@DISK, as in \
              emulate=latency=200:bandwidth=1G"
         }
         _ => "leave it out, or see nacre mount --help for those that are known",
@@ -757,7 +757,7 @@ mod tests {
             ("disk_threshold=-1", "disk_threshold"),
             ("emulate=nothing", "after -o by colons"),
             ("emulate=latency=200,bandwidth=1G", "emulate=latency=200:bandwidth=1G"),
-            ("tier=/srv/disk@nvme,flush=0", "behind a colon"),
+            ("tier=/srv/disk@nvme,flush=0", "colons separate"),
             ("require=luck", "require"),
             ("emulate=\"pcm,latency=5", "quotation mark"),
             ("bind", "mount(8)"),

@@ -73,7 +73,7 @@ pub(crate) fn serving(operation: &str, path: &Path) -> Result<Option<MountEntry>
 
 fn as_c_string(path: &Path) -> Result<CString, Failure> {
     CString::new(path.as_os_str().as_bytes())
-        .map_err(|_| Failure::new("look at", path.display(), "there is a NUL in its name"))
+        .map_err(|_| Failure::new("ask", path.display(), "there is a NUL in its name"))
 }
 
 /// The nacre mount of a path by its name alone, without access to it.
@@ -131,7 +131,7 @@ fn silent(operation: &str, path: &Path) -> Failure {
 pub(crate) fn ended(operation: &str, path: &Path) -> Failure {
     let dir = by_name(path).map_or_else(|| path.to_owned(), |mount| mount.mountpoint);
     Failure::new(operation, path.display(), "its server has ended")
-        .advice(&format!("nacre umount {} clears it away, and the next mount recovers it", dir.display()))
+        .advice(&format!("nacre umount {} removes the mount, and the next mount recovers it", dir.display()))
 }
 
 /// The nacre mount of a device, if any.
@@ -182,7 +182,7 @@ pub(crate) fn order_within(
     let id = Uuid::new_v4().to_string();
     let result = format!("{RESULT}{id}");
     let envelope = serde_json::to_string(&Envelope { id, order })
-        .map_err(|_| failed("its name is no text that can be passed on".to_owned()))?;
+        .map_err(|_| failed("its name is not valid UTF-8".to_owned()))?;
     let name = as_c_string(path)?;
     let told = asking::ask(limit, notice, |_| {
         rustix::fs::lsetxattr(name.as_c_str(), ORDER, envelope.as_bytes(), XattrFlags::empty()).map(|()| 0)
@@ -285,7 +285,7 @@ pub(crate) fn begin_statvfs(dir: &Path) -> Result<Asked, Failure> {
         }
         Ok(8 * fields.len())
     });
-    asked.map_err(|error| Failure::new("look at", dir.display(), error))
+    asked.map_err(|error| Failure::new("ask", dir.display(), error))
 }
 
 /// Blocks, free and available blocks, bytes of a block, inodes and free inodes, as the mount answers.

@@ -196,14 +196,14 @@ fn in_words(order: &Order, dry_run: bool) -> String {
     let verb = |does: &'static str, would: &'static str| if dry_run { would } else { does };
     match order {
         Order::PauseMover(true) => {
-            format!("blocks {} only for who finds no space", verb("move", "would move"))
+            format!("blocks {} only when a write finds no space", verb("move", "would move"))
         }
         Order::LimitMover(Some(rate)) => {
             let moves = verb("moves", "would move");
             format!("at most {} {moves} in a second", size::exact(*rate))
         }
         Order::LimitMover(None) => {
-            format!("there {} no limit to what moves in a second", verb("is", "would be"))
+            format!("there {} no limit to the bytes that move in a second", verb("is", "would be"))
         }
         _ => format!("blocks {} as usual", verb("move", "would move")),
     }
@@ -240,9 +240,7 @@ fn wait(mount: &Path, timeout: Option<u64>) -> Result<Value, Failure> {
             return Ok(status);
         }
         if timeout.is_some_and(|seconds| begun.elapsed() >= Duration::from_secs(seconds)) {
-            return failed(
-                "there is more to move; nacre mover status says what, and why it waits".to_owned(),
-            );
+            return failed("there is more to move; nacre mover status names it, and why it waits".to_owned());
         }
         std::thread::sleep(PERIOD);
     }
@@ -284,16 +282,13 @@ fn describe(status: &Value) -> String {
         _ if status["phase"] == OUTSIDE_HOURS => "waiting for its hours",
         // A drain does not wait for the mover's own work.
         _ if status["doing"].is_object() => "moving blocks",
-        (_, true, true) => "idle: nothing that is in use can move",
+        (_, true, true) => "idle: no block in use can move",
         (_, true, false) => "idle",
         _ => "moving blocks",
     };
     let mut fields = vec![
         ("mover", state.to_owned()),
-        (
-            "persistent memory",
-            format!("{usage:.1} % in use; above {threshold:.1} % what was not written for long moves down"),
-        ),
+        ("PM", format!("{usage:.1} % in use; above {threshold:.1} % cold blocks are demoted")),
     ];
     if status["phase"].is_string() {
         fields.push(("why", doing(status).unwrap_or_else(|| reason(status))));
@@ -366,22 +361,22 @@ fn words(phase: &str) -> &'static str {
         "paused" => "it is paused",
         "no_tier" => "no tier takes blocks",
         OUTSIDE_HOURS => "it is outside its hours",
-        "failed" => "what it tried last has failed",
+        "failed" => "its last move failed",
         "below_threshold" => "usage is below the threshold",
         "limited" => "as much was moved as the limit allows for now",
-        "beginning" => "it is about to move blocks, or to look for some",
-        "young" => "what could move is too young",
-        _ => "nothing that is in use can move",
+        "beginning" => "it is about to move blocks, or to search for some",
+        "young" => "the blocks that can move are too young",
+        _ => "no block in use can move",
     }
 }
 
 /// The target and the reason of a move, in words.
 fn way(way: &str) -> &'static str {
     match way {
-        "lowered" => "down into DRAM, because it is read",
+        "lowered" => "down, and into DRAM, because it is read",
         "raised" => "up, because it is read",
         "descended" => "to a slower tier, because this one is nearly full",
-        "told" => "to where it was told to be",
+        "told" => "to its requested place",
         _ => "down, because space is short",
     }
 }
@@ -465,12 +460,12 @@ fn waits(queued: &Queued, phase_of: &dyn Fn(&str) -> String) -> String {
     let bytes = size::print(*bytes);
     if let Some(tier) = tier {
         return format!(
-            "tier {tier}, {bytes} to be drained: that was interrupted; nacre tier drain goes on with it"
+            "tier {tier}, {bytes} to be drained: the drain was interrupted; nacre tier drain continues it"
         );
     }
     let why = match (why.as_str(), young_for_ms) {
         ("turn", _) => "for its turn".to_owned(),
-        ("no_room", _) => "for room in memory below the threshold".to_owned(),
+        ("no_room", _) => "for room on PM below the threshold".to_owned(),
         (_, Some(ms)) => format!("{} s more, until its blocks are old enough", ms.div_ceil(1000)),
         (phase, None) => phase_of(phase),
     };
@@ -504,7 +499,7 @@ fn hits(status: &Value) -> String {
     let (hits, all) = (number("cache_hits"), number("cache_hits") + number("cache_misses"));
     match all {
         0 => String::new(),
-        _ => format!(", where {:.1} % of what was read of them was", 100.0 * hits as f64 / all as f64),
+        _ => format!(", which served {:.1} % of their reads", 100.0 * hits as f64 / all as f64),
     }
 }
 
@@ -532,12 +527,15 @@ mod tests {
     fn what_it_is_told_is_said_in_one_line() {
         let orders = || [Order::PauseMover(true), Order::PauseMover(false), Order::LimitMover(Some(1 << 20))];
         let would = orders().map(|order| in_words(&order, true));
-        assert_eq!(would[0], "blocks would move only for who finds no space");
+        assert_eq!(would[0], "blocks would move only when a write finds no space");
         assert_eq!(would[2], "at most 1 MiB would move in a second");
         let done = orders().map(|order| in_words(&order, false));
         assert_eq!(done[1], "blocks move as usual");
         assert_eq!(done[2], "at most 1 MiB moves in a second");
-        assert_eq!(in_words(&Order::LimitMover(None), false), "there is no limit to what moves in a second");
+        assert_eq!(
+            in_words(&Order::LimitMover(None), false),
+            "there is no limit to the bytes that move in a second"
+        );
     }
 
     /// It said that space was short, and that usage was below the threshold.
@@ -587,8 +585,8 @@ mod tests {
         status["logs_moved"] = json!(2);
         assert!(describe(&status).contains("3 compacted and 2 moved to tiers, which freed 20 KiB"));
         status["usage_percent"] = json!(80.0);
-        assert!(describe(&status).contains("nothing that is in use can move"));
-        assert!(!describe(&status).contains("why") && !describe(&status).contains("of what was read"));
+        assert!(describe(&status).contains("no block in use can move"));
+        assert!(!describe(&status).contains("why") && !describe(&status).contains("of their reads"));
         (status["phase"], status["queue"]) =
             (json!("young"), json!({ "files": 0, "young": 7, "looking": true }));
         status["queue"]["first"] = json!([
@@ -603,11 +601,11 @@ mod tests {
         let waits: Vec<&str> =
             text.lines().filter_map(|line| line.strip_prefix("waits:")).map(str::trim).collect();
         let expected = [
-            "inode 5, 8 KiB, to where it was told to be: as much was moved as the limit allows for now",
-            "tier 2, 1 MiB to be drained: that was interrupted; nacre tier drain goes on with it",
+            "inode 5, 8 KiB, to its requested place: as much was moved as the limit allows for now",
+            "tier 2, 1 MiB to be drained: the drain was interrupted; nacre tier drain continues it",
             "inode 6, 4 KiB, down, because space is short: for its turn",
             "inode 7, 4 KiB, down, because space is short: 2 s more, until its blocks are old enough",
-            "inode 8, 4 KiB, up, because it is read: for room in memory below the threshold",
+            "inode 8, 4 KiB, up, because it is read: for room on PM below the threshold",
             "inode 9, 4 KiB, to a slower tier, because this one is nearly full: for its turn",
         ];
         assert_eq!(waits, expected, "{text}");
@@ -617,7 +615,7 @@ mod tests {
             text.contains("too young") && text.contains("7 with young blocks, looking for more;"),
             "{text}"
         );
-        assert!(text.contains("75.0 % of what was read"), "{text}");
+        assert!(text.contains("served 75.0 % of their reads"), "{text}");
         status["doing"] = json!({ "inode": 17, "way": "raised" });
         assert!(describe(&status).contains("inode 17 moves up, because it is read"));
         status["doing"]["way"] = json!("compacted");
@@ -630,7 +628,7 @@ mod tests {
         status["refused"] = json!("inode 9: tier 1: in use");
         let text = describe(&status);
         assert!(
-            text.contains("inode 17 moves to where it was told") && text.contains("2 files, which wait"),
+            text.contains("inode 17 moves to its requested place") && text.contains("2 files, which wait"),
             "{text}"
         );
         assert!(text.contains("inode 9: tier 1: in use"), "{text}");

@@ -144,8 +144,11 @@ fn relocate(
         let said = json!({ "files": files, "moved": moved, "failed": failed, "dry_run": args.dry_run });
         return output::json(said).map(|()| failed == 0);
     }
-    let mut said =
-        if args.dry_run { "would be looked at".to_owned() } else { format!("{} moved", size::print(moved)) };
+    let mut said = if args.dry_run {
+        "would be moved, if their blocks can".to_owned()
+    } else {
+        format!("{} moved", size::print(moved))
+    };
     if failed > 0 {
         said = format!("{said}, {failed} failed");
     }
@@ -270,7 +273,7 @@ fn each(
     let metadata = fs::symlink_metadata(top).map_err(|error| failed(top, error))?;
     if metadata.is_dir() && !args.recursive && matches!(operation, "promote" | "demote") {
         return Err(
-            Failure::new(operation, top.display(), "it is a directory").advice("-r takes all that is in it")
+            Failure::new(operation, top.display(), "it is a directory").advice("-r includes its content")
         );
     }
     let device = metadata.dev();

@@ -41,7 +41,7 @@ pub(crate) fn run(
         (is.contains(MountFlags::RDONLY), becomes.contains(MountFlags::RDONLY));
     if was_read_only && !is_read_only && said["mount"]["opened_to_read"] == true {
         return Err(failed("it was mounted read-only, and its server cannot write to the device".into())
-            .advice("unmount it and mount it anew"));
+            .advice("unmount it and mount it again"));
     }
     if was_read_only && is_read_only && !named.is_empty() {
         return Err(
@@ -70,7 +70,7 @@ fn set_options(dir: &Path, named: &str) -> Result<(), Failure> {
     }
     rustix::fs::setxattr(dir, OPTIONS, named.as_bytes(), XattrFlags::empty()).map_err(|error| match error {
         rustix::io::Errno::OPNOTSUPP => {
-            let cause = format!("{named} cannot be had: its layout has no tiers");
+            let cause = format!("{named} cannot be set: its layout has no tiers");
             Failure::new("remount", dir.display(), cause).advice("leave it out")
         }
         error => Failure::new("remount", dir.display(), format!("set {named}: {error}")),
@@ -83,7 +83,7 @@ fn write_down(dir: &Path) -> Result<(), Failure> {
     match answer["unwritten"].as_str() {
         None => Ok(()),
         Some(why) => {
-            let cause = format!("what waits in DRAM cannot be written: {why}");
+            let cause = format!("buffered data cannot be written: {why}");
             Err(Failure::new("remount", dir.display(), cause).advice("it stays as it is"))
         }
     }
@@ -105,7 +105,7 @@ fn set_flags(entry: &MountEntry, is: MountFlags, becomes: MountFlags) -> Result<
                 writers if writers.is_empty() => "files are open for writing".to_owned(),
                 writers => writers,
             };
-            failed(format!("in use: {writers}")).advice("close what is open for writing, and try again")
+            failed(format!("in use: {writers}")).advice("close the files, and try again")
         }
         rustix::io::Errno::PERM => failed("only root may change flags of a mount".into()),
         error => failed(error.to_string()),

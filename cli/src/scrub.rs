@@ -115,7 +115,7 @@ fn start(path: &Path, rate: Option<u64>) -> Result<(), Failure> {
         let failed = |cause: &str| Failure::new(START, mountpoint.display(), cause);
         let rate = size::exact(rate.unwrap_or(0));
         match error {
-            rustix::io::Errno::BUSY => failed("a scrub is under way").advice("nacre scrub status shows it"),
+            rustix::io::Errno::BUSY => failed("a scrub is running").advice("nacre scrub status shows it"),
             rustix::io::Errno::INVAL => {
                 failed(&format!("{rate} in a second are too few")).advice("give a rate of at least 256K")
             }

@@ -59,7 +59,7 @@ impl Server {
     /// The command that continues a stopped server; empty for others.
     pub(crate) fn wake(&self) -> String {
         match self {
-            Server::One(pid, _) if is_stopped(*pid) => format!("kill -CONT {pid} lets it go on, "),
+            Server::One(pid, _) if is_stopped(*pid) => format!("kill -CONT {pid} lets it continue, "),
             _ => String::new(),
         }
     }

@@ -130,7 +130,7 @@ fn cells(extent: &Extent) -> Vec<String> {
 fn from_mount(path: &Path) -> Result<(u64, Vec<Extent>), Failure> {
     if mounted::serving("stat", path)?.is_none() {
         return Err(
-            mounted::is_not_ours("stat", path).advice("--device DEVICE looks on one that is not mounted")
+            mounted::is_not_ours("stat", path).advice("--device DEVICE reads a device that is not mounted")
         );
     }
     let metadata = std::fs::metadata(path).map_err(|error| Failure::new("stat", path.display(), error))?;

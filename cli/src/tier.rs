@@ -1,14 +1,17 @@
 //! `nacre tier`: the tiers of a mounted file system, which are devices below PM.
 
+mod args;
+
+pub(crate) use self::args::TierArgs;
+
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
-use clap::{Args, Subcommand};
-use nacre::Disk;
 use nacre_engine::size;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use self::args::{HowArgs, NewArgs, TierCommand, WhichArgs};
 use crate::control::{Order, TierToAdd, TierToTrim};
 use crate::failure::Failure;
 use crate::{mounted, mover, output};
@@ -21,215 +24,6 @@ pub(crate) const NO_TIERS: &str =
     "its layout cannot have any; make a file system with one of the presets nacre, nova and tpfs";
 /// Passes of a drain over all files. Writes during a pass may need another one.
 const PASSES: u32 = 4;
-
-/// Examples and exit codes, for the help and the manual page.
-const MANUAL: &str = "\
-Examples:
-  nacre tier add /mnt /dev/sdb
-      Adds a disk below PM.
-  nacre tier list /mnt
-      Shows all tiers.
-
-See also:
-  nacre-promote(8), nacre-demote(8), nacre-mover(8)
-";
-
-/// Arguments of `nacre tier`.
-#[derive(Debug, Args)]
-#[command(after_long_help = MANUAL)]
-pub(crate) struct TierArgs {
-    #[command(subcommand)]
-    command: TierCommand,
-}
-
-/// Examples and exit codes, for the help and the manual page.
-const LIST_MANUAL: &str = "\
-Examples:
-  nacre tier list --json /mnt
-      Prints the tiers with exact bytes, for a script.
-";
-/// Examples and exit codes, for the help and the manual page.
-const ADD_MANUAL: &str = "\
-Examples:
-  nacre tier add /mnt --size 100G /srv/disk
-      Makes a file of 100 GiB, and adds it as a tier.
-";
-/// Examples and exit codes, for the help and the manual page.
-const DRAIN_MANUAL: &str = "\
-Examples:
-  nacre tier drain /mnt 1
-      Empties the first tier.
-";
-/// Examples and exit codes, for the help and the manual page.
-const REMOVE_MANUAL: &str = "\
-Examples:
-  nacre tier remove /mnt /dev/sdb
-      Empties a disk, which then belongs to no file system.
-";
-/// Examples and exit codes, for the help and the manual page.
-const OFFLINE_MANUAL: &str = "\
-Examples:
-  nacre tier offline /mnt 2
-      Releases the device of the second tier.
-";
-/// Examples and exit codes, for the help and the manual page.
-const ONLINE_MANUAL: &str = "\
-Examples:
-  nacre tier online /mnt /dev/sdc
-      Uses a device again, also under a new path.
-";
-/// Examples and exit codes, for the help and the manual page.
-const TRIM_MANUAL: &str = "\
-Examples:
-  nacre tier trim --minimum 1M /mnt
-      Reports unused runs of at least 1 MiB on all tiers.
-";
-/// Examples and exit codes, for the help and the manual page.
-const REPLACE_MANUAL: &str = "\
-Examples:
-  nacre tier replace /mnt 1 /dev/sdc
-      Moves the first tier to another disk.
-";
-
-#[derive(Debug, Subcommand)]
-enum TierCommand {
-    /// Show the tiers and their space
-    #[command(after_long_help = LIST_MANUAL)]
-    List {
-        /// Print them as JSON, with exact bytes
-        #[arg(long)]
-        json: bool,
-        /// A file or directory on the mounted file system, or its device
-        #[arg(value_name = "DIR|DEVICE")]
-        path: PathBuf,
-    },
-    /// Make a device a tier, for blocks that are not written for a long time
-    #[command(after_long_help = ADD_MANUAL)]
-    Add {
-        #[command(flatten)]
-        new: NewArgs,
-        #[command(flatten)]
-        how: HowArgs,
-        /// A file or directory on the mounted file system, or its device
-        #[arg(value_name = "DIR|DEVICE")]
-        path: PathBuf,
-        /// A file or a block device
-        #[arg(value_name = "TIER-DEVICE")]
-        device: PathBuf,
-    },
-    /// Move all blocks of a tier to other tiers and to PM
-    ///
-    /// A drain can be interrupted, and goes on when it is called again.
-    #[command(after_long_help = DRAIN_MANUAL)]
-    Drain {
-        /// Place blocks on the tier again instead
-        #[arg(long)]
-        cancel: bool,
-        #[command(flatten)]
-        which: WhichArgs,
-    },
-    /// Drain a tier, and release its device
-    #[command(after_long_help = REMOVE_MANUAL)]
-    Remove {
-        #[command(flatten)]
-        which: WhichArgs,
-    },
-    /// Release the device of a tier for a while
-    ///
-    /// Blocks on the tier cannot be read until it is online again.
-    #[command(after_long_help = OFFLINE_MANUAL)]
-    Offline {
-        #[command(flatten)]
-        which: WhichArgs,
-    },
-    /// Use the device of a tier again that was offline, missing, or failed
-    #[command(after_long_help = ONLINE_MANUAL)]
-    Online {
-        #[command(flatten)]
-        how: HowArgs,
-        /// Emulate the speed of this disk
-        #[arg(long, value_name = "DISK", value_parser = disk)]
-        emulate: Option<String>,
-        /// A file or directory on the mounted file system, or its device
-        #[arg(value_name = "DIR|DEVICE")]
-        path: PathBuf,
-        /// The device of the tier
-        #[arg(value_name = "TIER-DEVICE")]
-        device: PathBuf,
-    },
-    /// Report unused blocks to the devices of tiers, as fstrim(8) does
-    #[command(after_long_help = TRIM_MANUAL)]
-    Trim {
-        /// The shortest run that is reported, as 1M
-        #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "4K")]
-        minimum: u64,
-        #[command(flatten)]
-        how: HowArgs,
-        /// A file or directory on the mounted file system, or its device
-        #[arg(value_name = "DIR|DEVICE")]
-        path: PathBuf,
-        /// Only this tier: its number, its UUID, or the path of its device
-        #[arg(value_name = "TIER")]
-        tier: Option<String>,
-    },
-    /// Move all blocks of a tier to a new device, and release the old one
-    ///
-    /// The command can be interrupted, and goes on when it is called again.
-    #[command(after_long_help = REPLACE_MANUAL)]
-    Replace {
-        #[command(flatten)]
-        new: NewArgs,
-        #[command(flatten)]
-        which: WhichArgs,
-        /// A file or a block device
-        #[arg(value_name = "NEW-DEVICE")]
-        device: PathBuf,
-    },
-}
-
-/// Arguments for a new tier.
-#[derive(Debug, Clone, Args)]
-struct NewArgs {
-    /// Size of the file, as 1G or 512M; makes the file if it is not there
-    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
-    size: Option<u64>,
-    /// The rank: blocks go to the smallest rank with room; by default 3 for a rotating disk, otherwise 2
-    #[arg(long, value_name = "N")]
-    rank: Option<u8>,
-    /// Emulate the speed of this disk: optane-ssd, nvme, sata-ssd, hdd and others, as nvme,flush=0
-    #[arg(long, value_name = "DISK", value_parser = disk)]
-    emulate: Option<String>,
-    /// Overwrite the contents of the device
-    #[arg(short, long)]
-    force: bool,
-}
-
-#[derive(Debug, Clone, Args)]
-struct HowArgs {
-    /// Print the changes, and make none
-    #[arg(short = 'n', long)]
-    dry_run: bool,
-    /// Print the result as JSON
-    #[arg(long)]
-    json: bool,
-}
-
-/// Arguments that name an existing tier.
-#[derive(Debug, Clone, Args)]
-struct WhichArgs {
-    #[command(flatten)]
-    how: HowArgs,
-    /// A file or directory on the mounted file system, or its device
-    #[arg(value_name = "DIR|DEVICE")]
-    path: PathBuf,
-    /// The number of the tier, its UUID, or the path of its device
-    #[arg(value_name = "TIER")]
-    tier: String,
-}
-
-fn disk(text: &str) -> nacre::Result<String> {
-    text.parse::<Disk>().map(|_| text.to_owned())
-}
 
 /// A tier, as the mount reports it.
 #[derive(Debug, Clone, Deserialize)]
@@ -261,7 +55,7 @@ impl Tier {
         let state = match (&self.missing, &self.failing, self.draining) {
             (Some(why), ..) => format!("missing: {why}"),
             (None, Some(why), _) => format!("failing: {why}"),
-            (None, None, true) => "draining, takes nothing new".to_owned(),
+            (None, None, true) => "draining, takes no new blocks".to_owned(),
             (None, None, false) => "in use".to_owned(),
         };
         if self.errors > 0 {
@@ -311,8 +105,16 @@ pub(crate) fn run(args: TierArgs) -> Result<(), Failure> {
             }
             let moved = drain("tier drain", &which.how, &mount, &tier)?;
             let text = moved.map_or_else(
-                || format!("tier {}: {} would be moved elsewhere", tier.number, size::print(tier.used())),
-                |moved| format!("tier {}: is empty, {} moved elsewhere", tier.number, size::print(moved)),
+                || {
+                    format!(
+                        "tier {}: {} would be moved to other places",
+                        tier.number,
+                        size::print(tier.used())
+                    )
+                },
+                |moved| {
+                    format!("tier {}: is empty, {} moved to other places", tier.number, size::print(moved))
+                },
             );
             done(&which.how, &text, json!({ "tier": tier.number, "moved": moved }))
         }
@@ -364,20 +166,20 @@ fn trim(minimum: u64, how: &HowArgs, path: &Path, tier: Option<String>) -> Resul
     for tier in &tiers {
         let (number, free) = (tier.number, size::print(tier.free));
         if how.dry_run {
-            words.push(format!("tier {number}: of {free} that are free its device would be told"));
+            words.push(format!("tier {number}: {free} of free blocks would be reported to its device"));
             results.push(json!({ "tier": number, "free": tier.free }));
             continue;
         }
         match trim_one(OPERATION, &mount, number, minimum) {
             Ok(Some(trimmed)) => {
                 words.push(format!(
-                    "tier {number}: {} of {free} that are free are trimmed",
+                    "tier {number}: {} of {free} of free blocks are trimmed",
                     size::print(trimmed)
                 ));
                 results.push(json!({ "tier": number, "trimmed": trimmed }));
             }
             Ok(None) => {
-                words.push(format!("tier {number}: its device has no use for it"));
+                words.push(format!("tier {number}: its device does not take reports of free blocks"));
                 results.push(json!({ "tier": number, "trimmed": null }));
             }
             Err(failure) => failures.push(failure),
@@ -498,7 +300,8 @@ fn drain(operation: &str, how: &HowArgs, mount: &Path, tier: &Tier) -> Result<Op
 fn still_drained(tier: &Tier) -> String {
     let (number, left) = (tier.number, size::print(tier.used()));
     format!(
-        "tier {number} has {left} left and takes nothing new until it is drained again, or used again by drain --cancel"
+        "tier {number} has {left} left, and new blocks do not go there until it is drained, or used again by drain \
+         --cancel"
     )
 }
 
@@ -519,9 +322,9 @@ fn drain_all(operation: &str, how: &HowArgs, mount: &Path, tier: &Tier) -> Resul
             return Ok(moved);
         }
     }
-    Err(Failure::new(operation, format!("tier {}", tier.number), "something is on it still").advice(
-        "it belongs to files that were removed and are open, or are written all the time: end the programs that use \
-         them, and do it again",
+    Err(Failure::new(operation, format!("tier {}", tier.number), "some blocks cannot leave it").advice(
+        "they belong to files that were removed and are open, or are written all the time: end the programs that use \
+         them, and try again",
     ))
 }
 
@@ -529,13 +332,16 @@ fn remove(operation: &str, how: &HowArgs, mount: &Path, tier: &Tier) -> Result<(
     let number = tier.number;
     if how.dry_run {
         drain(operation, how, mount, tier)?;
-        let text =
-            format!("tier {number}: {} would be moved elsewhere, and it would go", size::print(tier.used()));
+        let text = format!(
+            "tier {number}: {} would be moved to other places, and its device released",
+            size::print(tier.used())
+        );
         return done(how, &text, json!({ "tier": number }));
     }
     let moved = drain(operation, how, mount, tier)?.unwrap_or(0);
     mounted::order(operation, mount, Order::RemoveTier(number))?;
-    let text = format!("tier {number}: {} moved elsewhere, and it is gone", size::print(moved));
+    let text =
+        format!("tier {number}: {} moved to other places, and its device is released", size::print(moved));
     done(how, &text, json!({ "tier": number, "moved": moved }))
 }
 
@@ -549,7 +355,7 @@ fn replace(new: &NewArgs, which: &WhichArgs, device: &Path) -> Result<(), Failur
         canonical.is_some() && tier.device.as_ref().and_then(|path| path.canonicalize().ok()) == canonical
     };
     if is_there(&tier) {
-        return Err(Failure::new("tier replace", device.display(), "it is the tier that is to be replaced"));
+        return Err(Failure::new("tier replace", device.display(), "it is the device of that tier already"));
     }
     // After an interruption the new tier exists already.
     let there = tiers.iter().find(|tier| is_there(tier)).map(|tier| u64::from(tier.number));
@@ -558,7 +364,7 @@ fn replace(new: &NewArgs, which: &WhichArgs, device: &Path) -> Result<(), Failur
             mounted::order("tier replace", &mount, Order::CheckTier(to_add(new, &device)))?;
         }
         let text = format!(
-            "tier {}: {} would be moved to {} and other places, and it would go",
+            "tier {}: {} would be moved to {} and other places, and its device released",
             tier.number,
             size::print(tier.used()),
             device.display()
@@ -662,7 +468,7 @@ mod tests {
             .unwrap();
         assert_eq!((tier.state().as_str(), tier.place().as_str(), tier.used()), ("in use", "/dev/sdb", 4096));
         (tier.draining, tier.errors) = (true, 3);
-        assert_eq!(tier.state(), "draining, takes nothing new, 3 errors");
+        assert_eq!(tier.state(), "draining, takes no new blocks, 3 errors");
         tier.failing = Some("it takes nothing".into());
         assert_eq!(tier.state(), "failing: it takes nothing, 3 errors");
         (tier.missing, tier.device) = (Some("it was taken offline".into()), None);

@@ -135,13 +135,13 @@ impl Unmount {
             Answer::None if self.force => Ok(State::Silent),
             Answer::None if self.lazy => {
                 self.note(format_args!(
-                    "{}; what it accepted is written when it goes on, and it has the device until then",
+                    "{}; its buffered data is written when it continues, and it has the device until then",
                     self.server.silence()
                 ));
                 Ok(State::Silent)
             }
             Answer::None => Err(self.failed(self.server.silence()).advice(&format!(
-                "it stays mounted; {}--force ends it without an answer, --lazy takes it out of the tree",
+                "it stays mounted; {}--force ends it without an answer, --lazy removes it from the tree",
                 self.server.wake()
             ))),
         }
@@ -156,7 +156,7 @@ impl Unmount {
             // The end of the connection discards the data in the kernel, too.
             sync_kernel(dir, limit);
         }
-        let notice = || self.note(format_args!("waiting: {} writes what waits in DRAM", self.server.name()));
+        let notice = || self.note(format_args!("waiting: {} writes its buffered data", self.server.name()));
         let unwritten = match mounted::order_within("umount", dir, Order::Sync, limit, notice) {
             Ok(answer) => answer["unwritten"].as_str().map(str::to_owned),
             Err(failure) if failure.is_silence() => return self.is_still_writing(),
@@ -166,25 +166,25 @@ impl Unmount {
         match unwritten {
             None => Ok(()),
             Some(why) if self.force => {
-                self.note(format_args!("what waits in DRAM cannot be written and is given up: {why}"));
+                self.note(format_args!("buffered data cannot be written and is given up: {why}"));
                 Ok(())
             }
-            Some(why) => Err(self.failed(format_args!("what waits in DRAM cannot be written: {why}")).advice(
-                "it stays mounted; make room or bring the device back, and try again, or --force gives it up",
+            Some(why) => Err(self.failed(format_args!("buffered data cannot be written: {why}")).advice(
+                "it stays mounted; free space or bring the device back, and try again, or --force gives the data up",
             )),
         }
     }
 
     /// The outcome of an unmount whose writeback takes too long.
     fn is_still_writing(&self) -> Result<(), Failure> {
-        let what = "what waits in DRAM is still being written";
+        let what = "buffered data is still being written";
         if self.lazy || self.force {
-            self.note(format_args!("{what}; {} goes on with it", self.server.name()));
+            self.note(format_args!("{what}; {} continues", self.server.name()));
             return Ok(());
         }
         Err(self
             .failed(what)
-            .advice("it stays mounted; try again, or --lazy has it written behind your back"))
+            .advice("it stays mounted; try again, or --lazy has the server write it in the background"))
     }
 
     /// Unmounts; false if programs still use the mount after a lazy unmount. An error means that the mount is busy.
@@ -210,12 +210,12 @@ impl Unmount {
         }
         let users = users::of(&self.mount);
         let cause = match &users[..] {
-            "" => "in use, by nothing that can be seen here".to_owned(),
+            "" => "in use, by no process that is visible here".to_owned(),
             users => format!("in use: {users}"),
         };
-        Err(self
-            .failed(cause)
-            .advice("end them and try again, --lazy lets them go on, --force ends it and gives them errors"))
+        Err(self.failed(cause).advice(
+            "end them and try again, --lazy lets them continue, --force unmounts and gives them errors",
+        ))
     }
 
     /// Waits until the server has ended and the device is free, and checks that the unmount was clean.
@@ -229,7 +229,7 @@ impl Unmount {
             let elsewhere = users::elsewhere(&self.mount);
             if !elsewhere.is_empty() {
                 self.note(format_args!(
-                    "it is not mounted here any more; {} goes on and keeps {device}, because {elsewhere}",
+                    "it is not mounted here any more; {} continues and keeps {device}, because {elsewhere}",
                     self.server.name()
                 ));
                 return Ok(());
@@ -239,13 +239,13 @@ impl Unmount {
             || self.note(format_args!("not mounted any more; waiting for the end of {}", self.server.name()));
         if !self.server.has_ended(&self.device, PATIENCE, notice) {
             return Err(if self.server.is_stopped() {
-                Failure::new("umount", device, format_args!("it came off, but {}", self.server.silence()))
+                Failure::new("umount", device, format_args!("it is unmounted, but {}", self.server.silence()))
                     .advice(&format!("{}until then it has the device", self.server.wake()))
             } else {
                 Failure::new(
                     "umount",
                     device,
-                    format_args!("it came off, but {} has not ended yet", self.server.name()),
+                    format_args!("it is unmounted, but {} has not ended yet", self.server.name()),
                 )
                 .advice("it may be writing; its log says more")
             });
@@ -253,8 +253,12 @@ impl Unmount {
         let is_read_only = self.mount.flags.iter().any(|flag| flag == "ro");
         let was_served = matches!(self.server, Server::One(..));
         if was_served && !is_read_only && nacre::info(&self.device).is_ok_and(|info| !info.volume.clean) {
-            return Err(Failure::new("umount", device, "it came off, but its server did not end in order")
-                .advice("its log says more; what was synchronised is there, and the next mount recovers"));
+            return Err(Failure::new(
+                "umount",
+                device,
+                "it is unmounted, but its server did not end cleanly",
+            )
+            .advice("its log says more; synchronised data is there, and the next mount recovers the rest"));
         }
         Ok(())
     }
@@ -336,7 +340,7 @@ fn find(path: &Path) -> Result<MountEntry, Failure> {
         None if fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound) => {
             wrong("there is no such directory".to_owned())
         }
-        None => wrong("nothing is mounted there; nacre df lists what is".to_owned()),
+        None => wrong("nothing is mounted there; nacre df lists the mounts".to_owned()),
     }
 }
 

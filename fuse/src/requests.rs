@@ -39,8 +39,8 @@ use crate::workers::Workers;
 const MAX_BACKGROUND: u16 = 64;
 
 /// The reason for refusing direct_io.
-const NO_SHARED_MAPPINGS: &str = "direct_io: this kernel lets nobody map a file shared beside it (Linux 6.6 is the first that \
-                                  does); mount without it";
+const NO_SHARED_MAPPINGS: &str = "direct_io: with it, this kernel refuses shared mappings of files (Linux 6.6 is the \
+                                  first that allows them); mount without it";
 
 /// The features requested from the kernel in every mount, each used only if the kernel has it.
 const WANTED: [InitFlags; 13] = [

@@ -127,7 +127,7 @@ impl Device {
         let len = len - len % LINE_SIZE;
         if len == 0 {
             let advice = match metadata.len() {
-                0 => "it is empty: give another one, or restore what was in it",
+                0 => "it is empty: give another one, or restore its content",
                 _ => "it is too small to hold anything of nacre: give another one, or restore its size",
             };
             return Err(Error::new(Kind::InvalidInput).operation("open").object(name).advice(advice));
@@ -138,7 +138,7 @@ impl Device {
     /// Writes a block by write(2), durable when it returns: the kernel clears media errors in it. The error is the
     /// remedy where that cannot be had.
     pub(crate) fn write_block(&self, offset: u64, block: &[u8]) -> Result<(), &'static str> {
-        const FAILED: &str = "write(2) does not clear it: look at the kernel's log";
+        const FAILED: &str = "write(2) does not clear it: see the kernel's log";
         if self.kind == DeviceKind::Devdax {
             return Err("unmount it and clear it with ndctl clear-errors: a devdax device has no write(2)");
         }
@@ -263,7 +263,7 @@ fn allocation_error(name: &str, errno: Errno) -> Error {
         Errno::NOSPC | Errno::DQUOT => Error::new(Kind::NoSpace)
             .operation("allocate")
             .object(name)
-            .advice("make room where the file lies, or make it smaller"),
+            .advice("free space on the file system of that file, or make it smaller"),
         Errno::FBIG => Error::new(Kind::FileTooBig).operation("allocate").object(name),
         _ => Error::io("allocate", name, errno.into()),
     }

@@ -18,7 +18,7 @@ use crate::device::{lock, open_error};
 
 /// Layers of devices on one another; more are a circle.
 const MOST_LAYERS: usize = 64;
-const NOT_OVERWRITTEN: &str = "end what uses it first: what is in use is never overwritten, nor with -f";
+const NOT_OVERWRITTEN: &str = "end its user first: a device in use is never overwritten, even with -f";
 
 /// The file or device that a name stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

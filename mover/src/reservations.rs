@@ -24,7 +24,7 @@ const SHARE: u64 = 32;
 /// Blocks of tiers for which room is checked at once, because every buffered write makes a reservation.
 const AT_ONCE: u64 = 512;
 
-const ADVICE: &str = "what is left is for data that was accepted and waits in DRAM: sync, and try again";
+const ADVICE: &str = "the rest is reserved for buffered data: sync, and try again";
 
 /// The reservations since the file system has tiers, in blocks.
 #[derive(Debug, Default)]

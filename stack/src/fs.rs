@@ -301,7 +301,7 @@ impl FileSystem {
         if vfs.options().read_only && !read_only {
             return Err(Error::new(Kind::ReadOnly)
                 .operation("remount")
-                .advice("its server cannot write to the device; unmount it and mount it anew"));
+                .advice("its server cannot write to the device; unmount it and mount it again"));
         }
         vfs.remount(VfsOptions { read_only, no_atime });
         if read_only { self.sync() } else { Ok(()) }

@@ -12,7 +12,7 @@ use nacre_media::usage;
 use nacre_tiers::Label;
 
 const ADVICE: &str =
-    "nothing that a mount uses is overwritten, nor with -f; if it is a copy, unmount that file system first";
+    "a device of a mount is never overwritten, even with -f; if it is a copy, unmount that file system first";
 
 /// [`Busy`](Kind::Busy) for a device that must not be overwritten.
 pub(crate) fn require_free(path: &Path) -> Result<()> {
@@ -27,7 +27,7 @@ pub(crate) fn require_free(path: &Path) -> Result<()> {
         let tier = label.as_ref().filter(|label| label.volume() == mounted.uuid);
         let is_tier = tier.filter(|label| mounted.has_tier(label.uuid(), label.token()));
         let what = match (is_memory, is_tier) {
-            (true, _) => "the persistent memory".to_owned(),
+            (true, _) => "the PM".to_owned(),
             (_, Some(label)) => format!("tier {}", label.number()),
             _ => continue,
         };

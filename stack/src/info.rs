@@ -339,7 +339,7 @@ pub struct TierScrubInfo {
 
 /// The limit of every scrub: nothing on media records the intended contents of files.
 const NO_CHECKSUMS: &str =
-    "contents of files have no checksums: what a device returns wrongly, without an error, is not found";
+    "contents of files have no checksums: wrong data that a device returns without an error is not found";
 /// The same of tiers.
 const FREE_ON_TIERS: &str = "free blocks of tiers are not read";
 

@@ -63,7 +63,7 @@ impl File {
         let size = self.metadata()?.len();
         if len == 0 || range.end > size {
             let words = format!("bytes {} to {} of a file of {size}", range.start, range.end);
-            return Err(wrong(words).advice("map what is in the file"));
+            return Err(wrong(words).advice("map a range within the file"));
         }
         for extent in extents {
             let offset = extent.start.0 * BLOCK_SIZE;

@@ -169,7 +169,7 @@ impl FromStr for Preset {
 
 fn not_built(what: &'static str, name: &str) -> Error {
     Error::new(Kind::Unsupported).object(format!("{what} {name}")).advice(
-        "it is planned and not built yet; nacre, nova and tpfs (layout log), pmfs, hinfs, hinfs-wb and hinfs-nclfw \
+        "it is planned, not built yet; nacre, nova and tpfs (layout log), pmfs, hinfs, hinfs-wb and hinfs-nclfw \
          (layout inplace) exist",
     )
 }

@@ -53,17 +53,18 @@ fn without_superblock(pm: &RealPm, error: Error) -> Error {
             .advice("the device was truncated: restore its size before anything else");
     }
     if found.iter().any(|mark| mark.name == TIER) {
-        return Error::new(Kind::InvalidInput)
-            .object(TIER)
-            .advice("give the device with the persistent memory that it belongs to");
+        return Error::new(Kind::InvalidInput).object(TIER).advice("give the PM that it belongs to");
     }
     if !found.is_empty() {
         let names = signature::names(&found);
         return Error::new(Kind::InvalidInput).object(names).advice("this is no nacre file system");
     }
     match first_trace(pm) {
-        Some(at) => Error::corrupt(format!("superblock: both copies are gone, but not what is at byte {at}"))
-            .advice(KEEP),
+        Some(at) => Error::corrupt(format!(
+            "superblock: both copies are lost, but the structures at byte {at} are \
+        there"
+        ))
+        .advice(KEEP),
         None => error.advice("this is no nacre file system; nacre mkfs makes one"),
     }
 }

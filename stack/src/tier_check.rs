@@ -161,7 +161,7 @@ fn differs(device: &impl BlockDevice, label: &Label, tier: &Tier) -> Option<Prob
     }
     label.was_cut(device).then(|| {
         let what = format!(
-            "tier {number} on {name}: it was cut short, and made longer again: what was cut off reads as zeros"
+            "tier {number} on {name}: it was truncated, and made longer again: the part that was cut off reads as zeros"
         );
         unrepairable(what, "restore it from a copy of the same time, or remove the files that were on it")
     })

@@ -29,7 +29,7 @@ use crate::tier_settings::TierSettings;
 /// The rank of a tier of unknown speed.
 const USUAL_RANK: u8 = 2;
 /// The ways out where one is missing.
-const MISSING: &str = "nacre tier online says where it is now; until then choose another tier";
+const MISSING: &str = "give its place to nacre tier online; until then choose another tier";
 /// Where the kernel names block devices.
 const BLOCK_DEVICES: &str = "/sys/class/block";
 
@@ -208,7 +208,7 @@ fn look_for(
     };
     for tier in missing.iter().filter(is_unheard_of) {
         let last = last(tier).map_or_else(String::new, |path| format!(", last it was {}", path.display()));
-        let others = unreadable.iter().map(|error| format!("; a tier that cannot be looked at: {error}"));
+        let others = unreadable.iter().map(|error| format!("; a tier that cannot be read: {error}"));
         mover.tiers().detach(tier.number, format!("it was not found{last}{}", others.collect::<String>()));
     }
 }
@@ -225,7 +225,8 @@ fn require_all(mover: &TieredLog) -> Result<()> {
         return Ok(());
     }
     Err(Error::new(Kind::DeviceLost).operation("require all tiers").object(missing.join("; ")).advice(
-        "the option tier=PATH says where a tier is; without tiers=all the rest can be used, and what is on such a tier fails",
+        "the option tier=PATH gives the place of a tier; without tiers=all the mount works, and only blocks on \
+         missing tiers fail",
     ))
 }
 

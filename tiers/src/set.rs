@@ -303,12 +303,10 @@ impl<D: BlockDevice> TierSet<D> {
         drop(failings);
         match change {
             Some(Change::WritesFail) => {
-                self.tell(&format!("tier {tier} is failing, blocks go elsewhere: {why}"));
+                self.tell(&format!("tier {tier} is failing, blocks go to other places: {why}"));
             }
             Some(Change::ReadsFail) => {
-                self.tell(&format!(
-                    "tier {tier} is failing, reads of it do; blocks go elsewhere if they can: {why}"
-                ));
+                self.tell(&format!("tier {tier} fails reads; blocks go to other places if they can: {why}"));
             }
             Some(Change::Works) => self.tell(&format!("tier {tier} works again")),
             None => {}
@@ -511,7 +509,7 @@ impl<D: BlockDevice> TierSet<D> {
             Slot::There(there) => Ok(Arc::clone(there)),
             Slot::Missing(why) => Err(Error::new(Kind::DeviceLost)
                 .object(format!("tier {number}: {why}"))
-                .advice("nacre tier list shows the tiers; nacre tier online says where one is now")),
+                .advice("nacre tier list shows the tiers; give the place of one to nacre tier online")),
             Slot::None => Err(Error::new(Kind::InvalidInput).object(format!("tier {number}"))),
         }
     }
@@ -741,7 +739,7 @@ mod tests {
         read().unwrap();
         assert!(!is_failing() && !set.is_doubtful(2));
         let heard = heard.lock();
-        assert!(heard.len() == 2 && heard[0].contains("tier 2 is failing, reads of it do"), "{heard:?}");
+        assert!(heard.len() == 2 && heard[0].contains("tier 2 fails reads"), "{heard:?}");
         assert_eq!(heard[1], "tier 2 works again");
     }
 

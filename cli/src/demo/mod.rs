@@ -63,10 +63,7 @@ pub(crate) fn run(args: &DemoArgs) -> Result<(), Failure> {
     let emulation =
         args.emulate.as_deref().map_or_else(String::new, |name| format!(", slowed down to {name}"));
 
-    say.step(&format!(
-        "Make {} of emulated persistent memory: a file in DRAM{emulation}",
-        size::print(args.size)
-    ))?;
+    say.step(&format!("Make {} of emulated PM: a file in DRAM{emulation}", size::print(args.size)))?;
     let mut machine = Machine::new(args.size, args.emulate.clone())?;
     say.line(&format!("a file system on {}", machine.image().display()))?;
 

@@ -131,7 +131,7 @@ impl Copied {
             let path = dir.join(path);
             let content = fs::read(&path).map_err(|error| Failure::new("verify", path.display(), error))?;
             if content.len() as u64 != *bytes || crc32c::crc32c(&content) != *checksum {
-                return Err(Failure::new("verify", path.display(), "it is not what was written"));
+                return Err(Failure::new("verify", path.display(), "its content is not as written"));
             }
         }
         Ok(self.total())
@@ -187,7 +187,7 @@ impl Archive {
         if content.len() as u64 == self.bytes && crc32c::crc32c(&content) == self.checksum {
             return Ok(());
         }
-        Err(Failure::new("verify", self.path.display(), "it is not what was written"))
+        Err(Failure::new("verify", self.path.display(), "its content is not as written"))
     }
 }
 

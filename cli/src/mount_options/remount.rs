@@ -63,16 +63,16 @@ impl MountSettings {
         let other = |option: &&str| !is.contains(option) && !can_change(option);
         if let Some(option) = wanted.split(',').find(other) {
             return Err(format!(
-                "{option:?} cannot be changed while it is mounted; unmount it and mount it anew"
+                "{option:?} cannot be changed while it is mounted; unmount it and mount it again"
             ));
         }
         if asked.plain_named.contains(&"async") && self.sync && !asked.sync {
-            return Err("\"async\" cannot be had while it is mounted; unmount it and mount it anew".into());
+            return Err("\"async\" cannot be set while it is mounted; unmount it and mount it again".into());
         }
         // Settings that the options of a running mount do not show.
         if asked.emulation.is_some() || asked.log.is_some() {
             return Err(
-                "\"emulate\" and \"log\" cannot be changed while it is mounted; unmount it and mount it anew"
+                "\"emulate\" and \"log\" cannot be changed while it is mounted; unmount it and mount it again"
                     .into(),
             );
         }
@@ -91,8 +91,8 @@ impl MountSettings {
             }
             if lazy.size != size {
                 return Err(format!(
-                    "the size of the write buffer cannot be changed while it is mounted: it is lazy={}; unmount it and mount \
-                     it anew",
+                    "the size of the write buffer cannot be changed while it is mounted: it is lazy={}; unmount it \
+                     and mount it again",
                     as_option(size)
                 ));
             }

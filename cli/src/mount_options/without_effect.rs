@@ -6,7 +6,7 @@ const REASONS: [(&str, &str); 11] = [
     ("nodiratime", "times of access of directories follow relatime, and noatime turns all of them off"),
     ("strictatime", RELATIME),
     ("norelatime", RELATIME),
-    ("lazytime", "times are written with what changed them"),
+    ("lazytime", "times are written with the change that sets them"),
     ("mand", "locks are advisory"),
     ("iversion", "files have no version"),
     ("noacl", "ACLs are always there"),
@@ -18,7 +18,7 @@ const REASONS: [(&str, &str); 11] = [
 
 /// Options with a value, each with the reason that it changes nothing.
 const REASONS_WITH_VALUE: [(&str, &str); 10] = [
-    ("errors", "what is damaged gives errors, and the rest is served"),
+    ("errors", "damaged files give errors, and all others are served"),
     ("commit", "writes are durable when they return; with lazy, lazy_age says when they are"),
     ("data", "data is there when its size is"),
     ("barrier", BARRIERS),
@@ -35,7 +35,7 @@ const OF_MOUNT: &str = "X-mount.";
 
 const RELATIME: &str = "times of access are noted as with relatime";
 const BARRIERS: &str = "writes are always ordered";
-const DISCARD: &str = "disks are told what is free by fstrim(8) and nacre tier trim";
+const DISCARD: &str = "fstrim(8) and nacre tier trim report free blocks to disks";
 const DAX: &str = "the server has the device mapped, the kernel has pages of files";
 const LABELS: &str = "labels are those of files";
 

@@ -19,7 +19,7 @@ const GAP: usize = 2;
 /// The shown characters of a longer last column, at least.
 const CUT: usize = 12;
 /// The help for keys.
-const KEYS: &str = "q: quit   space: look again";
+const KEYS: &str = "q: quit   space: refresh";
 
 /// Draws a snapshot on the whole screen: as much as fits, from the top.
 pub(crate) fn draw(frame: &mut Frame<'_>, previous: Option<&Snapshot>, now: &Snapshot) {
@@ -157,7 +157,7 @@ fn moving(since: &Since<'_>, now: &Snapshot) -> Vec<Line<'static>> {
         titled(
             "",
             format!(
-                "{:.1} % of memory in use, blocks move above {:.1} %; {} waiting for room",
+                "{:.1} % of PM in use, blocks move above {:.1} %; {} waiting for room",
                 status.usage_percent, status.threshold_percent, status.waiting
             ),
         ),
@@ -176,7 +176,7 @@ fn moving(since: &Since<'_>, now: &Snapshot) -> Vec<Line<'static>> {
         let looking = if queue.looking { ", looking for more" } else { "" };
         let (files, young, accesses) = (queue.files, queue.young, queue.accesses);
         let unheard =
-            if status.unheard > 0 { format!(", {} unheard", status.unheard) } else { String::new() };
+            if status.unheard > 0 { format!(", {} not sampled", status.unheard) } else { String::new() };
         lines.push(titled(
             "queue",
             format!(
@@ -380,7 +380,7 @@ mod tests {
         assert!(row("pages").ends_with("100.0 % hit") && row("buffer").contains("75.0 % hit"), "{rows:#?}");
         assert!(row("under 5 min").contains("8 KiB") && row("older").contains("1 MiB"), "{rows:#?}");
         assert!(row("inode 99").contains("tiers") && row("inode 99").ends_with("2 h ago"), "{rows:#?}");
-        assert_eq!(rows[39], "q: quit   space: look again");
+        assert_eq!(rows[39], "q: quit   space: refresh");
     }
 
     #[test]
@@ -417,7 +417,7 @@ mod tests {
         let rows = screen(Some(&before), &now, 40, 8);
         assert!(rows[1].starts_with("place") && rows[1].ends_with("written"), "{rows:#?}");
         assert!(!rows[1].contains("device") && rows[2].contains("512 KiB/s"), "{rows:#?}");
-        assert_eq!(rows[7], "q: quit   space: look again");
+        assert_eq!(rows[7], "q: quit   space: refresh");
         let rows = screen(Some(&before), &now, 14, 4);
         assert_eq!(rows[1], "place   use%", "{rows:#?}");
         for (width, height) in [(1, 1), (3, 2), (80, 1), (500, 200)] {

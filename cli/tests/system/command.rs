@@ -71,7 +71,7 @@ fn what_is_no_file_system_is_refused_by_operation_object_and_cause() {
             let operation = words.split(" -").next().unwrap();
             let begin = format!("nacre: {operation}: {}: ", path.display());
             assert!(code(&output) != 0 && said.starts_with(&begin), "{words} {name}: {said}");
-            for wrong in ["os error", "invalid argument", "of 64 bytes", "look at:", "open:"] {
+            for wrong in ["os error", "invalid argument", "of 64 bytes", "ask:", "open:"] {
                 assert!(!said.contains(wrong), "{words} {name}: {said}");
             }
             assert!(name != "missing" || said.to_lowercase().contains("no such"), "{words}: {said}");

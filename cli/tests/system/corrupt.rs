@@ -290,7 +290,7 @@ fn flip_bits(preset: Preset, seed: u64) {
         (random >> 33) as usize % below
     };
     let bits = harness::number("NACRE_FLIPS", 6);
-    for (image, state) in [(&clean, "unmounted in order"), (&crashed, "crashed")] {
+    for (image, state) in [(&clean, "clean unmount"), (&crashed, "crashed")] {
         let found = structures(image, preset);
         let counts: Vec<_> = found.iter().map(|(name, entry)| (name, entry.lines.len())).collect();
         println!("{}, {state}: {counts:?}", preset.as_str());

@@ -78,7 +78,7 @@ fn a_media_error_is_told_of(preset: &str) {
     };
     let (code, words) = fsck(&["-n", "-c"]);
     assert!(code == Some(0) && words.contains("/bad (inode"), "scrub has recorded the block: {words}");
-    assert!(words.contains("told before") && !words.contains("is lost"), "{words}");
+    assert!(words.contains("reported before") && !words.contains("is lost"), "{words}");
     let (code, words) = fsck(&["-n"]);
     assert!(code == Some(0) && !words.contains("/bad"), "only -c reads data: {words}");
 }

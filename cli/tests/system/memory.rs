@@ -179,5 +179,9 @@ fn a_server_that_died_is_told() {
     let text = harness::succeed(harness::nacre().arg("info").arg(ground.image()), LIMIT);
     assert!(text.contains("dead mount") && text.contains(&ground.dir().display().to_string()), "{text}");
     ground.mount();
-    assert!(ground.mount_log().contains("had died"), "{}", ground.mount_log());
+    assert!(
+        ground.mount_log().contains("the server of the previous mount here died"),
+        "{}",
+        ground.mount_log()
+    );
 }

@@ -97,7 +97,8 @@ impl Place {
 
     /// Whether the file system was closed in order.
     pub(crate) fn is_clean(&self) -> bool {
-        succeed(nacre().args(["info"]).arg(self.device()), LIMIT).contains("in order")
+        let info = succeed(nacre().args(["info"]).arg(self.device()), LIMIT);
+        info.contains("clean unmount") && !info.contains("no clean unmount")
     }
 }
 

@@ -199,7 +199,7 @@ fn the_log_tells_of_a_mount_from_its_begin_to_its_end() {
     rustix::process::kill_process(place.server(), rustix::process::Signal::KILL).unwrap();
     until("it is dead", || rustix::fs::statfs(place.dir()).is_err());
     assert!(place.mount(&["-o", &option]).status.success());
-    assert!(told().contains("it was not unmounted in order; recovered in "), "{}", told());
+    assert!(told().contains("there was no clean unmount; recovered in "), "{}", told());
     place.free(|| place.umount_command(&place.dir()));
     assert_eq!((told().matches(&mounted_line).count(), told().matches(&unmounted_line).count()), (2, 1));
     for line in told().lines() {

@@ -55,18 +55,20 @@ fn a_dry_run_says_what_would_be_done_and_does_nothing() {
         assert_eq!(state(&dir, FILES), before, "{words}");
     };
     let (one, two) = (Path::new("1"), Path::new("2"));
-    dry("tier drain", &[&dir, one], "tier 1: 2 MiB would be moved elsewhere");
-    dry("tier remove", &[&dir, one], "tier 1: 2 MiB would be moved elsewhere, and it would go");
+    dry("tier drain", &[&dir, one], "tier 1: 2 MiB would be moved to other places");
+    dry("tier remove", &[&dir, one], "tier 1: 2 MiB would be moved to other places, and its device released");
     dry("tier offline", &[&dir, one], "tier 1: would be offline");
-    let says =
-        format!("tier 1: 2 MiB would be moved to {} and other places, and it would go", third.display());
+    let says = format!(
+        "tier 1: 2 MiB would be moved to {} and other places, and its device released",
+        third.display()
+    );
     dry("tier replace --size 64M", &[&dir, one, &third], &says);
     // By a tier that is there, as when it goes on.
     dry("tier replace", &[&dir, one, &second], "tier 1: 2 MiB would be moved to ");
     dry("tier add --size 64M", &[&dir, &third], "would become a tier of ");
     assert!(!third.exists());
-    dry("promote", &[&file(0), &file(2)], "2 files, would be looked at");
-    dry("demote", &[&file(2)], "1 file, would be looked at");
+    dry("promote", &[&file(0), &file(2)], "2 files, would be moved, if their blocks can");
+    dry("demote", &[&file(2)], "1 file, would be moved, if their blocks can");
     dry("pin", &[&file(0), &file(1)], "2 files and directories: would be pinned");
     dry("pin -r", &[&dir], "5 files and directories: would be pinned");
     dry("unpin", &[&file(3)], "1 file or directory: would be not pinned any more");
@@ -88,7 +90,7 @@ fn a_dry_run_says_what_would_be_done_and_does_nothing() {
         ("tier add", &[&dir, &letter][..], "not empty"),
         ("tier add", &[&dir, &third], "give a size"),
         ("tier add -f", &[&dir, &first], "in use"),
-        ("tier replace --size 64M", &[&dir, &"1".into(), &first], "it is the tier that is to be replaced"),
+        ("tier replace --size 64M", &[&dir, &"1".into(), &first], "it is the device of that tier already"),
         ("tier replace", &[&dir, &"1".into(), &letter], "not empty"),
         ("tier online", &[&dir, &first], "offline first"),
         ("tier online", &[&dir, &letter], "it is too small"),
@@ -259,7 +261,7 @@ fn a_drain_says_how_far_it_is_to_a_terminal_only() {
     }
     let (seen, mut out) = (String::from_utf8_lossy(&seen).into_owned(), String::new());
     stdout.read_to_string(&mut out).unwrap();
-    assert!(status.success() && out == "tier 1: is empty, 24 MiB moved elsewhere\n", "{out:?}");
+    assert!(status.success() && out == "tier 1: is empty, 24 MiB moved to other places\n", "{out:?}");
     let lines: Vec<_> = seen.split('\r').filter(|line| line.contains("left")).map(str::trim).collect();
     assert!(lines.len() > 2, "{seen:?}");
     for line in &lines {
@@ -281,7 +283,7 @@ fn a_drain_says_how_far_it_is_to_a_terminal_only() {
     command.stdout(File::create(&out).unwrap()).stderr(File::create(&err).unwrap());
     assert!(wait(command.spawn().unwrap(), LIMIT).unwrap().success());
     assert_eq!(fs::read_to_string(&err).unwrap(), "");
-    assert_eq!(fs::read_to_string(&out).unwrap(), "tier 1: is empty, 1 MiB moved elsewhere\n");
+    assert_eq!(fs::read_to_string(&out).unwrap(), "tier 1: is empty, 1 MiB moved to other places\n");
 }
 
 /// A loop device over a file, until the end.

@@ -195,7 +195,7 @@ fn what_no_disk_takes_keeps_it_mounted_unless_that_is_forced() {
     accept(&dir, 26..38);
     fill(&hog);
     let output = run(nacre().args(["umount", "--force"]).arg(&dir), LIMIT).unwrap();
-    assert!(!output.status.success() && text(&output).contains("did not end in order"), "{}", text(&output));
+    assert!(!output.status.success() && text(&output).contains("did not end cleanly"), "{}", text(&output));
     ground.forget();
     assert!(ground.mount_log().contains("no space left"), "{}", ground.mount_log());
     fs::remove_file(&hog).unwrap();
@@ -306,7 +306,7 @@ fn what_was_cut_off_is_lost_alone(preset: &str, options: Option<&str>, all: bool
     lost(&[2]);
     refused("tier online", &[&dir, &disk], "offline first");
     json("tier offline", &[&dir, Path::new("1")]);
-    let why = if all { "it is no tier" } else { "it was cut short, and made longer again" };
+    let why = if all { "it is no tier" } else { "it was truncated, and made longer again" };
     refused("tier online", &[&dir, &disk], why);
     ground.unmount();
 

@@ -49,7 +49,7 @@ fn a_tier_is_found_where_it_was_and_one_that_is_missing_is_told() {
     let (mounted, words) = mount_in_background(&ground, "ro");
     let last = format!("tier 1 is missing: it was not found, last it was {}", disk.display());
     assert!(mounted && words.contains(&last), "{words}");
-    assert!(words.contains("mounted without tier 1: what is there cannot be read"), "{words}");
+    assert!(words.contains("mounted without tier 1: its blocks cannot be read"), "{words}");
     assert!(fs::read(dir.join("0")).is_err() && fs::read(dir.join("1")).is_ok());
     umount(&ground);
     // A mount that needs all tiers is refused.
@@ -139,14 +139,17 @@ fn a_drain_without_room_is_refused_and_a_draining_tier_is_told() {
     json("tier drain", &[dir.as_path(), Path::new("1")]);
     ground.unmount();
     let (mounted, words) = mount_in_background(&ground, "");
-    assert!(mounted && words.contains("tier 1 is being drained: nothing new is placed on"), "{words}");
+    assert!(
+        mounted && words.contains("tier 1 is being drained: new blocks do not go to its free"),
+        "{words}"
+    );
     let put = |number: usize| fs::write(dir.join(number.to_string()), vec![1; MIB]);
     let full = (100..140).find_map(|number| put(number).err()).expect("it is full");
     assert_eq!(full.raw_os_error(), Some(libc::ENOSPC));
     let log = fs::read_to_string(ground.beside().join("background.log")).unwrap();
     assert!(log.contains("no space is left, and tier 1 has"), "{log}");
     let (_, words) = said("tier list", &[&dir]);
-    assert!(words.contains("draining, takes nothing new"), "{words}");
+    assert!(words.contains("draining, takes no new blocks"), "{words}");
     json("tier drain --cancel", &[dir.as_path(), Path::new("1")]);
     (200..230).for_each(|number| put(number).expect("there is room again"));
     umount(&ground);
@@ -178,10 +181,10 @@ fn scrub_and_fsck_say_what_of_tiers_they_looked_at() {
     };
     let (code, words) = fsck(&[]);
     let unseen =
-        format!("tier 1 was not looked at, nor what files have there; --tier {} checks", disk.display());
+        format!("tier 1 was not checked, nor the blocks of files there; --tier {} checks", disk.display());
     assert!(code == Some(0) && words.contains(&unseen), "{words}");
     let (code, words) = fsck(&[Path::new("--tier"), &disk]);
-    assert!(code == Some(0) && !words.contains("not looked at"), "{words}");
+    assert!(code == Some(0) && !words.contains("was not checked"), "{words}");
     // A mistake of who calls it is none of the file system.
     let letter = elsewhere.path().join("letter");
     fs::write(&letter, vec![b'a'; MIB]).unwrap();

@@ -101,7 +101,7 @@ fn files_move_down_and_up_and_a_tier_is_replaced() {
     fs::create_dir(&sub).unwrap();
     write(&sub, 0..8);
     fs::hard_link(sub.join("3"), dir.join("again")).unwrap();
-    refused("demote", &[&sub], "-r takes all");
+    refused("demote", &[&sub], "-r includes");
     let all = 8 * MIB as u64;
     assert_eq!(json("demote -r -n", &[&sub])["files"], 8);
     assert_eq!(json("demote -r", &[&dir])["moved"], all);
@@ -120,7 +120,7 @@ fn files_move_down_and_up_and_a_tier_is_replaced() {
     let removed = json("tier remove", &[&dir, &first]);
     assert_eq!((removed["tier"].as_u64(), removed["moved"].as_u64()), (Some(1), Some(all - MIB as u64)));
     assert_eq!(places(&sub.join("1")), [2]);
-    refused("tier replace", &[&dir, Path::new("2"), &second], "is to be replaced");
+    refused("tier replace", &[&dir, Path::new("2"), &second], "it is the device of that tier already");
     let replaced = json("tier replace --size 64M", &[dir.as_path(), Path::new("2"), &third]);
     assert_eq!(replaced["moved"].as_u64(), Some(all - MIB as u64));
     let list = tiers(&dir);
@@ -276,7 +276,7 @@ fn the_mover_keeps_memory_from_being_full_and_pinned_files_stay() {
     // What would be done is not done.
     let (output, words) = said("mover pause -n", &[&dir]);
     assert!(
-        output.status.success() && words.contains("blocks would move only for who finds no space"),
+        output.status.success() && words.contains("blocks would move only when a write finds no space"),
         "{words}"
     );
     let dry = json("mover limit -n", &[&dir, Path::new("1G")]);

@@ -215,7 +215,7 @@ fn nothing_waits_for_a_server_that_it_does_not_need() {
     assert!(said.contains(&format!("{}\n", other.dir().display())), "{said}");
     let silence = format!("process {}) is stopped", server.as_raw_nonzero());
     assert!(said.contains(&stopped.dir().display().to_string()) && said.contains(&silence), "{said}");
-    assert!(said.contains(&format!("; kill -CONT {} lets it go on", server.as_raw_nonzero())), "{said}");
+    assert!(said.contains(&format!("; kill -CONT {} lets it continue", server.as_raw_nonzero())), "{said}");
     assert!(beside(&["info"], &other.dir()).status.success());
     assert!(beside(&["umount", "-n"], &stopped.dir()).status.success());
     assert!(beside(&["umount"], &other.dir()).status.success());
@@ -296,9 +296,11 @@ fn a_dead_server_is_told_and_hides_no_other() {
     }
     // A remount has nothing to change, and a dry run leaves the dead mount.
     let remount = |arguments: &[&str]| dead.mount(&[&["-o", "remount,ro"], arguments].concat());
-    for (arguments, why) in
-        [(&["-n"][..], "its server has ended"), (&["-n"], "its server has ended"), (&[], "cleared away")]
-    {
+    for (arguments, why) in [
+        (&["-n"][..], "its server has ended"),
+        (&["-n"], "its server has ended"),
+        (&[], "the dead mount is removed"),
+    ] {
         let output = remount(arguments);
         assert!(!output.status.success() && text(&output).contains(why), "{arguments:?}: {}", text(&output));
     }

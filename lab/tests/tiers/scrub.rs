@@ -95,7 +95,10 @@ fn a_superblock_of_a_tier_is_written_from_its_other_copy() {
     drop(put_below(&fs, "file", 1, TIER));
     disks[0].poke(50, &[0xff; 3]);
     let status = scrub(&fs);
-    assert_eq!(status.findings, ["tier 1: the first copy of its superblock was damaged and is written anew"]);
+    assert_eq!(
+        status.findings,
+        ["tier 1: the first copy of its superblock was damaged and is written again"]
+    );
     assert_eq!(status.repaired, 1);
     assert!(findings(&fs).is_empty());
     fs.into_layout().unmount().expect("unmount");
@@ -142,6 +145,6 @@ fn a_list_of_extents_on_a_tier_is_checked() {
     let fs = attach();
     let found = findings(&fs);
     assert!(found.len() == 1 && found[0].starts_with("/file (inode"), "{found:?}");
-    assert!(found[0].contains("the image at block"), "{found:?}");
+    assert!(found[0].contains("the offloaded extent map at block"), "{found:?}");
     fs.into_layout().unmount().expect("unmount");
 }

@@ -134,7 +134,7 @@ fn examine<P: Pm>(pm: &P, level: Repair) -> Result<(CheckReport, Vec<Fix>)> {
     let is_whole = superblock.raw.state == state::CLEAN
         || report.problems.iter().all(|problem| !problem.repair.is_empty());
     for (lane, error) in lost {
-        report.add(error.to_string(), if is_whole { "make it anew" } else { "" });
+        report.add(error.to_string(), if is_whole { "write an empty one" } else { "" });
         if is_whole && (level == Repair::All || !report.loses()) {
             renew_lane(pm, &superblock, lane)?;
         }
@@ -173,7 +173,7 @@ fn check_bad_blocks<P: Pm>(
         Err(error) if error.kind() == Kind::Media => report.add(what, ""),
         done => {
             done?;
-            report.add(what, "forget what they said; fsck -c finds bad blocks again");
+            report.add(what, "clear them; fsck -c finds bad blocks again");
         }
     }
     Ok(())

@@ -129,7 +129,7 @@ impl<P: Pm> Rescue<'_, P> {
             let nameless = size::count(orphans.len() as u64, "inode has", "inodes have");
             problems.push(loss(
                 format!("the root directory is lost, and {nameless} no name"),
-                "make it anew, with a name for each of them: #NUMBER",
+                "write a new one, with a name for each of them: #NUMBER",
             ));
             let pages = pages_of(&orphans, &BTreeSet::new());
             root = Some(self.new_root(self.tree(&alloc, Vec::new(), &pages)?));
@@ -139,7 +139,7 @@ impl<P: Pm> Rescue<'_, P> {
             let Some((blocks, taken)) = self.contents(old) else { return Ok(Vec::new()) };
             let nameless = size::count(orphans.len() as u64, "inode was", "inodes were");
             problems.push(loss(
-                format!("{nameless} named in what is lost"),
+                format!("{nameless} named in lost directories"),
                 "give them names in the root directory: #NUMBER",
             ));
             let grown = self.tree(&alloc, blocks, &pages_of(&orphans, &taken))?;
@@ -203,7 +203,7 @@ impl<P: Pm> Rescue<'_, P> {
     fn tree(&self, alloc: &Allocator, mut blocks: Vec<u64>, pages: &[Page]) -> Result<(u64, u64)> {
         let count = blocks.len() + pages.len();
         if count > BLOCK_WORDS {
-            return Err(Error::new(Kind::NoSpace).object("names for what has none"));
+            return Err(Error::new(Kind::NoSpace).object("names for inodes without names"));
         }
         let mut runs = Runs::new();
         alloc.allocate(pages.len() as u64 + u64::from(count > 1), Purpose::Metadata, &mut runs)?;
@@ -273,7 +273,7 @@ fn problem(lost: &Lost) -> Problem {
             ),
             "give them up, with the names that refer to them",
         ),
-        _ => loss(format!("a media error in block {block} of the inode table"), "write it anew"),
+        _ => loss(format!("a media error in block {block} of the inode table"), "write it again, empty"),
     }
 }
 

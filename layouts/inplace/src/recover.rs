@@ -95,7 +95,7 @@ pub(crate) fn read_lanes<P: Pm>(pm: &P, superblock: &Superblock) -> Result<Vec<R
     let in_words = |error: Error| {
         error
             .operation("read the journal")
-            .advice("run nacre fsck, which makes it anew where nothing was under way")
+            .advice("run nacre fsck, which writes an empty one if no operation was in flight")
     };
     let read = |lane| read_lane(pm, superblock, journal, lane).map_err(in_words);
     Ok((0..lane_count(journal)).map(read).collect())

@@ -353,7 +353,7 @@ impl<P: Pm> Shared<P> {
         if inode.pins.load(Ordering::Acquire) == 0 {
             return Ok(());
         }
-        Err(Error::new(Kind::Busy).advice("a program has mapped the file; it must let go of it first"))
+        Err(Error::new(Kind::Busy).advice("a program has mapped the file; it must unmap it first"))
     }
 
     pub(crate) fn resolve(&self, inode: &Inode, start: FileBlock, len: u64) -> Result<Vec<PlacedExtent>> {

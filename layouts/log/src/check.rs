@@ -261,7 +261,7 @@ fn examine<P: Pm>(pm: &P, repairs: bool, readers: Option<&dyn TierReader>) -> Re
         let what = format!("the list of bad blocks has {} words that do not validate", bad.damaged.len());
         // Readable words count, independent of the others.
         let stays = repairs && is_refused(badblocks::clear_damaged(pm, &superblock, &bad))?;
-        report.add(&*what, if stays { "" } else { "forget what they said; fsck -c finds bad blocks again" });
+        report.add(&*what, if stays { "" } else { "clear them; fsck -c finds bad blocks again" });
         left.extend(stays.then_some(what));
     }
     report.bad_blocks = bad.blocks.len() as u64;
@@ -400,7 +400,7 @@ fn check_checkpoint<P: Pm>(
         runs
     };
     if runs(&alloc, &tiers) != runs(counted.alloc, counted.tiers) {
-        report.add("the checkpoint lists other blocks as free than are free", REPAIR);
+        report.add("the checkpoint's list of free blocks is wrong", REPAIR);
     }
     let used = |inodes: &InodeTable| {
         let mut used = Vec::new();
@@ -408,6 +408,6 @@ fn check_checkpoint<P: Pm>(
         used
     };
     if used(&inodes) != used(counted.inodes) {
-        report.add("the checkpoint lists other inodes as in use than have names", REPAIR);
+        report.add("the checkpoint's list of inodes in use is wrong", REPAIR);
     }
 }

@@ -107,7 +107,7 @@ impl Log {
         if self.state.next_sequence + batch.len() as u64 > MAX_SEQUENCE {
             return Err(Error::new(Kind::NoSpace)
                 .object(format!("log of inode {}: all its numbers are used", inode.number))
-                .advice("copy it: the copy counts anew"));
+                .advice("copy the file: the copy has new numbers"));
         }
         if self.index.head == NO_PAGE {
             if batch.len() == 1

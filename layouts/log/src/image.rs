@@ -115,8 +115,11 @@ impl Image {
 
     pub(crate) fn damaged(&self, Whose { number, .. }: Whose) -> Error {
         let TierRun { tier, start, .. } = self.run;
-        Error::corrupt(format!("tier {tier}: the image at block {} of the log of inode {number}", start.0))
-            .advice("what is in the file cannot be found: restore the tier, or remove the file")
+        Error::corrupt(format!(
+            "tier {tier}: the offloaded extent map at block {} of inode {number}",
+            start.0
+        ))
+        .advice("the blocks of the file cannot be found: restore the tier, or remove the file")
     }
 
     /// The extents in its content, if that is whole and can be.

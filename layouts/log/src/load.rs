@@ -299,7 +299,7 @@ impl<'a> Builder<'a> {
             self.set_size(attr.size, entry)?;
             if entry.header.flags & flag::TRUNCATE != 0 {
                 if self.image.is_some() {
-                    return Err(self.damaged(entry, "truncation of what an image names"));
+                    return Err(self.damaged(entry, "truncation of blocks in an offloaded extent map"));
                 }
                 let end = attr.size.div_ceil(BLOCK_SIZE);
                 self.replace(end, MAX_FILE_SIZE / BLOCK_SIZE - end, None, 0);

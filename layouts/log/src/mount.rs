@@ -227,7 +227,7 @@ fn bring_up<P: Pm>(
     let raw = &superblock.raw;
     if superblock.is_clean() && raw.checkpoint != 0 {
         checkpoint::read(pm, superblock, reach, alloc, tiers, inodes)
-            .map_err(|error| error.advice("run fsck: it can rebuild what the checkpoint holds"))?;
+            .map_err(|error| error.advice("run fsck: it can rebuild the checkpoint"))?;
         return Ok(RecoveryReport { duration: started.elapsed(), ..RecoveryReport::default() });
     }
     if options.media_read_only && !superblock.is_clean() {

@@ -57,8 +57,8 @@ impl<P: Pm> Shared<P> {
         let tier = inode.image.get().map_or(0, |image| image.run.tier);
         if self.tiers.waits_for_count(tier) {
             return Err(Error::new(Kind::DeviceLost)
-                .object(format!("tier {tier}: it was not there since the mount, and says where blocks are"))
-                .advice("nacre tier list shows the tiers; nacre tier online says where one is now"));
+                .object(format!("tier {tier}: it was missing since the mount, and has the extent map"))
+                .advice("nacre tier list shows the tiers; give the place of one to nacre tier online"));
         }
         inode.image.fill(|image| {
             let extents = self.extents_of(image, inode.whose())?;
@@ -75,7 +75,7 @@ impl<P: Pm> Shared<P> {
         let reader = self.image_reader.read().clone();
         let reader = reader.ok_or_else(|| {
             Error::new(Kind::DeviceLost)
-                .object(format!("tier {}: nobody reads it", image.run.tier))
+                .object(format!("tier {}: no reader is attached", image.run.tier))
                 .advice("open the file system with its tiers")
         })?;
         // A change of the set of tiers does not wait for a device.
@@ -223,7 +223,7 @@ impl<P: Pm> Shared<P> {
         }
         let is_contradictory = self.tiers.all_are_read(tier);
         let contradiction = || {
-            Error::corrupt(format!("tier {tier}: what logs on it name"))
+            Error::corrupt(format!("tier {tier}: the blocks that offloaded extent maps name"))
                 .advice("run fsck with this tier: it says which files name one block")
         };
         Ok(damage.into_inner().or_else(|| is_contradictory.then(contradiction)))

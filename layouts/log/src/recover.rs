@@ -492,5 +492,5 @@ pub(crate) fn refuse(report: &RecoveryReport) -> Error {
     let first = report.damage.first().cloned().unwrap_or_default();
     Error::new(Kind::Corrupt)
         .object(format!("{}, the first: {first}", size::count(report.damage_count, "place", "places")))
-        .advice("run fsck, or mount read-only to save what can be read")
+        .advice("run fsck, or mount read-only to save the files that can be read")
 }

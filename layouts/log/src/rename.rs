@@ -242,7 +242,7 @@ impl<P: Pm> Shared<P> {
         if self.transactions.next.load(Ordering::Relaxed) > MAX_SEQUENCE - (1 << 32) {
             return Err(Error::new(Kind::NoSpace)
                 .object("transactions: all numbers are used")
-                .advice("copy what is there to a new file system"));
+                .advice("copy all files to a new file system"));
         }
         let flushed =
             self.write_both((&mut *source, &mut source_batch), (&mut *target, &mut target_batch))?;

@@ -151,7 +151,7 @@ fn mapped_on_tiers(inode: &Inode) -> Vec<TierPart> {
 impl<P: Pm> Shared<P> {
     fn tier_reader(&self) -> Result<Arc<dyn TierReader>> {
         let reader = self.image_reader.read().clone();
-        reader.ok_or_else(|| Error::new(Kind::DeviceLost).object("tiers: nobody reads them"))
+        reader.ok_or_else(|| Error::new(Kind::DeviceLost).object("tiers: no reader is attached"))
     }
 
     /// Whether an inode has this image still.

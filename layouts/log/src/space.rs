@@ -417,7 +417,7 @@ impl Commit<'_> {
 
 /// The error of an operation that would free a mapped block.
 fn pinned() -> Error {
-    Error::new(Kind::Busy).advice("a program has mapped the file; it must let go of it first")
+    Error::new(Kind::Busy).advice("a program has mapped the file; it must unmap it first")
 }
 
 /// The changes that fallocate will commit to a range of a file.

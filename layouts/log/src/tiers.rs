@@ -314,11 +314,11 @@ pub(crate) fn has_memory_for(number: u8, blocks: u64) -> Result<()> {
     Vec::<u64>::new().try_reserve_exact(words).map_err(|_| {
         Error::new(Kind::NoSpace)
             .object(format!(
-                "tier {number} of {}: {} of DRAM for a map of what is free",
+                "tier {number} of {}: {} of DRAM for a map of free blocks",
                 size::exact(blocks.saturating_mul(BLOCK_SIZE)),
                 size::print((words as u64).saturating_mul(8))
             ))
-            .advice("use a machine with more memory")
+            .advice("use a machine with more DRAM")
     })
 }
 

@@ -152,7 +152,7 @@ impl Scrubber {
                 .advice("give at least 256 KiB"));
         }
         if self.status.lock().running {
-            return Err(Error::new(Kind::Busy).operation("scrub").advice("one is under way"));
+            return Err(Error::new(Kind::Busy).operation("scrub").advice("a scrub is running"));
         }
         self.stop();
         self.stop.store(false, Ordering::Release);
@@ -259,7 +259,7 @@ impl<F: Scrubbed> Scrub<F> {
                 continue;
             }
             superblock.write(volume.pm)?;
-            self.found(format!("copy {copy} of the superblock was damaged and is written anew"));
+            self.found(format!("copy {copy} of the superblock was damaged and is written again"));
             self.status.lock().repaired += 1;
         }
         Ok(())

@@ -314,9 +314,7 @@ impl Superblock {
             return Ok(());
         }
         Err(Error::new(Kind::Unsupported)
-            .object(format!(
-                "features {unknown:#x}, which this program does not know and must not write beside"
-            ))
+            .object(format!("unknown features {unknown:#x}, which do not allow writes by this program"))
             .advice("mount it read-only, or use a newer nacre"))
     }
 

@@ -75,7 +75,7 @@ impl RealDisk {
             return Err(Error::new(Kind::Unsupported)
                 .operation("open")
                 .object(device.name)
-                .advice("it is memory; give a file or a block device"));
+                .advice("it is a devdax device; give a file or a block device"));
         }
         RealDisk::over(device, options)
     }
@@ -212,10 +212,10 @@ impl RealDisk {
     fn failed(&self, transfer: &Transfer<'_>, errno: Option<Errno>) -> Error {
         let object = transfer.describe(&self.device.name);
         let Some(errno) = errno else {
-            return Error::new(Kind::DeviceLost)
-                .operation(transfer.verb())
-                .object(object)
-                .advice("the device is shorter than it was, and what was behind its end is gone; restore it from a copy");
+            return Error::new(Kind::DeviceLost).operation(transfer.verb()).object(object).advice(
+                "the device is shorter than before, and the data behind its end is lost; restore it from a \
+                         copy",
+            );
         };
         let error = Error::new(kind_of(errno)).operation(transfer.verb()).object(object);
         error.source(io::Error::from(errno))

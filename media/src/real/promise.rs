@@ -45,10 +45,8 @@ impl Promise {
     /// A sentence for people.
     pub fn explanation(self) -> &'static str {
         match self {
-            Promise::None => "in memory only: everything is gone with the process",
-            Promise::Emulated => {
-                "emulated persistent memory: safe against the death of the process, not against power loss"
-            }
+            Promise::None => "in the heap only: everything is lost with the process",
+            Promise::Emulated => "emulated PM: safe against the death of the process, not against power loss",
             Promise::ProcessDeath => "safe against the death of the process, not against power loss",
             Promise::PowerLoss => "safe against power loss",
         }
@@ -70,7 +68,7 @@ impl FromStr for Promise {
             .find(|promise| promise.as_str() == text)
             .ok_or_else(|| {
                 Error::new(Kind::InvalidInput)
-                    .object(format!("promise \"{text}\""))
+                    .object(format!("persistence domain \"{text}\""))
                     .advice("use none, emulated, process or power")
             })
     }

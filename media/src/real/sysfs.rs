@@ -59,7 +59,7 @@ impl Sysfs {
         let dir = self.dir("char", number).ok_or(NOTHING_SAID)?;
         match self.region(&dir) {
             Some(region) => region_keeps(&region),
-            None => Err(format!("{} is memory that the kernel does not call persistent", name(&dir))),
+            None => Err(format!("the kernel does not call {} persistent", name(&dir))),
         }
     }
 
@@ -76,7 +76,7 @@ impl Sysfs {
         let slaves = fs::read_dir(dir.join("slaves")).into_iter().flatten().flatten();
         let slaves: Vec<PathBuf> = slaves.filter_map(|slave| slave.path().canonicalize().ok()).collect();
         if slaves.is_empty() || depth == MAX_DEPTH {
-            return Err(format!("{} is no persistent memory that the kernel knows", name(dir)));
+            return Err(format!("the kernel does not know {} as PM", name(dir)));
         }
         slaves.iter().try_for_each(|slave| self.disk_keeps(slave, depth + 1))
     }
@@ -115,7 +115,7 @@ impl Sysfs {
     }
 }
 
-const NOTHING_SAID: &str = "the kernel does not say which memory is behind it";
+const NOTHING_SAID: &str = "the kernel does not say which kind of PM or DRAM it is";
 
 /// Whether a region keeps fenced data.
 fn region_keeps(region: &Path) -> Result<(), String> {
@@ -129,7 +129,7 @@ fn region_keeps(region: &Path) -> Result<(), String> {
         return Err(format!("{} is virtio-pmem, the page cache of the host", name(region)));
     }
     if is_of("e820", &["e820_pmem", "nd_e820"]) {
-        return Err(format!("{} is DRAM that the kernel was told to use so (memmap=, e820)", name(region)));
+        return Err(format!("{} is DRAM, by a parameter of the kernel (memmap=, e820)", name(region)));
     }
     if read(&region.join("uevent")).is_some_and(|text| text.contains("DEVTYPE=nd_volatile")) {
         return Err(format!("{} is volatile", name(region)));

@@ -23,7 +23,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
         match counted.inspect_err(|error| self.places.tiers.detach(tier.number, error.to_string()))? {
             None => {}
             Some(error) => self.places.tiers.tell_later(format!(
-                "tier {}: what is free on it is not known, and nothing new is placed there: {error}",
+                "tier {}: its free blocks are unknown, and new blocks do not go there: {error}",
                 tier.number
             )),
         }
@@ -86,12 +86,13 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
             return Err(Error::new(Kind::DeviceLost)
                 .operation("attach")
                 .object(format!(
-                    "tier {} on {}: it was cut short, and made longer again",
+                    "tier {} on {}: it was truncated, and made longer again",
                     tier.number,
                     device.name()
                 ))
                 .advice(
-                    "what was cut off is gone: restore it from a copy, or remove the files that were on it",
+                    "the data in the part that was cut off is lost: restore the device from a copy, or remove the \
+                     files that were on it",
                 ));
         }
         Ok((label, tier))
@@ -207,7 +208,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
             self.engine.scan_again.store(true, Ordering::Relaxed);
             self.places.tiers.tell(&format!("tier {number} is used again"));
         } else {
-            self.places.tiers.tell(&format!("tier {number} is being drained: nothing new is placed on it"));
+            self.places.tiers.tell(&format!("tier {number} is being drained: new blocks do not go there"));
         }
         Ok(())
     }

@@ -202,7 +202,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
         {
             return Err(Error::new(Kind::DeviceLost)
                 .object(format!("tier {tier}: {why}"))
-                .advice("nacre tier online says where it is now; until then choose another tier"));
+                .advice("give its place to nacre tier online; until then choose another tier"));
         }
         Ok(to)
     }

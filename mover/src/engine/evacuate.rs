@@ -91,7 +91,7 @@ fn no_room(tier: u8, left: u64, room: u64) -> Error {
         blocks => format!(", {} too little", size::print(blocks * BLOCK_SIZE)),
     };
     Error::new(Kind::NoSpace).operation("drain").object(format!(
-        "tier {tier}: {left_bytes} are on it, and other tiers and memory have room for {room_bytes}{lacking}"
+        "tier {tier}: {left_bytes} are on it, and other tiers and PM have room for {room_bytes}{lacking}"
     ))
 }
 
@@ -137,7 +137,10 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
             return Err(Error::new(Kind::DeviceLost)
                 .operation("drain")
                 .object(format!("tier {tier}: {why}"))
-                .advice("what is on it cannot be moved: bring its device back with nacre tier online, or remove the files"));
+                .advice(
+                    "its blocks cannot be moved: bring its device back with nacre tier online, or remove the \
+                         files",
+                ));
         }
         let room = self.room_beside(tier);
         // After a crash it may not be known yet.
@@ -178,7 +181,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
         }
         let Ok(space) = self.places.layout.tier_space(tier) else { return error };
         no_room(tier, space.blocks - space.free, self.room_beside(tier)).advice(
-            "add a tier, or remove files, and drain it again; nacre tier drain --cancel has it used again",
+            "add a tier, or remove files, and drain it again; nacre tier drain --cancel uses it again",
         )
     }
 

@@ -119,7 +119,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
         }
         for tier in tiers {
             self.places.tiers.tell(&format!(
-                "no space is left, and tier {} has {} free: it is being drained; nacre tier drain --cancel has it used again",
+                "no space is left, and tier {} has {} free: it is being drained; nacre tier drain --cancel uses it \
+                 again",
                 tier.number,
                 size::print(free(&tier) * BLOCK_SIZE)
             ));

@@ -244,9 +244,11 @@ fn mend_chunks<P: Pm>(
             (index + 1) * CHUNK_INODES - 1
         );
         let (repair, loses) = match (whole, known.is_empty()) {
-            (Some(_), _) => ("write it anew: the inodes prove where they are", false),
-            (None, false) => ("list the blocks that prove themselves, and make the others anew", true),
-            (None, true) => ("make them anew, empty", true),
+            (Some(_), _) => ("write it again: the inodes prove their place", false),
+            (None, false) => {
+                ("list the blocks that prove themselves, and make empty ones for the others", true)
+            }
+            (None, true) => ("make empty ones", true),
         };
         let mut finding = Finding::new(0, what, repair, loses);
         if !loses || level == Repair::All {
@@ -312,7 +314,8 @@ fn renew_chunks<P: Pm>(
             let first = index * CHUNK_INODES + at as u64 * BLOCK_INODES;
             let what =
                 format!("inodes {first} to {}: a media error in block {}", first + BLOCK_INODES - 1, block.0);
-            let mut finding = Finding::new(0, what, "write it anew, with what can be read", false);
+            let mut finding =
+                Finding::new(0, what, "write it again, with the inodes that can be read", false);
             finding.done = writer.renew(superblock, index, blocks, at).is_ok();
             findings.push(finding);
         }

@@ -244,7 +244,9 @@ impl<P: Pm> Grounds<'_, P> {
         match open_word(word, source.seed, &String::new) {
             Ok(Some(block)) if usable(Block(block), salvage) => return Some(Block(block)),
             Ok(Some(_)) => {
-                salvage.damage.push(("a link of its log leads to what is no page of it".to_owned(), true));
+                salvage
+                    .damage
+                    .push(("a link of its log leads to a block that is no page of it".to_owned(), true));
                 return self.find_next(source, salvage);
             }
             Ok(None) => return None,

@@ -140,8 +140,7 @@ impl<'a, P: Pm> Taker<'a, P> {
                 Peer::HasNot => salvage.entries.truncate(first),
                 Peer::Unreadable => {
                     let peer = entry.peer;
-                    let what =
-                        format!("directory {peer} cannot say whether they both had its last operation");
+                    let what = format!("directory {peer} cannot prove that both had its last operation");
                     salvage.damage.push((what, true));
                 }
             }
@@ -254,9 +253,7 @@ impl<'a, P: Pm> Taker<'a, P> {
         let has_lines = raw.head == 0 && has_inline_entry(raw, source.seed);
         let is_device = matches!(kind, FileKind::BlockDevice | FileKind::CharDevice);
         if (head.is_none() && !has_lines) || is_device {
-            return Err(format!(
-                "inode {number}, whose header is damaged and of which nothing else validates"
-            ));
+            return Err(format!("inode {number}: its header is damaged, and nothing else of it validates"));
         }
         let lines = raw.lines;
         let mode = if kind == FileKind::Directory { 0o700 } else { 0o600 };
@@ -273,7 +270,10 @@ impl<'a, P: Pm> Taker<'a, P> {
         raw.links = if kind == FileKind::Directory { 2 } else { 1 };
         raw.cached_checksum = RawInode::compute_cached_checksum(raw.links, raw.parent, source.seed);
         raw.checksum = raw.compute_checksum(source.seed);
-        Ok(("its header; what its log does not say of owner and permissions is lost".to_owned(), true))
+        Ok((
+            "its header; owner and permissions are lost as far as its log does not have them".to_owned(),
+            true,
+        ))
     }
 
     fn proven_head(&self, source: LogSource, word: u64) -> Option<Block> {

@@ -198,7 +198,8 @@ impl<'t, P: Pm> Tree<'t, P> {
         }
         for (what, lost) in &taken.damage {
             let what = format!("{} (inode {}): {what}", shown(path), claim.number);
-            let repair = if *lost { "keep what validates" } else { "write it anew; nothing is lost" };
+            let repair =
+                if *lost { "keep the parts that validate" } else { "write it again; nothing is lost" };
             self.findings.push(Finding::new(claim.number, what, repair, *lost));
         }
         if claim.kind != FileKind::Directory {
@@ -365,7 +366,7 @@ impl<'t, P: Pm> Tree<'t, P> {
             return;
         }
         let (path, number) = (self.path_of(visited), visited.claim.number);
-        let what = format!("{path} (inode {number}): what says where its blocks are is in blocks of another");
+        let what = format!("{path} (inode {number}): its extent map is in blocks of another");
         self.findings.push(Finding::new(number, what, "make it a hole", true));
         let images = |saved: &Saved| saved.header.kind == kind::IMAGE;
         if let Some(edit) = self.edit_of(number) {

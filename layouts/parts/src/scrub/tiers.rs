@@ -45,7 +45,7 @@ impl<F: Scrubbed> Scrub<F> {
             self.status.lock().tiers.push(TierScrub { number, bytes: 0, used, unread });
             for damaged in checked.unwrap_or_default() {
                 let outcome =
-                    if damaged.is_repaired { "was damaged and is written anew" } else { "is damaged" };
+                    if damaged.is_repaired { "was damaged and is written again" } else { "is damaged" };
                 self.found(format!("tier {number}: the {} copy of its superblock {outcome}", damaged.copy));
                 self.status.lock().repaired += u64::from(damaged.is_repaired);
             }
