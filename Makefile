@@ -1,4 +1,4 @@
-# What can be done here. Each target installs what it needs on a fresh Debian 12 machine with Rust (as root).
+# Each target installs its dependencies on a fresh Debian 12 machine with Rust (as root).
 
 PREFIX ?= /usr/local
 DESTDIR ?=
@@ -12,21 +12,20 @@ FUZZ_TARGETS = image inplace log tier fuse options
 TRIPLES ?= 40000
 SEED ?= $(shell date +%s)
 OPERATIONS ?= 10000000
-# Where reports go. What is committed of them in docs/reports is their text (nacre bench report --text).
+# The directory of reports. docs/reports has their text (nacre bench report --text).
 REPORTS ?= target/reports
-# Where the figures that nacre holds itself to go.
+# The files of the performance targets of nacre.
 BOUNDS ?= target/figures
-# What is measured beside each other; the last one is what ratios are of. One of them counts what reaches persistent memory
-# (pm.* and write.amplification in the report), which costs it some percent of its time; the others do not count.
+# Targets that are compared. Ratios refer to the last one. One target counts the bytes that reach PM (pm.* and
+# write.amplification in the report), which costs it some percent of its time.
 BENCH_TARGETS = -t preset:nova -t preset:nova,emulate=dram -t mount:nova -t peer:ext4 -t peer:xfs -t peer:ramfs -t peer:tmpfs
-# Page caches of mounted targets, nacre's mount among them, are held to this by a cgroup: what the largest file needs, not
-# all memory there is.
+# The limit of the page cache of mounted targets, including nacre's mount, by a cgroup: enough for the largest file.
 BENCH_MEMORY ?= 768M
 REPORT_MEMORY ?= 2G
-# What is compared with itself.
+# Targets of the A/A test.
 ITSELF_TARGETS ?= preset:nova mount:nova peer:tmpfs
 ITSELF_WORKLOADS ?= micro.write,file=512m,io=4k micro.read,file=512m,io=4k meta.create
-# What mkfs(8), fsck(8), mount(8) and umount(8) call the command by.
+# Names of the command for mkfs(8), fsck(8), mount(8) and umount(8).
 NAMES = mkfs.nacre fsck.nacre mount.nacre mount.fuse.nacre umount.nacre umount.fuse.nacre
 
 .PHONY: all test nightly demo lint bench figures report itself soak fuzz install uninstall help
@@ -40,10 +39,10 @@ help:
 	@echo "make nightly   the long tests: the world's own test programs; at most 80 minutes"
 	@echo "make demo      watch it work and survive a kill"
 	@echo "make lint      formatting and clippy"
-	@echo "make bench     a small round beside ext4, xfs, tmpfs and ramfs (root; five minutes): target/bench.html"
-	@echo "make figures   the figures that nacre holds itself to, beside tmpfs: BOUNDS=$(BOUNDS), .json and .html"
-	@echo "make report    their operations beside other file systems: $(REPORTS)"
-	@echo "make itself    targets beside copies of themselves: how far the bench is to be believed"
+	@echo "make bench     a small round, with ext4, xfs, tmpfs and ramfs (root; five minutes): target/bench.html"
+	@echo "make figures   the performance targets of nacre, compared with tmpfs: BOUNDS=$(BOUNDS), .json and .html"
+	@echo "make report    the same operations on other file systems: $(REPORTS)"
+	@echo "make itself    A/A test: how large the benchmark's own error is"
 	@echo "make soak      kill and remount (KILLS=$(KILLS)); the model (OPERATIONS=$(OPERATIONS)); millions of crash images"
 	@echo "               (TRIPLES=$(TRIPLES), SEED); ten million extents; sanitizers and make fuzz, where they can be had"
 	@echo "make fuzz      coverage-guided fuzzing (nightly compiler, cargo-fuzz), FUZZ_SECONDS=$(FUZZ_SECONDS) a target"
@@ -78,7 +77,7 @@ report: all
 	target/release/nacre bench run group:figures $(BENCH_TARGETS) --memory $(REPORT_MEMORY) \
 		--json $(REPORTS)/figures.json --html $(REPORTS)/figures.html $(BENCH_ARGS)
 
-# Each target beside a copy of itself: what the harness finds between two of the same is its own error.
+# Each target is compared with a copy of itself: the difference is the error of the harness.
 itself: all
 	@scripts/install-deps.sh bench
 	mkdir -p $(REPORTS)

@@ -39,7 +39,7 @@ pub(crate) struct Entry {
     pub(crate) space: u64,
 }
 
-const _: () = assert!(std::mem::offset_of!(Entry, flight) == 64, "what is looked at first is a line");
+const _: () = assert!(std::mem::offset_of!(Entry, flight) == 64, "the first part that is read is a line");
 
 /// The part of a block that is being written back.
 pub(crate) struct Flight {

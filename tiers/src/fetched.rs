@@ -48,7 +48,7 @@ impl<'p> Fetched<'p> {
             Memory::Frames(frames) => {
                 let block = |frame| match Frame::get_mut(frame) {
                     Some(block) => &mut block[..],
-                    None => unreachable!("nobody else has them"),
+                    None => unreachable!("no other handle exists"),
                 };
                 frames[..blocks].iter_mut().map(block).map(read).collect()
             }

@@ -298,7 +298,7 @@ impl PageCache {
                 match frame.get_mut() {
                     Some(content) => content.copy_from_slice(bytes),
                     None => {
-                        unreachable!("who looks into a block has its shard's lock, and no part of the frame")
+                        unreachable!("a reader of a block has its shard's lock, and no part of the frame")
                     }
                 }
             }

@@ -1,4 +1,4 @@
-//! Measures of the prose, in documents and in doc comments.
+//! Measures of the prose, in documents, in doc comments and in messages.
 
 use std::fs;
 use std::path::PathBuf;
@@ -49,6 +49,16 @@ impl Prose {
         Prose::of_markdown(&source.lines().map(comment).collect::<Vec<_>>().join("\n"))
     }
 
+    /// The strings of a source that have a blank, each as a paragraph. A placeholder is one letter, and a semicolon ends
+    /// a sentence, because advice follows it.
+    fn of_strings(source: &str) -> Prose {
+        let is_text = |text: &String| text.contains(' ');
+        let paragraph = |text: String| without_placeholders(&text).replace("; ", ". ");
+        let texts = strings(source);
+        let lines = texts.iter().flat_map(|text| text.split('\n')).map(str::to_owned);
+        Prose { paragraphs: lines.filter(is_text).map(paragraph).collect() }
+    }
+
     fn words(&self) -> impl Iterator<Item = String> {
         self.paragraphs.iter().flat_map(|text| words_of(text))
     }
@@ -61,6 +71,46 @@ impl Prose {
             .flat_map(|part| part.split_inclusive("? "))
             .filter(|sentence| words_of(sentence).count() > 2)
     }
+}
+
+/// The strings of a source, with continued lines joined. Comments have none.
+fn strings(source: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut rest = source;
+    while let Some(at) = rest.find(['"', '\'', '/']) {
+        let (token, after) = (&rest[at..at + 1], &rest[at + 1..]);
+        rest = match token {
+            "/" if after.starts_with('/') => after.split_once('\n').map_or("", |(_, next)| next),
+            // A quotation mark as a character begins no string.
+            "'" if after.starts_with("\"'") || after.starts_with("\\\"'") => &after[after.len().min(3)..],
+            "\"" => {
+                let end = end_of_string(after);
+                let lines = after[..end].split("\\\n").map(str::trim_start);
+                found.push(lines.collect::<String>());
+                after.get(end + 1..).unwrap_or("")
+            }
+            _ => after,
+        };
+    }
+    found
+}
+
+/// The length of a string up to its quotation mark.
+fn end_of_string(text: &str) -> usize {
+    let mut is_escaped = false;
+    let ends = |(_, letter): &(usize, char)| {
+        let ends = *letter == '"' && !is_escaped;
+        is_escaped = *letter == '\\' && !is_escaped;
+        ends
+    };
+    text.char_indices().find(ends).map_or(text.len(), |(at, _)| at)
+}
+
+/// A text with a letter instead of each part in braces.
+fn without_placeholders(text: &str) -> String {
+    let parts: Vec<&str> =
+        text.split('{').map(|part| part.split_once('}').map_or(part, |(_, after)| after)).collect();
+    parts.join("N")
 }
 
 fn words_of(text: &str) -> impl Iterator<Item = String> {
@@ -131,6 +181,27 @@ fn doc_comments_use_the_terms_of_the_field() {
     let comments: Vec<Prose> =
         paths.iter().filter(is_source).map(|path| Prose::of_comments(&shipped(path))).collect();
     assert_all(hold_prose("doc comments", &measure(&comments), [40, 180, 0, 0, 0]));
+}
+
+/// The crates with messages for users of a file system.
+const WITH_MESSAGES: [&str; 11] =
+    ["cli", "stack", "fuse", "mover", "layouts", "media", "tiers", "cache", "vfs", "engine", "policy"];
+
+#[test]
+fn messages_use_the_terms_of_the_field() {
+    let is_source = |path: &PathBuf| path.components().any(|part| part.as_os_str() == "src");
+    let paths = WITH_MESSAGES.iter().flat_map(|name| files(name, ".rs")).filter(is_source);
+    let messages: Vec<Prose> = paths.map(|path| Prose::of_strings(&shipped(&path))).collect();
+    assert!(messages.iter().map(|prose| prose.paragraphs.len()).sum::<usize>() > 1000);
+    assert_all(hold_prose("messages", &measure(&messages), [40, 180, 0, 0, 0]));
+}
+
+#[test]
+fn strings_are_found() {
+    let source =
+        "// \"no\"\nlet a = ('\"', \"one \\\n     two \\\"three\\\"\", 'b');\nlet c = \"{what} is; who\";\n";
+    assert_eq!(strings(source), ["one two \\\"three\\\"", "{what} is; who"]);
+    assert_eq!(Prose::of_strings(source).paragraphs[1], "N is. who");
 }
 
 #[test]

@@ -70,7 +70,7 @@ impl Mistake {
             Mistake::WordBeforeData => "a single word is stored before its data is durable",
             Mistake::NotUndone => "recovery does not undo",
             Mistake::SettledEarly => "recovery ends a transaction before it is undone",
-            Mistake::NotSettled => "recovery does not end what it undid",
+            Mistake::NotSettled => "recovery does not end the transactions that it undid",
             Mistake::GapNotZeroed => "a file grows over bytes that were not zeroed",
             Mistake::EdgesNotZeroed => "the rest of a new block is not zeroed",
             Mistake::BlocksFreedTooSoon => "blocks are free before the commit that takes them away",

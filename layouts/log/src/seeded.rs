@@ -130,7 +130,7 @@ impl Mistake {
             Mistake::HeadStoredEarly => "the head of a log is stored before its page is written",
             Mistake::PageLinkedEarly => "a page is linked before it is written",
             Mistake::BatchNotChained => "the entries of a batch do not say that more follows",
-            Mistake::EntryBeforeData => "an entry is published before its data is durable",
+            Mistake::EntryBeforeData => "an entry is committed before its data is durable",
             Mistake::BlocksFreedTooSoon => "an overwrite frees old blocks before it allocates new ones",
             Mistake::PageFreedTooSoon => "garbage collection frees a page before its copy is linked",
             Mistake::TruncationForgotten => "the line of a truncation is reused while it counts",
@@ -146,7 +146,7 @@ impl Mistake {
             Mistake::CleanTooSoon => "an unmount marks it clean before it is done",
             Mistake::ChunkNotPublished => "the word of a new chunk of inodes is not made durable",
             Mistake::GapNotZeroed => "a file grows over bytes that were not zeroed",
-            Mistake::RemovalForgotten => "garbage collection drops a removal before what it removed",
+            Mistake::RemovalForgotten => "garbage collection drops a removal before the removed name",
             Mistake::LockedAsCalled => "directories are locked in the order of the call",
             Mistake::NameSoughtEarly => "a name is looked for before its directory is locked",
             Mistake::HeldLate => "an inode is held after its directory was let go",
@@ -158,7 +158,7 @@ impl Mistake {
             Mistake::LinkedWhenGone => "a file is linked after its last name went",
             Mistake::RenamedInSteps => "a rename shows the new name before the old one goes",
             Mistake::SizeNotReadAgain => "a read does not look for a truncation",
-            Mistake::ImagesNotCounted => "recovery does not count what images of logs name",
+            Mistake::ImagesNotCounted => "recovery does not count the blocks that offloaded extent maps name",
         }
     }
 }

@@ -220,7 +220,7 @@ impl SimPm {
     /// Makes the lines of a range inaccessible, as an uncorrectable error of the hardware does: loads and stores are
     /// errors. A block of 4096 bytes that is written as a whole past the cache is good again.
     pub fn poison(&self, offset: u64, len: u64) {
-        self.check(offset, len).expect("inside the memory");
+        self.check(offset, len).expect("inside the device");
         self.poison_anywhere(offset, len);
     }
 
@@ -332,7 +332,7 @@ impl SimPm {
     /// Makes the bytes equal to `image`. That is cheap when the image that was loaded before is a relative of this
     /// one: only blocks that differ, or were stored to since, are copied.
     pub fn load(&self, image: &Image) {
-        assert_eq!(image.len(), self.total, "an image of this memory");
+        assert_eq!(image.len(), self.total, "an image of this device");
         let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
         let differing = loaded.as_ref().and_then(|loaded| loaded.differing_blocks(image));
         match differing {
@@ -364,7 +364,7 @@ impl SimPm {
 
     /// Changes bytes without a trace and without asking the model: the hand of a test.
     pub fn poke(&self, offset: u64, bytes: &[u8]) {
-        assert!(offset + bytes.len() as u64 <= self.total, "inside the memory");
+        assert!(offset + bytes.len() as u64 <= self.total, "inside the device");
         self.write_bytes(offset, bytes);
     }
 
