@@ -3,7 +3,7 @@
 use std::io::IoSlice;
 use std::ops::Range;
 
-use nacre_engine::{BLOCK_SIZE, BelowBuffer, Durability, Extents, Result, Timestamp, WriteAt};
+use nacre_engine::{BLOCK_SIZE, BelowBuffer, Extents, Reservation, Result, Timestamp};
 use nacre_media::Frame;
 use smallvec::SmallVec;
 
@@ -82,6 +82,7 @@ impl<L: BelowBuffer + Extents> Shared<L> {
         node: &L::Node,
         file: &File,
         dirty: &[Dirty],
+        reservation: &Reservation,
         now: Timestamp,
         go_on: impl Fn() -> bool,
     ) -> (usize, Result<()>) {
@@ -93,7 +94,7 @@ impl<L: BelowBuffer + Extents> Shared<L> {
             {
                 count += 1;
             }
-            if let Err(error) = self.write_run(node, file, &dirty[done..done + count], now) {
+            if let Err(error) = self.write_run(node, file, &dirty[done..done + count], reservation, now) {
                 return (done, Err(error));
             }
             done += count;
@@ -102,7 +103,14 @@ impl<L: BelowBuffer + Extents> Shared<L> {
     }
 
     /// Writes consecutive blocks. The first and the last may have several parts.
-    fn write_run(&self, node: &L::Node, file: &File, dirty: &[Dirty], now: Timestamp) -> Result<()> {
+    fn write_run(
+        &self,
+        node: &L::Node,
+        file: &File,
+        dirty: &[Dirty],
+        reservation: &Reservation,
+        now: Timestamp,
+    ) -> Result<()> {
         let mut slices: SmallVec<[IoSlice<'_>; 8]> = SmallVec::new();
         let mut start = 0;
         let mut end = 0;
@@ -110,7 +118,7 @@ impl<L: BelowBuffer + Extents> Shared<L> {
             for &(from, to) in &part.parts {
                 let at = part.block * BLOCK_SIZE + from as u64;
                 if at != end || slices.is_empty() {
-                    self.write_slices(node, file, start, &slices, now)?;
+                    self.write_slices(node, file, start, &slices, reservation, now)?;
                     slices.clear();
                     start = at;
                 }
@@ -118,7 +126,7 @@ impl<L: BelowBuffer + Extents> Shared<L> {
                 end = part.block * BLOCK_SIZE + to as u64;
             }
         }
-        self.write_slices(node, file, start, &slices, now)
+        self.write_slices(node, file, start, &slices, reservation, now)
     }
 
     fn write_slices(
@@ -127,13 +135,14 @@ impl<L: BelowBuffer + Extents> Shared<L> {
         file: &File,
         at: u64,
         slices: &[IoSlice<'_>],
+        reservation: &Reservation,
         now: Timestamp,
     ) -> Result<()> {
         if slices.is_empty() {
             return Ok(());
         }
         let len = slices.iter().map(|slice| slice.len() as u64).sum::<u64>();
-        self.layout.write(node, WriteAt::Offset(at), slices, Durability::Promised, now)?;
+        self.layout.write_back(node, at, slices, reservation, now)?;
         self.counters.written_back.add(len);
         file.grew_below(at + len);
         Ok(())

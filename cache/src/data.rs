@@ -4,7 +4,7 @@ use std::io::IoSlice;
 
 use nacre_engine::{
     BelowBuffer, Capabilities, Data, Durability, Extents, FallocateMode, FileBlock, FsStat, PlacedExtent,
-    PromiseCost, Result, SeekTo, Timestamp, WriteAt,
+    Result, SeekTo, Timestamp, WriteAt,
 };
 
 use crate::fs::CacheFs;
@@ -68,18 +68,6 @@ impl<L: BelowBuffer + Extents> Extents for CacheFs<L> {
     fn unpin(&self, node: &Self::Node) {
         self.shared.layout.unpin(&node.inner);
         self.end_bypass(node);
-    }
-
-    fn promise_cost(&self) -> PromiseCost {
-        self.shared.layout.promise_cost()
-    }
-
-    fn reserve(&self, blocks: u64) -> Result<()> {
-        self.shared.layout.reserve(blocks)
-    }
-
-    fn release(&self, blocks: u64) {
-        self.shared.layout.release(blocks);
     }
 
     fn stat(&self) -> FsStat {

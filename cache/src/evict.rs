@@ -1,13 +1,13 @@
 //! Blocks that leave DRAM: written, cut off, or without an owner.
 
 use nacre_engine::sync::atomic::Ordering;
-use nacre_engine::{BelowBuffer, Extents, FileBlock, Place, Result, SetAttr};
+use nacre_engine::{BelowBuffer, Extents, FileBlock, Place, Reservation, Result};
 use nacre_media::Frame;
 use nacre_policy::Block as ModelBlock;
 
 use crate::buffer::{BLOCK, LINE, LINES, lines};
 use crate::collect::bytes_of;
-use crate::file::{Blocks, Entry, File};
+use crate::file::{Blocks, Entry, File, Times};
 use crate::fs::Shared;
 use crate::order::Slot;
 use crate::write::own;
@@ -67,7 +67,7 @@ impl<L: BelowBuffer + Extents> Shared<L> {
         if file.is_gone() && file.has_flights() {
             blocks.owed += space;
         } else {
-            self.release_space(space);
+            blocks.reservation.give_back(space);
         }
     }
 
@@ -149,13 +149,12 @@ impl<L: BelowBuffer + Extents> Shared<L> {
     }
 
     /// Copies the times that callers see to the layout, before the last block of a file leaves. Under `blocks`,
-    /// exclusively.
-    pub(crate) fn settle_times(&self, node: &L::Node, file: &File) -> Result<()> {
+    /// exclusively; `reservation` is theirs.
+    pub(crate) fn settle_times(&self, node: &L::Node, file: &File, reservation: &Reservation) -> Result<()> {
         let Some(times) = *file.times.lock() else { return Ok(()) };
         if self.layout.getattr(node)?.mtime != times.mtime || times.atime.is_some() {
-            let (mtime, atime) = (Some(times.mtime), times.atime);
-            let change = SetAttr { mtime, atime, promised: true, ..SetAttr::default() };
-            self.layout.setattr(node, &change, times.ctime)?;
+            let Times { mtime, ctime, atime } = times;
+            self.layout.write_back_times(node, mtime, atime, reservation, ctime)?;
         }
         *file.times.lock() = None;
         Ok(())

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use nacre_engine::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use nacre_engine::sync::{Condvar, Mutex, OnceLock, RwLock};
-use nacre_engine::{Attr, BLOCK_SIZE, Error, InodeId, Kind, Result, Timestamp, WriteAt};
+use nacre_engine::{Attr, BLOCK_SIZE, Error, InodeId, Kind, Reservation, Result, Timestamp, WriteAt};
 use nacre_media::Frame;
 use nacre_policy::{Block as ModelBlock, FileHistory};
 
@@ -56,9 +56,11 @@ pub(crate) struct Blocks {
     pub(crate) index: Index<Entry>,
     /// A writeback in flight extends the size on media. At most one does at a time, because they go in order.
     pub(crate) extending: bool,
-    /// Blocks of the layout's space that are reserved for the file while it has blocks in DRAM.
+    /// The layout's space for the file, and for its blocks that are not in flight.
+    pub(crate) reservation: Reservation,
+    /// The part of it that is for the file while it has blocks in DRAM.
     pub(crate) space: u64,
-    /// Blocks of the layout's space that the last writeback in flight of a removed file returns at its end. Until then
+    /// The part of it that the last writeback in flight of a removed file returns at its end. Until then
     /// it may need space that is reserved for other files.
     pub(crate) owed: u64,
 }

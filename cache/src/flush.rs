@@ -50,11 +50,11 @@ impl<L: BelowBuffer + Extents> Shared<L> {
             }
         }
         let now = self.time_of(node, file)?;
-        let (_, result) = self.write_dirty(node, file, &dirty, now, || true);
+        let (_, result) = self.write_dirty(node, file, &dirty, &blocks.reservation, now, || true);
         drop(dirty);
         result?;
         if leaving.len() == blocks.index.len() {
-            self.settle_times(node, file)?;
+            self.settle_times(node, file, &blocks.reservation)?;
         }
         for block in &leaving {
             if let Some(entry) = blocks.index.get_mut(*block) {

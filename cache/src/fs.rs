@@ -6,7 +6,7 @@ use nacre_engine::sync::atomic::{AtomicU64, Ordering};
 use nacre_engine::sync::thread::{self, JoinHandle};
 use nacre_engine::sync::{Mutex, RwLock};
 use nacre_engine::{
-    BLOCK_SIZE, BelowBuffer, Error, Extents, FileKind, FsStat, Kind, LINE_SIZE, PromiseCost, Result, size,
+    BLOCK_SIZE, BelowBuffer, Error, Extents, FileKind, FsStat, Kind, LINE_SIZE, Result, WriteCost, size,
 };
 use nacre_policy::ghost::ghosts_for;
 use nacre_policy::{Checker, Model, Newcomers};
@@ -51,9 +51,7 @@ pub(crate) struct Shared<L> {
     pub(crate) unit_lines: usize,
     pub(crate) max_file_size: u64,
     /// The cost of reservations for blocks that wait.
-    pub(crate) cost: PromiseCost,
-    /// Blocks of the layout's space that are reserved.
-    set_aside: AtomicU64,
+    pub(crate) cost: WriteCost,
     settings: RwLock<Settings>,
     /// The settings that each write reads.
     posted: Posted,
@@ -83,8 +81,7 @@ impl<L: BelowBuffer + Extents> CacheFs<L> {
         let shared = Shared {
             unit_lines: (layout.capabilities().write_unit / LINE_SIZE).clamp(1, LINES as u64) as usize,
             max_file_size: layout.capabilities().max_file_size,
-            cost: layout.promise_cost(),
-            set_aside: AtomicU64::new(0),
+            cost: layout.capabilities().write_cost,
             layout,
             pool: Pool::new(blocks, options.frames.clone().unwrap_or_default()),
             table: Table::new(),
@@ -249,26 +246,15 @@ impl<L: BelowBuffer + Extents> Shared<L> {
         self.pool.configure(self.blocks_of(settings.low_percent), settings.max_age_ms);
     }
 
-    /// Reserves space of the layout.
-    pub(crate) fn reserve_space(&self, blocks: u64) -> Result<()> {
-        self.layout.reserve(blocks)?;
-        self.set_aside.fetch_add(blocks, Ordering::Relaxed);
-        Ok(())
-    }
-
-    pub(crate) fn release_space(&self, blocks: u64) {
-        self.set_aside.fetch_sub(blocks, Ordering::Relaxed);
-        self.layout.release(blocks);
-    }
-
     /// Space statistics: each waiting block counts as one used block. The rest of the reservation is for metadata,
     /// which mostly takes less. If an operation needs the rest, everything is written.
     pub(crate) fn stat(&self) -> FsStat {
         let mut stat = self.layout.stat();
         let waiting = self.pool.capacity() - self.pool.free();
-        let spare = self.set_aside.load(Ordering::Relaxed).saturating_sub(waiting);
+        let spare = stat.reserved.saturating_sub(waiting);
         stat.free += spare;
         stat.available += spare;
+        stat.reserved -= spare;
         stat
     }
 

@@ -167,7 +167,7 @@ impl<L: BelowBuffer + Extents> Shared<L> {
             (times.mtime, times.ctime) = (request.now, request.now);
         }
         if !leaving.is_empty() && leaving.len() == blocks.index.len() {
-            self.settle_times(&node.inner, file)?;
+            self.settle_times(&node.inner, file, &blocks.reservation)?;
         }
         self.leave_all(file, blocks, leaving);
         self.counters.written_eagerly.add(request.len);

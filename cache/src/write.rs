@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{
-    BLOCK_SIZE, BelowBuffer, Durability, Error, Extents, FileBlock, Kind, Place, PromiseCost, Result,
-    Timestamp, WriteAt,
+    BLOCK_SIZE, BelowBuffer, Durability, Error, Extents, FileBlock, Kind, Place, Reservation, Result,
+    Timestamp, WriteAt, WriteCost, WriteShape,
 };
 use nacre_media::Frame;
 use nacre_policy::{Block as ModelBlock, Checker, Model, Path};
@@ -21,29 +21,22 @@ use crate::writeback::BATCH;
 pub(crate) struct Permit<'a, L: BelowBuffer + Extents> {
     shared: &'a Shared<L>,
     blocks: u64,
-    space: u64,
+    reservation: Reservation,
 }
 
 impl<L: BelowBuffer + Extents> Permit<'_, L> {
-    /// Moves one block and `space` from the permit to a placed block. The release of the block gives them back.
-    fn use_one(&mut self, space: u64) {
+    /// Moves one block and `space` from the permit to a placed block of the file with this reservation. The release of
+    /// the block gives them back.
+    fn use_one(&mut self, of_file: &mut Reservation, space: u64) {
         assert!(self.blocks > 0, "a write uses no more blocks than it was permitted");
         self.blocks -= 1;
-        self.use_space(space);
-    }
-
-    fn use_space(&mut self, space: u64) {
-        assert!(self.space >= space, "a write uses no more space than it was permitted");
-        self.space -= space;
+        of_file.take_from(&mut self.reservation, space);
     }
 }
 
 impl<L: BelowBuffer + Extents> Drop for Permit<'_, L> {
     fn drop(&mut self) {
         self.shared.pool.give_back(self.blocks);
-        if self.space > 0 {
-            self.shared.release_space(self.space);
-        }
     }
 }
 
@@ -85,12 +78,12 @@ impl Request<'_> {
         }
     }
 
-    /// An upper bound of the space that their writeback may take.
-    fn space(&self, cost: &PromiseCost) -> u64 {
+    /// An upper bound of what their writeback writes.
+    fn shape(&self, group_blocks: u64) -> WriteShape {
         let blocks = self.blocks();
         // The first and the last group may be partial, and the last block comes before those that it follows.
-        let groups = blocks.min(blocks.div_ceil(cost.group_blocks) + 2);
-        blocks * cost.block + groups * cost.group + cost.file
+        let groups = blocks.min(blocks.div_ceil(group_blocks) + 2);
+        WriteShape { blocks, groups, files: 1, extra: 0 }
     }
 }
 
@@ -320,7 +313,7 @@ impl<L: BelowBuffer + Extents> Shared<L> {
     /// reserve; everything that waits for media was then written. `None` also if files in backoff hold too many
     /// blocks, so that the writer need not wait for the next attempt.
     fn permit(&self, request: &Request<'_>) -> Result<Option<Permit<'_, L>>> {
-        let (blocks, space) = (request.blocks(), request.space(&self.cost));
+        let blocks = request.blocks();
         let mut since_ms = None;
         while let Err(seen) = self.pool.try_take(blocks, || self.layout.give_up_dram()) {
             let since_ms = *since_ms.get_or_insert_with(|| {
@@ -343,16 +336,18 @@ impl<L: BelowBuffer + Extents> Shared<L> {
             }
             self.pool.wait_for_room(seen);
         }
-        if let Err(error) = self.reserve_space(space) {
-            self.pool.give_back(blocks);
-            if error.kind() != Kind::NoSpace {
-                return Err(error);
+        match self.layout.reserve_for(&request.shape(self.cost.group_blocks)) {
+            Ok(reservation) => Ok(Some(Permit { shared: self, blocks, reservation })),
+            Err(error) => {
+                self.pool.give_back(blocks);
+                if error.kind() != Kind::NoSpace {
+                    return Err(error);
+                }
+                // Blocks that cannot be written stay, and the sync of their file reports the error.
+                let _ = self.flush_everything();
+                Ok(None)
             }
-            // Blocks that cannot be written stay, and the sync of their file reports the error.
-            let _ = self.flush_everything();
-            return Ok(None);
         }
-        Ok(Some(Permit { shared: self, blocks, space }))
     }
 
     /// Writes into DRAM, and the blocks `eager` from there to media. `None` if the layout must do it: the write is not
@@ -512,7 +507,7 @@ impl<L: BelowBuffer + Extents> Placing<'_, L> {
             if entry.buffer.get_mut().is_some() {
                 self.renew(entry);
             } else {
-                permit.use_one(space);
+                permit.use_one(&mut blocks.reservation, space);
                 let (slot, mut buffer) = shared.pool.place(file, block, self.now_ms);
                 *own(&mut buffer) = *entry.buffer;
                 (entry.slot, entry.buffer, entry.space) = (slot, buffer, space);
@@ -521,10 +516,10 @@ impl<L: BelowBuffer + Extents> Placing<'_, L> {
         } else {
             shared.counters.write_misses.add(1);
             if blocks.index.is_empty() {
-                permit.use_space(shared.cost.file);
                 blocks.space = shared.cost.file;
+                blocks.reservation.take_from(&mut permit.reservation, blocks.space);
             }
-            permit.use_one(space);
+            permit.use_one(&mut blocks.reservation, space);
             let (slot, buffer) = shared.pool.place(file, block, self.now_ms);
             let model = self.recall(block);
             let listed_at = shared.pool.age(self.now_ms);
@@ -544,7 +539,7 @@ impl<L: BelowBuffer + Extents> Placing<'_, L> {
     /// The layout's space to reserve for a block. It includes the space for its group, unless an earlier block of the
     /// group waits. That block is written first or together with this one.
     fn space_for(&self, blocks: &Blocks, block: u64) -> u64 {
-        let &PromiseCost { block: cost, group, group_blocks, .. } = &self.shared.cost;
+        let &WriteCost { block: cost, group, group_blocks, .. } = &self.shared.cost;
         let first = block - block % group_blocks;
         let waits = |entry: &Entry| entry.dirty != 0 || entry.flight.is_some();
         if group == 0 || blocks.index.last_of(first..block).is_some_and(waits) { cost } else { cost + group }

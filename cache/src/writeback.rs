@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nacre_engine::sync::atomic::Ordering;
-use nacre_engine::{BLOCK_SIZE, BelowBuffer, Extents, Kind, Result, Timestamp, background};
+use nacre_engine::{BLOCK_SIZE, BelowBuffer, Extents, Kind, Reservation, Result, Timestamp, background};
 
 use crate::collect::{Dirty, bytes_of};
 use crate::evict::Leaving;
@@ -29,6 +29,8 @@ struct Batch<N> {
     epoch: u64,
     /// It extends the size on media.
     extending: bool,
+    /// The layout's space for the blocks.
+    reservation: Reservation,
 }
 
 /// The result for a candidate.
@@ -141,7 +143,7 @@ impl<L: BelowBuffer + Extents> Shared<L> {
             Some(entry) if entry.flight.is_some() => return Ok(Taken::Nothing),
             Some(entry) if entry.dirty == 0 => {
                 if blocks.index.len() == 1 {
-                    self.settle_times(&node, file)?;
+                    self.settle_times(&node, file, &blocks.reservation)?;
                 }
                 self.leave_all(file, &mut blocks, [block]);
                 return Ok(Taken::Freed);
@@ -160,7 +162,7 @@ impl<L: BelowBuffer + Extents> Shared<L> {
             let Some(entry) = blocks.index.get_mut(block) else { continue };
             dirty.push(self.dirty_parts(&node, file, block, entry, size)?);
         }
-        let mut taken = Vec::with_capacity(chosen.len());
+        let (mut taken, mut reserved) = (Vec::with_capacity(chosen.len()), 0);
         for block in chosen {
             let Some(entry) = blocks.index.get_mut(block) else { continue };
             let lines = std::mem::take(&mut entry.dirty);
@@ -168,12 +170,15 @@ impl<L: BelowBuffer + Extents> Shared<L> {
             let Entry { slot, space, .. } = *entry;
             entry.flight = Some(Box::new(Flight { slot, buffer: entry.buffer.clone(), lines, space }));
             taken.push(entry.slot);
+            reserved += space;
         }
         self.pool.unlist_all(taken);
         blocks.extending |= extending;
         file.take_off();
         let epoch = file.epoch.load(Ordering::Acquire);
-        Ok(Taken::Batch(Batch { file: Arc::clone(file), node, dirty, now, epoch, extending }))
+        let reservation = blocks.reservation.split(reserved);
+        let file = Arc::clone(file);
+        Ok(Taken::Batch(Batch { file, node, dirty, now, epoch, extending, reservation }))
     }
 
     /// The blocks of a writeback, at most `limit`: `block` and those behind it without a gap. If the size on media
@@ -195,37 +200,32 @@ impl<L: BelowBuffer + Extents> Shared<L> {
         chosen
     }
 
-    fn fly(&self, batch: Batch<L::Node>) {
-        let Batch { file, node, dirty, now, epoch, extending } = batch;
-        let still_holds = || file.epoch.load(Ordering::Acquire) == epoch;
-        let (done, result) = self.write_dirty(&node, &file, &dirty, now, still_holds);
+    fn fly(&self, mut batch: Batch<L::Node>) {
+        let Batch { file, node, dirty, now, epoch, reservation, .. } = &mut batch;
+        let still_holds = || file.epoch.load(Ordering::Acquire) == *epoch;
+        let (done, result) = self.write_dirty(node, file, dirty, reservation, *now, still_holds);
         // From here on the blocks in the index do not share their buffers.
-        let flown: Vec<u64> = dirty.into_iter().map(|dirty| dirty.block).collect();
-        self.land(&file, &node, &flown, done, result, extending);
+        let flown: Vec<u64> = std::mem::take(dirty).into_iter().map(|dirty| dirty.block).collect();
+        self.land(batch, &flown, done, result);
         self.pool.note_event();
     }
 
     /// Ends a writeback: `done` of its blocks are written.
-    fn land(
-        &self,
-        file: &File,
-        node: &L::Node,
-        flown: &[u64],
-        done: usize,
-        result: Result<()>,
-        extending: bool,
-    ) {
+    fn land(&self, batch: Batch<L::Node>, flown: &[u64], done: usize, result: Result<()>) {
+        let Batch { file, node, extending, reservation, .. } = batch;
+        let file = &*file;
         match result {
             Ok(()) => file.wrote(self.clock.now_ms()),
             Err(error) => self.failed(file, error.kind()),
         }
         let mut blocks = file.blocks.write();
+        blocks.reservation.merge(reservation);
         let is_whole = |entry: &Entry| entry.dirty == 0;
         let all_leave = done == flown.len()
             && blocks.index.len() == done
             && blocks.index.values().all(is_whole)
             && !file.is_gone();
-        if all_leave && let Err(error) = self.settle_times(node, file) {
+        if all_leave && let Err(error) = self.settle_times(&node, file, &blocks.reservation) {
             file.note_error(error.kind());
             *file.times.lock() = None;
         }
@@ -248,7 +248,8 @@ impl<L: BelowBuffer + Extents> Shared<L> {
     fn settle_debt(&self, file: &File) {
         let mut blocks = file.blocks.write();
         if !file.has_flights() {
-            self.release_space(std::mem::take(&mut blocks.owed));
+            let owed = std::mem::take(&mut blocks.owed);
+            blocks.reservation.give_back(owed);
         }
     }
 

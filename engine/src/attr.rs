@@ -129,17 +129,13 @@ pub struct SetAttr {
     /// The times are set to now without a choice of the caller (touch(1)). An append-only inode allows that, too. No
     /// other field is given then.
     pub touch: bool,
-    /// A buffering layer accepted the change before. It may take reserved space (see
-    /// [`PromiseCost`](crate::PromiseCost)), flags set since do not forbid it, and a later ctime stays. Without a
-    /// size.
-    pub promised: bool,
 }
 
 impl SetAttr {
     /// The flags of an inode that forbid this change. Flags can always be changed, because the caller has checked the
-    /// permission. A change that was accepted before stays accepted.
+    /// permission.
     pub fn forbidden_by(&self) -> u32 {
-        if self.promised || *self == (SetAttr { flags: self.flags, ..SetAttr::default() }) {
+        if *self == (SetAttr { flags: self.flags, ..SetAttr::default() }) {
             0
         } else if *self
             == (SetAttr { atime: self.atime, mtime: self.mtime, touch: true, ..SetAttr::default() })
@@ -155,9 +151,9 @@ impl SetAttr {
         self.flags.is_some_and(|flags| flags & (Attr::IMMUTABLE | Attr::APPEND_ONLY) != 0)
     }
 
-    /// An error if the format cannot hold a given time. A promised time was accepted before and is clamped.
+    /// An error if the format cannot hold a given time.
     pub fn check_times(&self, times: TimeRange) -> Result<()> {
-        let mut given = [self.atime, self.mtime].into_iter().flatten().filter(|_| !self.promised);
+        let mut given = [self.atime, self.mtime].into_iter().flatten();
         given.try_for_each(|time| times.check(time))
     }
 }

@@ -1,5 +1,7 @@
 //! The capabilities of a layout.
 
+use crate::reservation::WriteCost;
+
 /// The capabilities of a layout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Capabilities {
@@ -15,6 +17,8 @@ pub struct Capabilities {
     /// The unit, in bytes, that media writes for any write inside it, aligned: a line for updates in place, a block
     /// for copy on write. A power of two, from a line to a block.
     pub write_unit: u64,
+    /// The space to reserve for writes that a buffering layer accepts.
+    pub write_cost: WriteCost,
     /// Tiers that a file system can have.
     pub max_tiers: u8,
     /// Every mount has an index of names in DRAM. Otherwise mkfs or the mount chooses.

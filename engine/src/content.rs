@@ -25,11 +25,6 @@ pub enum Durability {
     /// As [`Durability::Now`], for pages that a kernel accepted before without a reservation. It may take the space
     /// kept for the logs of existing files.
     Accepted,
-    /// As [`Durability::Now`], for a write that a buffering layer accepted before. It and its metadata may take the
-    /// space reserved by `Extents::reserve`, so that it cannot fail for lack of space. Flags set since do not forbid
-    /// it. If the inode changed since, ctime does not go back: the write takes that ctime as its time. Other callers
-    /// may read the bytes that it overwrites before it is durable.
-    Promised,
 }
 
 /// The effect of fallocate(2) on the range.

@@ -322,24 +322,6 @@ macro_rules! forward_extents {
             $plain!(self, |layout, node| layout.unpin(node))
         }
     };
-    (@promise_cost $plain:ident $node:ident) => {
-        #[inline]
-        fn promise_cost(&self) -> $crate::PromiseCost {
-            $plain!(self, |layout| layout.promise_cost())
-        }
-    };
-    (@reserve $plain:ident $node:ident) => {
-        #[inline]
-        fn reserve(&self, blocks: u64) -> $crate::Result<()> {
-            $plain!(self, |layout| layout.reserve(blocks))
-        }
-    };
-    (@release $plain:ident $node:ident) => {
-        #[inline]
-        fn release(&self, blocks: u64) {
-            $plain!(self, |layout| layout.release(blocks))
-        }
-    };
     (@stat $plain:ident $node:ident) => {
         #[inline]
         fn stat(&self) -> $crate::FsStat {

@@ -6,8 +6,7 @@
 //! - [`size`]: sizes as people write them.
 //! - [`namespace`], [`content`], [`space`]: the three traits that a layout implements: [`Names`], [`Data`],
 //!   [`Extents`]. Its [`capabilities`] are constants.
-//! - [`reservation`]: space for writes that a buffering layer accepts; [`below_buffer`]: its questions to the layer
-//!   below.
+//! - [`below_buffer`]: the layer below a write buffer: writeback with a [`reservation`] of space, and questions.
 //! - [`tiering`]: the traits of a layout whose files may have blocks on disks.
 //! - `forward`: macros that forward methods of the contract to another layout.
 //! - `shared`: a shared layout is a layout, too.
@@ -38,7 +37,7 @@ pub use capabilities::Capabilities;
 pub use content::{Data, Durability, FallocateMode, SeekTo, WriteAt};
 pub use error::{Error, Kind, Result, without_number};
 pub use namespace::{DirEntry, InodeCache, Names, RenameMode, XattrMode};
-pub use reservation::PromiseCost;
+pub use reservation::{Draw, Reservation, ReservedBlocks, ReservedElsewhere, WriteCost, WriteShape};
 pub use space::{Extents, FsStat, Place, PlacedExtent};
 pub use tiering::{
     CompactedLog, Copied, CopiedFile, DamagedCopy, FreeRun, LogImage, LogOffload, MAX_TIERS, Movable,

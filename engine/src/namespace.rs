@@ -192,7 +192,7 @@ pub trait Names: Send + Sync + 'static {
 
     /// Changes attributes in one commit and returns the new ones. `now` becomes ctime, and mtime if the size changes
     /// and no mtime is given. [`InvalidInput`](crate::Kind::InvalidInput) for a time that the format cannot hold
-    /// ([`TimeRange`](crate::TimeRange)). In a `promised` change it is clamped, as the time of a clock is.
+    /// ([`TimeRange`](crate::TimeRange)).
     fn setattr(&self, node: &Self::Node, change: &SetAttr, now: Timestamp) -> Result<Attr>;
 
     /// The value of an extended attribute; [`NoAttribute`](crate::Kind::NoAttribute) if it does not exist.

@@ -1,12 +1,15 @@
 //! A shared layout is a layout, too.
 
+use std::io::IoSlice;
 use std::sync::Arc;
 
 use crate::below_buffer::BelowBuffer;
 use crate::content::Data;
 use crate::error::Result;
 use crate::namespace::Names;
+use crate::reservation::{Reservation, WriteShape};
 use crate::space::Extents;
+use crate::units::Timestamp;
 use crate::{forward_data, forward_extents, forward_names};
 
 macro_rules! below {
@@ -35,10 +38,36 @@ impl<T: Data> Data for Arc<T> {
 
 impl<T: Extents> Extents for Arc<T> {
     forward_extents!(below, below:
-        resolve pin unpin promise_cost reserve release stat index_bytes capabilities);
+        resolve pin unpin stat index_bytes capabilities);
 }
 
 impl<T: BelowBuffer> BelowBuffer for Arc<T> {
+    fn reserve_for(&self, shape: &WriteShape) -> Result<Reservation> {
+        (**self).reserve_for(shape)
+    }
+
+    fn write_back(
+        &self,
+        node: &T::Node,
+        offset: u64,
+        data: &[IoSlice<'_>],
+        reservation: &Reservation,
+        now: Timestamp,
+    ) -> Result<()> {
+        (**self).write_back(node, offset, data, reservation, now)
+    }
+
+    fn write_back_times(
+        &self,
+        node: &T::Node,
+        mtime: Timestamp,
+        atime: Option<Timestamp>,
+        reservation: &Reservation,
+        now: Timestamp,
+    ) -> Result<()> {
+        (**self).write_back_times(node, mtime, atime, reservation, now)
+    }
+
     fn goes_to_disk(&self, node: &T::Node, offset: u64, len: u64) -> bool {
         (**self).goes_to_disk(node, offset, len)
     }

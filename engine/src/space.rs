@@ -3,7 +3,6 @@
 use crate::capabilities::Capabilities;
 use crate::error::Result;
 use crate::namespace::Names;
-use crate::reservation::PromiseCost;
 use crate::units::{Block, FileBlock};
 
 /// The place of an extent.
@@ -51,6 +50,8 @@ pub struct FsStat {
     pub free: u64,
     /// Blocks that a user can still allocate.
     pub available: u64,
+    /// Blocks with a [`Reservation`](crate::Reservation), which are neither free nor available.
+    pub reserved: u64,
     /// Inodes that can exist.
     pub inodes: u64,
     /// Inodes that can still be made.
@@ -71,18 +72,7 @@ pub trait Extents: Names {
     /// Ends one [`Extents::pin`] of the file.
     fn unpin(&self, node: &Self::Node);
 
-    /// The space to reserve for writes that are accepted now and made later.
-    fn promise_cost(&self) -> PromiseCost;
-
-    /// Reserves `blocks` blocks of space, which only writes with `Durability::Promised` may take from then on;
-    /// [`NoSpace`](crate::Kind::NoSpace) if fewer are free. The reservation is in DRAM only: a mount starts without.
-    /// Such a write leaves the sum as it is. The caller that reserved releases after it.
-    fn reserve(&self, blocks: u64) -> Result<()>;
-
-    /// Releases reserved space, at most as much as was reserved.
-    fn release(&self, blocks: u64);
-
-    /// Space statistics. Reserved space is not available.
+    /// Space statistics.
     fn stat(&self) -> FsStat;
 
     /// Bytes of DRAM that indexes take now, estimated from their sizes. It visits every index.

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use nacre_engine::{
-    BLOCK_SIZE, Durability, Extents, FileBlock, FileKind, Names, NewInode, Place, Result, Tier, TierBlocks,
+    BLOCK_SIZE, Draw, Extents, FileBlock, FileKind, Names, NewInode, Place, Result, Tier, TierBlocks,
     TierChange, TierState, TierTable, Timestamp, WriteToTier, Written,
 };
 use nacre_layout_log::{LogFs, MkfsOptions, MountOptions, mkfs};
@@ -125,7 +125,7 @@ fn fill(fs: &Fs, first: u64) -> Result<()> {
             }
             // Nothing was written of which this would have to be the proof.
             let proof = Durable::nothing_before();
-            fs.publish_write(node, &written, at.offset(), Durability::Now, now, proof)?;
+            fs.publish_write(node, &written, at.offset(), Draw::Available, now, proof)?;
         }
     }
     Ok(())

@@ -3,7 +3,8 @@
 use std::io::IoSlice;
 
 use nacre_engine::{
-    BelowBuffer, Data, Durability, FallocateMode, Result, SeekTo, Tiered, Timestamp, WriteAt,
+    BelowBuffer, Data, Draw, Durability, FallocateMode, Reservation, Result, SeekTo, Tiered, Timestamp,
+    WriteAt, WriteShape,
 };
 use nacre_media::Durable;
 use nacre_media::block::BlockDevice;
@@ -58,7 +59,34 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Data for TieredFs<L, 
     }
 }
 
-impl<L: Tiered<Proof = Durable> + BelowBuffer, D: BlockDevice + 'static> BelowBuffer for TieredFs<L, D> {
+impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> BelowBuffer for TieredFs<L, D> {
+    fn reserve_for(&self, shape: &WriteShape) -> Result<Reservation> {
+        self.places.reserve_for(shape)
+    }
+
+    fn write_back(
+        &self,
+        node: &L::Node,
+        offset: u64,
+        data: &[IoSlice<'_>],
+        reservation: &Reservation,
+        now: Timestamp,
+    ) -> Result<()> {
+        self.files().write_back(node, offset, data, Draw::Reserved(reservation), now)
+    }
+
+    fn write_back_times(
+        &self,
+        node: &L::Node,
+        mtime: Timestamp,
+        atime: Option<Timestamp>,
+        reservation: &Reservation,
+        now: Timestamp,
+    ) -> Result<()> {
+        let set = || self.places.layout.write_back_times(node, mtime, atime, reservation, now);
+        self.files().with_edges(node, 1, Draw::Reserved(reservation), |_| Vec::new(), set)
+    }
+
     fn goes_to_disk(&self, node: &L::Node, offset: u64, len: u64) -> bool {
         self.files().is_for_disk(node, offset, len)
     }

@@ -2,7 +2,7 @@
 
 use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{
-    Capabilities, Error, Extents, FileBlock, FsStat, Kind, Place, PlacedExtent, PromiseCost, Result, Tiered,
+    Capabilities, Error, Extents, FileBlock, FsStat, Kind, Place, PlacedExtent, Result, Tiered,
 };
 use nacre_media::Durable;
 use nacre_media::block::BlockDevice;
@@ -35,18 +35,6 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Extents for TieredFs<
         self.places.layout.unpin(node);
         // While it was mapped it stayed, and every scan has passed it by.
         self.engine.scan_again.store(true, Ordering::Relaxed);
-    }
-
-    fn promise_cost(&self) -> PromiseCost {
-        self.places.layout.promise_cost()
-    }
-
-    fn reserve(&self, blocks: u64) -> Result<()> {
-        self.places.reserve(blocks)
-    }
-
-    fn release(&self, blocks: u64) {
-        self.places.release(blocks);
     }
 
     fn stat(&self) -> FsStat {

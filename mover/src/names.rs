@@ -2,7 +2,7 @@
 
 use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{
-    Attr, BLOCK_SIZE, Durability, FileKind, Names, NewInode, RenameMode, Result, SetAttr, Tiered, Timestamp,
+    Attr, BLOCK_SIZE, Draw, FileKind, Names, NewInode, RenameMode, Result, SetAttr, Tiered, Timestamp,
     XattrMode, forward_names,
 };
 use nacre_media::Durable;
@@ -66,8 +66,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Names for TieredFs<L,
 
     fn setattr(&self, node: &L::Node, change: &SetAttr, now: Timestamp) -> Result<Attr> {
         let edge = |_: u64| change.size.map(|size| size / BLOCK_SIZE).into_iter().collect();
-        let durability = if change.promised { Durability::Promised } else { Durability::Now };
-        self.files().with_edges(node, 1, durability, edge, || self.places.layout.setattr(node, change, now))
+        self.files()
+            .with_edges(node, 1, Draw::Available, edge, || self.places.layout.setattr(node, change, now))
     }
 
     fn get_xattr(&self, node: &L::Node, name: &[u8]) -> Result<Vec<u8>> {

@@ -28,7 +28,7 @@ const RESOLVED_AT_ONCE: u64 = 1 << 16;
 pub(crate) struct Places<L, D> {
     pub(crate) layout: L,
     pub(crate) tiers: Arc<TierSet<D>>,
-    pub(crate) reservations: Reservations,
+    pub(crate) reservations: Arc<Reservations>,
     pub(crate) settings: Arc<Settings>,
     /// Operations that wait for room on PM.
     pub(crate) waiting: AtomicU64,
@@ -64,7 +64,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Places<L, D> {
         Places {
             layout,
             tiers,
-            reservations: Reservations::default(),
+            reservations: Arc::default(),
             settings,
             waiting: AtomicU64::new(0),
             changing: Mutex::new(()),

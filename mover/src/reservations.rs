@@ -11,7 +11,10 @@
 
 use nacre_engine::sync::Mutex;
 use nacre_engine::sync::atomic::{AtomicBool, Ordering};
-use nacre_engine::{Block, Error, FreeRun, Kind, Result, Tier, TierRun, TierState, Tiered};
+use nacre_engine::{
+    Block, Error, FreeRun, Kind, Reservation, ReservedElsewhere, Result, Tier, TierRun, TierState, Tiered,
+    WriteShape,
+};
 use nacre_media::Durable;
 use nacre_media::block::BlockDevice;
 
@@ -74,42 +77,50 @@ impl Shares {
     }
 }
 
-impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Places<L, D> {
-    /// Sets blocks aside.
-    pub(crate) fn reserve(&self, blocks: u64) -> Result<()> {
-        if !self.has_tiers() {
-            return self.layout.reserve(blocks);
+impl ReservedElsewhere for Reservations {
+    fn take_back(&self, blocks: u64) -> u64 {
+        // Reservations made on tiers after this are not those that come back here.
+        if !self.some.load(Ordering::Acquire) {
+            return blocks;
         }
+        let mut shares = self.shares.lock();
+        let here = shares.give_back(blocks);
+        self.some.store(shares.here + shares.below > 0, Ordering::Release);
+        here
+    }
+}
+
+/// The shape of so many blocks of PM.
+fn on_pm(blocks: u64) -> WriteShape {
+    WriteShape { extra: blocks, ..WriteShape::default() }
+}
+
+impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Places<L, D> {
+    /// Reserves space for writes.
+    pub(crate) fn reserve_for(&self, shape: &WriteShape) -> Result<Reservation> {
+        if !self.has_tiers() {
+            return self.layout.reserve_for(shape);
+        }
+        let blocks = self.layout.capabilities().write_cost.of(shape);
         let mut shares = self.reservations.shares.lock();
         let here = shares.split(blocks);
         let below = blocks - here;
-        if self.has_credit(&mut shares, below) && self.layout.reserve(here).is_ok() {
-            shares.here += here;
-            shares.below += below;
-            shares.credit -= below;
-        } else {
-            self.layout.reserve(blocks)?;
-            shares.here += blocks;
-        }
-        self.reservations.some.store(true, Ordering::Release);
-        Ok(())
-    }
-
-    /// Gives blocks back that were reserved.
-    pub(crate) fn release(&self, blocks: u64) {
-        // Reservations made on tiers after this are not those that come back here.
-        let here = match self.reservations.some.load(Ordering::Acquire) {
-            false => blocks,
-            true => {
-                let mut shares = self.reservations.shares.lock();
-                let here = shares.give_back(blocks);
-                self.reservations.some.store(shares.here + shares.below > 0, Ordering::Release);
-                here
-            }
+        let partly = match self.has_credit(&mut shares, below) {
+            true => self.layout.reserve_for(&on_pm(here)).ok(),
+            false => None,
         };
-        if here > 0 {
-            self.layout.release(here);
-        }
+        let mut reservation = match partly {
+            Some(reservation) => {
+                shares.below += below;
+                shares.credit -= below;
+                reservation
+            }
+            None => self.layout.reserve_for(shape)?,
+        };
+        shares.here += reservation.blocks();
+        reservation.add_elsewhere(blocks - reservation.blocks(), &self.reservations);
+        self.reservations.some.store(true, Ordering::Release);
+        Ok(reservation)
     }
 
     /// Whether anything is reserved, in PM or on tiers, since there are tiers.
@@ -135,7 +146,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Places<L, D> {
 
     /// Moves reservations of this many blocks from the tiers to PM.
     fn reserve_on_pm(&self, shares: &mut Shares, blocks: u64) -> Result<()> {
-        self.layout.reserve(blocks)?;
+        self.layout.reserve_for(&on_pm(blocks))?.hand_over();
         shares.here += blocks;
         shares.below -= blocks;
         Ok(())

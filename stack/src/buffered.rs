@@ -117,5 +117,5 @@ impl<L: BelowBuffer + Extents> Data for Buffered<L> {
 
 impl<L: BelowBuffer + Extents> Extents for Buffered<L> {
     forward_extents!(delegate, delegate_node:
-        resolve pin unpin promise_cost reserve release stat index_bytes capabilities);
+        resolve pin unpin stat index_bytes capabilities);
 }

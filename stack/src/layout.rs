@@ -214,5 +214,5 @@ impl Data for AnyLayout {
 
 impl Extents for AnyLayout {
     forward_extents!(delegate, delegate_node:
-        resolve pin unpin promise_cost reserve release stat index_bytes capabilities);
+        resolve pin unpin stat index_bytes capabilities);
 }

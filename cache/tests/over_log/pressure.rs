@@ -188,7 +188,7 @@ fn space_that_is_set_aside_is_not_available_and_comes_back() {
     let file = world.create("file");
     world.put(&file, 0, &[1; 5 * BLOCK]);
     assert_eq!(world.fs.stat().available, before.available - 5);
-    let cost = world.fs.promise_cost();
+    let cost = world.fs.capabilities().write_cost;
     let below = world.fs.layout().stat().available;
     assert_eq!(below, before.available - 5 * cost.block - cost.file, "with what its metadata may take");
     world.truncate(&file, 0);

@@ -1,7 +1,7 @@
 //! Blocks of files that move between PM and tiers.
 
-use crate::content::Durability;
 use crate::error::Result;
+use crate::reservation::Draw;
 use crate::space::PlacedExtent;
 use crate::units::{Block, FileBlock, Timestamp};
 
@@ -63,15 +63,14 @@ pub trait Relocate: TierBlocks {
     fn publish(&self, files: &[CopiedFile<'_, Self::Node>], proof: Self::Proof) -> Vec<Result<Vec<Copied>>>;
 
     /// Promotes blocks of one [`Movable`] to persistent memory; `content` is their contents. False, without a change,
-    /// if the version has changed. For a promised write it takes space that other writes may not, and the write
-    /// returns the blocks. With [`Durability::Lazy`] it takes the layout's reserve for overwriting, and as many other
-    /// blocks must be demoted then. It is durable in any case.
+    /// if the version has changed. A write with a reservation returns the blocks that its promotion takes from there.
+    /// With [`Draw::Overwrite`] as many other blocks must be demoted then. It is durable in any case.
     fn bring_up(
         &self,
         node: &Self::Node,
         from: &Movable,
         content: &[u8],
-        durability: Durability,
+        draw: Draw<'_>,
         modified: Timestamp,
     ) -> Result<bool>;
 

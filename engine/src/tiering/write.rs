@@ -2,8 +2,10 @@
 
 use std::io::IoSlice;
 
-use crate::content::{Durability, WriteAt};
+use crate::below_buffer::BelowBuffer;
+use crate::content::WriteAt;
 use crate::error::Result;
+use crate::reservation::Draw;
 use crate::units::{FileBlock, Timestamp};
 
 use super::relocate::{Movable, Relocate};
@@ -19,7 +21,7 @@ pub struct Written {
 }
 
 /// Writes of whole blocks to tiers. Optional: without it, new blocks are on PM first.
-pub trait WriteToTier: Relocate {
+pub trait WriteToTier: Relocate + BelowBuffer {
     /// Commits a write of whole blocks on tiers, as one operation. The last block may reach behind `size`. The file
     /// has at least that size afterwards.
     fn publish_write(
@@ -27,7 +29,7 @@ pub trait WriteToTier: Relocate {
         node: &Self::Node,
         written: &[Written],
         size: u64,
-        durability: Durability,
+        draw: Draw<'_>,
         now: Timestamp,
         proof: Self::Proof,
     ) -> Result<()>;
@@ -53,7 +55,7 @@ pub trait WriteToTier: Relocate {
         node: &Self::Node,
         at: WriteAt,
         data: &[IoSlice<'_>],
-        durability: Durability,
+        draw: Draw<'_>,
         now: Timestamp,
     ) -> Result<u64>;
 

@@ -29,10 +29,10 @@ pub(super) static SOURCES: Sources = Sources::new(
         ("mkfs.rs", include_str!("../../../layouts/inplace/src/mkfs.rs")),
         ("mount.rs", include_str!("../../../layouts/inplace/src/mount.rs")),
         ("namespace.rs", include_str!("../../../layouts/inplace/src/namespace.rs")),
-        ("promised.rs", include_str!("../../../layouts/inplace/src/promised.rs")),
         ("recover.rs", include_str!("../../../layouts/inplace/src/recover.rs")),
         ("space.rs", include_str!("../../../layouts/inplace/src/space.rs")),
         ("tree_edit.rs", include_str!("../../../layouts/inplace/src/tree_edit.rs")),
+        ("write_back.rs", include_str!("../../../layouts/inplace/src/write_back.rs")),
         ("xattr.rs", include_str!("../../../layouts/inplace/src/xattr.rs")),
     ],
 );

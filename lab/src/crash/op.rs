@@ -5,7 +5,7 @@ use std::io::IoSlice;
 
 use nacre_engine::{
     Attr, BLOCK_SIZE, BelowBuffer, Data, Durability, Error, Extents, FallocateMode, FileKind, Kind, Names,
-    NewInode, PromiseCost, RenameMode, Result, SetAttr, Timestamp, WriteAt, XattrMode,
+    NewInode, RenameMode, Result, SetAttr, Timestamp, WriteAt, WriteShape, XattrMode,
 };
 
 /// One operation. Paths are relative to the root, components separated by `/`.
@@ -160,23 +160,15 @@ pub struct Runner<F: Data + Extents> {
 }
 
 /// How writes are made that say nothing else.
-pub(super) struct Writing<F: Names> {
-    durability: Durability,
-    /// The questions of a write buffer to the layer below, for writes with [`Durability::Promised`].
-    buffer: Option<Buffer<F>>,
+pub(super) enum Writing<F: Names> {
+    /// With this durability.
+    As(Durability),
+    /// As a write buffer writes accepted data back.
+    Back(WriteReserved<F>),
 }
 
-struct Buffer<F: Names> {
-    expect: fn(&F, &F::Node) -> Result<()>,
-    accepted: fn(&F, &F::Node, u64, u64),
-}
-
-impl<F: Names> Writing<F> {
-    /// With this durability, and no buffer.
-    pub(super) fn with(durability: Durability) -> Writing<F> {
-        Writing { durability, buffer: None }
-    }
-}
+/// Reserves space for a write and writes back. `None` if that is not possible now.
+type WriteReserved<F> = fn(&F, &<F as Names>::Node, u64, &[IoSlice<'_>], Timestamp) -> Option<Result<()>>;
 
 impl<F: Names> Clone for Writing<F> {
     fn clone(&self) -> Self {
@@ -186,13 +178,25 @@ impl<F: Names> Clone for Writing<F> {
 
 impl<F: Names> Copy for Writing<F> {}
 
-impl<F: Names> Clone for Buffer<F> {
-    fn clone(&self) -> Self {
-        *self
-    }
+/// Writes back whole blocks that a write buffer accepted twice.
+fn write_reserved<F: BelowBuffer>(
+    fs: &F,
+    node: &F::Node,
+    offset: u64,
+    pieces: &[IoSlice<'_>],
+    now: Timestamp,
+) -> Option<Result<()>> {
+    let len = length(pieces);
+    let blocks = len / BLOCK_SIZE;
+    fs.expect_write(node).ok()?;
+    let reservation = fs.reserve_for(&WriteShape { blocks, groups: blocks, files: 1, extra: 0 }).ok()?;
+    (0..2).for_each(|_| fs.accepted(node, offset, len));
+    Some(fs.write_back(node, offset, pieces, &reservation, now))
 }
 
-impl<F: Names> Copy for Buffer<F> {}
+fn length(pieces: &[IoSlice<'_>]) -> u64 {
+    pieces.iter().map(|piece| piece.len() as u64).sum()
+}
 
 /// Eight bytes of the data of step `step`: different for neighbours, pages and steps, and none of them zero.
 fn pattern(step: u64, word: u64) -> [u8; 8] {
@@ -215,21 +219,21 @@ pub fn payload(step: u64, len: usize) -> Vec<u8> {
 impl<F: Data + Extents> Runner<F> {
     /// Nothing is held yet.
     pub fn new(fs: F) -> Runner<F> {
-        Runner { fs, held: Vec::new(), writing: Writing::with(Durability::Now) }
+        Runner { fs, held: Vec::new(), writing: Writing::As(Durability::Now) }
     }
 
     /// The same, with writes that may wait in a buffer.
     pub fn buffered(fs: F) -> Runner<F> {
-        Runner { writing: Writing::with(Durability::Lazy), ..Runner::new(fs) }
+        Runner { writing: Writing::As(Durability::Lazy), ..Runner::new(fs) }
     }
 
-    /// The same, with writes of which nothing else is said made like this.
-    pub fn writing(fs: F, durability: Durability) -> Runner<F>
+    /// The same. With `back`, whole blocks are written as a write buffer writes them back.
+    pub fn writing(fs: F, back: bool) -> Runner<F>
     where
         F: BelowBuffer,
     {
-        let buffer = Buffer { expect: F::expect_write, accepted: F::accepted };
-        Runner { writing: Writing { durability, buffer: Some(buffer) }, ..Runner::new(fs) }
+        let writing = if back { Writing::Back(write_reserved::<F>) } else { Writing::As(Durability::Now) };
+        Runner { writing, ..Runner::new(fs) }
     }
 
     fn hands(&self) -> Hands<'_, F> {
@@ -295,7 +299,7 @@ impl<F: Data + Extents> Hands<'_, F> {
 
     /// Appends to a file with any path.
     fn append(self, step: u64, path: &str, len: usize) -> Result<()> {
-        self.write(path, WriteAt::End, &payload(step, len), self.writing.durability, time(step))
+        self.write(path, WriteAt::End, &payload(step, len), self.writing, time(step))
     }
 
     /// Removes a name of any path.
@@ -315,11 +319,15 @@ impl<F: Data + Extents> Hands<'_, F> {
                 self.make(step, op, now)
             }
             Op::Write(path, offset, len) => {
-                self.write(path, WriteAt::Offset(*offset), &payload(step, *len), self.writing.durability, now)
+                self.write(path, WriteAt::Offset(*offset), &payload(step, *len), self.writing, now)
             }
-            Op::WriteThrough(path, offset, len) => {
-                self.write(path, WriteAt::Offset(*offset), &payload(step, *len), Durability::Now, now)
-            }
+            Op::WriteThrough(path, offset, len) => self.write(
+                path,
+                WriteAt::Offset(*offset),
+                &payload(step, *len),
+                Writing::As(Durability::Now),
+                now,
+            ),
             Op::Append(path, len) => self.append(step, path, *len),
             Op::Read(path) => {
                 let node = self.walk(path)?;
@@ -432,56 +440,30 @@ impl<F: Data + Extents> Hands<'_, F> {
         }
     }
 
-    fn write(
-        self,
-        path: &str,
-        at: WriteAt,
-        data: &[u8],
-        durability: Durability,
-        now: Timestamp,
-    ) -> Result<()> {
+    fn write(self, path: &str, at: WriteAt, data: &[u8], writing: Writing<F>, now: Timestamp) -> Result<()> {
         // In two pieces, as a vectored write: they must still be one operation.
         let (one, two) = data.split_at(data.len() / 3);
         let pieces = [IoSlice::new(one), IoSlice::new(two)];
         let node = self.walk(path)?;
         let (node, pieces) = (&node, &pieces[..]);
-        match at {
-            WriteAt::Offset(offset) if durability == Durability::Promised => {
-                self.write_reserved(node, offset, pieces, now)
+        let durability = match (writing, at) {
+            (Writing::Back(write), WriteAt::Offset(offset)) if self.may_go_back(node, offset, pieces)? => {
+                if let Some(written) = write(self.fs, node, offset, pieces, now) {
+                    return written;
+                }
+                Durability::Now
             }
-            _ if durability == Durability::Promised => {
-                self.fs.write(node, at, pieces, Durability::Now, now).map(drop)
-            }
-            _ => self.fs.write(node, at, pieces, durability, now).map(drop),
-        }
+            (Writing::Back(_), _) => Durability::Now,
+            (Writing::As(durability), _) => durability,
+        };
+        self.fs.write(node, at, pieces, durability, now).map(drop)
     }
 
-    /// Writes as a write buffer does that accepted the same blocks twice, if the write is all of whole blocks: only
-    /// those go somewhere else then.
-    fn write_reserved(
-        self,
-        node: &F::Node,
-        offset: u64,
-        pieces: &[IoSlice<'_>],
-        now: Timestamp,
-    ) -> Result<()> {
-        let (at, len) = (WriteAt::Offset(offset), pieces.iter().map(|piece| piece.len() as u64).sum::<u64>());
+    /// Whether a write is all of whole blocks, because only those go somewhere else, and nothing forbids it.
+    fn may_go_back(self, node: &F::Node, offset: u64, pieces: &[IoSlice<'_>]) -> Result<bool> {
+        let len = length(pieces);
         let is_whole = offset.is_multiple_of(BLOCK_SIZE) && len.is_multiple_of(BLOCK_SIZE);
         let is_free = self.fs.getattr(node)?.flags & (Attr::IMMUTABLE | Attr::APPEND_ONLY) == 0;
-        if len == 0 || !is_whole || !is_free || self.fs.kind(node) != FileKind::Regular {
-            return self.fs.write(node, at, pieces, Durability::Now, now).map(drop);
-        }
-        let PromiseCost { block, group, file, .. } = self.fs.promise_cost();
-        let blocks = (block + group) * (len / BLOCK_SIZE) + file;
-        let Some(buffer) = self.writing.buffer else {
-            return self.fs.write(node, at, pieces, Durability::Now, now).map(drop);
-        };
-        if (buffer.expect)(self.fs, node).and_then(|()| self.fs.reserve(blocks)).is_err() {
-            return self.fs.write(node, at, pieces, Durability::Now, now).map(drop);
-        }
-        (0..2).for_each(|_| (buffer.accepted)(self.fs, node, offset, len));
-        let written = self.fs.write(node, at, pieces, Durability::Promised, now);
-        self.fs.release(blocks);
-        written.map(drop)
+        Ok(len > 0 && is_whole && is_free && self.fs.kind(node) == FileKind::Regular)
     }
 }

@@ -206,7 +206,7 @@ impl<'s, S: Subject> Rig<'s, S> {
         self.pm.seed_mistake(0);
         self.pm.load(&self.blank);
         self.subject.mkfs(&self.pm)?;
-        let mut real = Runner::writing(self.subject.mount(&self.pm, mounting)?, self.subject.durability());
+        let mut real = Runner::writing(self.subject.mount(&self.pm, mounting)?, self.subject.writes_back());
         let mut model = Runner::new(MemLayout::default());
         adopt_root(&real.fs, &model.fs)?;
         let mut live = Vec::new();
@@ -266,7 +266,7 @@ impl<'s, S: Subject> Rig<'s, S> {
         let prepared = self.prepared(&workload.setup, mounting.lanes, fills)?;
         self.pm.load(&prepared.image);
         self.pm.seed_mistake(flaw.mistake());
-        let mut real = Runner::writing(self.subject.mount(&self.pm, mounting)?, self.subject.durability());
+        let mut real = Runner::writing(self.subject.mount(&self.pm, mounting)?, self.subject.writes_back());
         let mut model = Runner::new(prepared.model.remount());
         let mut live = prepared.live_differences.clone();
         let start = self.pm.image();
@@ -281,7 +281,7 @@ impl<'s, S: Subject> Rig<'s, S> {
                 Op::Remount => {
                     self.subject.unmount(real.into_fs())?;
                     real =
-                        Runner::writing(self.subject.mount(&self.pm, mounting)?, self.subject.durability());
+                        Runner::writing(self.subject.mount(&self.pm, mounting)?, self.subject.writes_back());
                     model = Runner::new(model.into_fs().remount());
                 }
                 Op::Mkfs => {
@@ -289,7 +289,7 @@ impl<'s, S: Subject> Rig<'s, S> {
                     self.subject.mkfs(&self.pm)?;
                     self.pm.mark(MARK_MADE + index as u64);
                     real =
-                        Runner::writing(self.subject.mount(&self.pm, mounting)?, self.subject.durability());
+                        Runner::writing(self.subject.mount(&self.pm, mounting)?, self.subject.writes_back());
                     model = Runner::new(MemLayout::default());
                     adopt_root(&real.fs, &model.fs)?;
                 }

@@ -136,7 +136,7 @@ mod tests {
         }
     }
 
-    /// promised.rs was not listed, and so a fence of it was in no mutant.
+    /// write_back.rs was not listed, and so a fence of it was in no mutant.
     #[test]
     fn every_file_that_flushes_or_fences_is_listed() {
         for sources in [&log::SOURCES, &inplace::SOURCES] {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use nacre_engine::{BelowBuffer, Durability, Error, Extents, Kind, Result};
+use nacre_engine::{BelowBuffer, Error, Extents, Kind, Result};
 use nacre_layout_parts::alloc::use_lane;
 use nacre_layout_parts::lifecycle::{Lifecycle, MkfsOptions, MountOptions};
 use nacre_layout_parts::report::{CheckReport, Repair};
@@ -94,10 +94,9 @@ pub trait Subject: Sync {
         &[]
     }
 
-    /// How writes are made that say nothing else, if there is no write buffer above. With
-    /// [`Durability::Promised`] whole blocks are written as such a buffer does, later than they were accepted.
-    fn durability(&self) -> Durability {
-        Durability::Now
+    /// Whether whole blocks are written as a write buffer above writes them back, later than they were accepted.
+    fn writes_back(&self) -> bool {
+        false
     }
 
     /// Workloads of this subject, in addition to those of all layouts.

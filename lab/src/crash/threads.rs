@@ -410,7 +410,7 @@ fn run<S: Subject>(rig: &Rig<'_, S>, fs: &S::Fs, workload: &Threads, seed: u64, 
                     pm.mark(mark(me, index, false));
                     let mut tries = 0;
                     while let Err(error) =
-                        (Hands { fs, writing: Writing::with(Durability::Now) }).run(STEP, op, &mut held)
+                        (Hands { fs, writing: Writing::As(Durability::Now) }).run(STEP, op, &mut held)
                     {
                         tries += 1;
                         let waits = matches!(error.kind(), Kind::NotFound | Kind::NoSpace);

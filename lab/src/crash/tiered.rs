@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use nacre_engine::{
-    BLOCK_SIZE, Data, Durability, Error, Extents, FallocateMode, FileBlock, FileKind, Kind, LogOffload,
-    Names, NewInode, Result, Tier, TierTable, Timestamp,
+    BLOCK_SIZE, Data, Error, Extents, FallocateMode, FileBlock, FileKind, Kind, LogOffload, Names, NewInode,
+    Result, Tier, TierTable, Timestamp,
 };
 use nacre_layout_log::check::{Repair, check_with_tiers};
 use nacre_layout_log::{LogFs, MountOptions, known_tier_paths, known_tiers};
@@ -233,8 +233,8 @@ impl Subject for LogWithDisk {
         self.disks
     }
 
-    fn durability(&self) -> Durability {
-        if self.is_buffered { Durability::Promised } else { Durability::Now }
+    fn writes_back(&self) -> bool {
+        self.is_buffered
     }
 
     fn workloads(&self) -> Vec<Workload> {

@@ -3,8 +3,9 @@
 use std::io::IoSlice;
 
 use nacre_engine::{
-    Attr, BLOCK_SIZE, Block, Capabilities, Data, Durability, Extents, FallocateMode, FileBlock, FsStat, Kind,
-    LINE_SIZE, Place, PlacedExtent, PromiseCost, Result, SeekTo, Timestamp, WriteAt, no_tiers_below_buffer,
+    Attr, BLOCK_SIZE, BelowBuffer, Block, Capabilities, Data, Durability, Extents, FallocateMode, FileBlock,
+    FsStat, Kind, LINE_SIZE, Place, PlacedExtent, Reservation, Result, SeekTo, TimeRange, Timestamp, WriteAt,
+    WriteCost, WriteShape, no_tiers_below_buffer,
 };
 
 use super::state::{FileBlockState, Inode, State};
@@ -12,6 +13,9 @@ use super::{MAX_FILE_SIZE, MAX_XATTR_SIZE, MemLayout, MemNode};
 
 /// After so many seconds relatime renews atime in any case.
 const RELATIME_SECS: i64 = 24 * 3600;
+
+/// The space to reserve: metadata takes none.
+const WRITE_COST: WriteCost = WriteCost { block: 1, group: 0, group_blocks: 1, file: 0 };
 
 /// Refuses sizes beyond the largest file.
 pub(super) fn check_size(size: u64) -> Result<()> {
@@ -68,23 +72,11 @@ impl Data for MemLayout {
         node: &MemNode,
         at: WriteAt,
         data: &[IoSlice<'_>],
-        durability: Durability,
+        _: Durability,
         now: Timestamp,
     ) -> Result<u64> {
         let bytes: Vec<u8> = data.iter().flat_map(|slice| slice.iter().copied()).collect();
-        let mut state = self.state.lock();
-        if durability != Durability::Promised {
-            return state.write(node.number(), at, &bytes, now);
-        }
-        // Accepted before: neither flags nor what is set aside stand in its way, and a later change stays.
-        let promised = std::mem::take(&mut state.promised);
-        let attr = state.get(node.number()).attr;
-        let now = now.max(attr.ctime);
-        state.get_mut(node.number()).attr.flags = 0;
-        let written = state.write(node.number(), at, &bytes, now);
-        state.get_mut(node.number()).attr.flags = attr.flags;
-        state.promised = promised;
-        written
+        self.state.lock().write(node.number(), at, &bytes, now)
     }
 
     fn fallocate(
@@ -166,28 +158,15 @@ impl Extents for MemLayout {
 
     fn unpin(&self, _: &MemNode) {}
 
-    fn promise_cost(&self) -> PromiseCost {
-        PromiseCost { block: 1, group: 0, group_blocks: 1, file: 0 }
-    }
-
-    fn reserve(&self, blocks: u64) -> Result<()> {
-        let mut state = self.state.lock();
-        state.check_space(blocks)?;
-        state.promised += blocks;
-        Ok(())
-    }
-
-    fn release(&self, blocks: u64) {
-        self.state.lock().promised -= blocks;
-    }
-
     fn stat(&self) -> FsStat {
         let state = self.state.lock();
-        let free = (state.capacity - state.used).saturating_sub(state.promised);
+        let reserved = state.reserved.blocks();
+        let free = (state.capacity - state.used).saturating_sub(reserved);
         FsStat {
             blocks: state.capacity,
             free,
             available: free,
+            reserved,
             inodes: state.max_inodes,
             inodes_free: state.max_inodes - state.inodes.len() as u64,
         }
@@ -204,9 +183,59 @@ impl Extents for MemLayout {
             max_file_size: MAX_FILE_SIZE,
             max_xattr_size: MAX_XATTR_SIZE,
             write_unit: LINE_SIZE,
+            write_cost: WRITE_COST,
             max_tiers: 0,
             always_indexes_names: true,
         }
+    }
+}
+
+impl BelowBuffer for MemLayout {
+    no_tiers_below_buffer!();
+
+    fn reserve_for(&self, shape: &WriteShape) -> Result<Reservation> {
+        let state = self.state.lock();
+        let blocks = WRITE_COST.of(shape);
+        state.check_space(blocks)?;
+        state.reserved.reserve(blocks, || true).ok_or(Kind::NoSpace.into())
+    }
+
+    fn write_back(
+        &self,
+        node: &MemNode,
+        offset: u64,
+        data: &[IoSlice<'_>],
+        _: &Reservation,
+        now: Timestamp,
+    ) -> Result<()> {
+        let bytes: Vec<u8> = data.iter().flat_map(|slice| slice.iter().copied()).collect();
+        let mut state = self.state.lock();
+        // Neither flags nor reservations prevent it, and a later ctime stays.
+        let reserved = std::mem::take(&mut state.reserved);
+        let attr = state.get(node.number()).attr;
+        let now = now.max(attr.ctime);
+        state.get_mut(node.number()).attr.flags = 0;
+        let written = state.write(node.number(), WriteAt::Offset(offset), &bytes, now);
+        state.get_mut(node.number()).attr.flags = attr.flags;
+        state.reserved = reserved;
+        written.map(drop)
+    }
+
+    fn write_back_times(
+        &self,
+        node: &MemNode,
+        mtime: Timestamp,
+        atime: Option<Timestamp>,
+        _: &Reservation,
+        now: Timestamp,
+    ) -> Result<()> {
+        let mut state = self.state.lock();
+        let times = TimeRange::default();
+        let inode = state.get_mut(node.number());
+        inode.attr.mtime = times.clamp(mtime);
+        inode.attr.atime = atime.map_or(inode.attr.atime, |time| times.clamp(time));
+        inode.changed(now.max(inode.attr.ctime));
+        Ok(())
     }
 }
 
@@ -361,5 +390,3 @@ impl State {
         }
     }
 }
-
-no_tiers_below_buffer!(MemLayout);

@@ -185,5 +185,5 @@ impl Data for Mutant {
 
 impl Extents for Mutant {
     forward_extents!(inner, inner:
-        resolve pin unpin promise_cost reserve release stat index_bytes capabilities);
+        resolve pin unpin stat index_bytes capabilities);
 }

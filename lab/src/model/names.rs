@@ -415,7 +415,7 @@ impl State {
         attr.atime = change.atime.map_or(attr.atime, |time| times.clamp(time));
         attr.mtime = change.mtime.map_or(attr.mtime, |time| times.clamp(time));
         attr.flags = change.flags.unwrap_or(attr.flags);
-        inode.changed(if change.promised { now.max(inode.attr.ctime) } else { now });
+        inode.changed(now);
         Ok(inode.attr)
     }
 }

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hasher};
+use std::sync::Arc;
 
-use nacre_engine::{Attr, BLOCK_SIZE, FileKind, InodeId, Kind, NewInode, Result, Timestamp};
+use nacre_engine::{Attr, BLOCK_SIZE, FileKind, InodeId, Kind, NewInode, ReservedBlocks, Result, Timestamp};
 
 /// Longest name in bytes.
 pub(super) const MAX_NAME: usize = 255;
@@ -127,7 +128,7 @@ pub(super) struct State {
     /// A regular file was made immutable or append-only once.
     pub(super) has_guarded: bool,
     /// Blocks that are reserved for later writes.
-    pub(super) promised: u64,
+    pub(super) reserved: Arc<ReservedBlocks>,
     /// Most inodes that may exist.
     pub(super) max_inodes: u64,
 }
@@ -143,7 +144,7 @@ impl State {
             capacity,
             used: 0,
             has_guarded: false,
-            promised: 0,
+            reserved: Arc::default(),
             max_inodes,
         };
         let root = NewInode {
@@ -164,7 +165,7 @@ impl State {
     /// The state after a remount: nothing is held, and inodes without a name are gone.
     pub(super) fn remounted(&self) -> State {
         let mut state = self.clone();
-        state.promised = 0;
+        state.reserved = Arc::default();
         let numbers: Vec<u64> = state.inodes.keys().copied().collect();
         for number in numbers {
             state.get_mut(number).holds = 0;
@@ -254,7 +255,7 @@ impl State {
 
     /// Refuses to use `blocks` more blocks than there are.
     pub(super) fn check_space(&self, blocks: u64) -> Result<()> {
-        if blocks > (self.capacity - self.used).saturating_sub(self.promised) {
+        if blocks > (self.capacity - self.used).saturating_sub(self.reserved.blocks()) {
             Err(Kind::NoSpace.into())
         } else {
             Ok(())

@@ -4,7 +4,7 @@
 //! transaction that shows them. Overwritten data changes at once, word by word, so that a crash may leave any part of
 //! an overwrite, and nothing outside it. Size, times and tree change in one transaction after that; of a write that is
 //! longer than [`PIECE_BLOCKS`], piece by piece. Writeback of a write buffer takes a way of its own to the same end
-//! (`promised`).
+//! (`write_back`).
 //!
 //! Bytes of the last block beyond the size are undefined on media: nothing reads them, an append writes them in place,
 //! and an operation that grows the size over them zeroes them first. No written block is wholly beyond the size.
@@ -13,7 +13,7 @@ use std::io::IoSlice;
 use std::ops::Range;
 
 use nacre_engine::sync::atomic::Ordering;
-use nacre_engine::{BLOCK_SIZE, Block, Durability, Error, Kind, Result, Timestamp, WriteAt};
+use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, Result, Timestamp, WriteAt};
 use nacre_layout_parts::content::{Content, gather};
 use nacre_layout_parts::ranges::end_of;
 use nacre_layout_parts::rules::{InodeFacts, check_write};
@@ -118,24 +118,23 @@ impl<P: Pm> Shared<P> {
         inode: &Inode,
         at: WriteAt,
         data: &[IoSlice<'_>],
-        durability: Durability,
+        purpose: Purpose,
         now: Timestamp,
     ) -> Result<u64> {
         inode.check_file()?;
-        let purpose = Purpose::of_write(durability);
         let len: u64 = data.iter().map(|slice| slice.len() as u64).sum();
-        if purpose != Purpose::Promised {
+        if purpose != Purpose::Reserved {
             check_write(inode.flags(), at)?;
         }
-        if let (Purpose::Promised, WriteAt::Offset(offset)) = (purpose, at)
+        if let (Purpose::Reserved, WriteAt::Offset(offset)) = (purpose, at)
             && len > 0
-            && self.write_promised(inode, offset..end_of(offset, len, MAX_FILE_SIZE)?, data, now)?
+            && self.write_back(inode, offset..end_of(offset, len, MAX_FILE_SIZE)?, data, now)?
         {
             return Ok(offset);
         }
         let mut body = inode.body.write();
         // Times that changed while this waited stay changed then.
-        let now = if purpose == Purpose::Promised { now.max(inode.attr.get().ctime) } else { now };
+        let now = if purpose == Purpose::Reserved { now.max(inode.attr.get().ctime) } else { now };
         let offset = match at {
             WriteAt::Offset(offset) => offset,
             WriteAt::End => inode.size(),
@@ -147,7 +146,7 @@ impl<P: Pm> Shared<P> {
         self.check_unbroken()?;
         let joined = gather(offset, data);
         let content = Content::new(offset, data, &joined);
-        if purpose != Purpose::Promised {
+        if purpose != Purpose::Reserved {
             // Missing space is found before anything is written.
             self.check_room(&body, offset, end)?;
         }
@@ -180,7 +179,7 @@ impl<P: Pm> Shared<P> {
     fn write_piece(&self, inode: &Inode, body: &mut Body, write: &Write<'_>) -> Result<()> {
         let mut allocated = Runs::new();
         let mut edit = Edit::new(self, body.root);
-        if write.purpose == Purpose::Promised {
+        if write.purpose == Purpose::Reserved {
             edit.purpose = write.purpose;
         }
         let result = self.write_and_commit(inode, &mut edit, &mut allocated, write);

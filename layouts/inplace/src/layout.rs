@@ -5,13 +5,14 @@ use std::ops::ControlFlow;
 
 use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{
-    Attr, Capabilities, Data, DirEntry, Durability, Extents, FallocateMode, FileBlock, FileKind, FsStat,
-    InodeCache, InodeId, LINE_SIZE, Names, NewInode, PlacedExtent, PromiseCost, RenameMode, Result, SeekTo,
-    SetAttr, Timestamp, WriteAt, XattrMode, no_tiers_below_buffer,
+    Attr, BelowBuffer, Capabilities, Data, DirEntry, Durability, Extents, FallocateMode, FileBlock, FileKind,
+    FsStat, InodeCache, InodeId, LINE_SIZE, Names, NewInode, PlacedExtent, RenameMode, Reservation, Result,
+    SeekTo, SetAttr, Timestamp, WriteAt, WriteCost, WriteShape, XattrMode, no_tiers_below_buffer,
 };
 use nacre_layout_parts::rules::Side;
 use nacre_media::Pm;
 
+use crate::alloc::Purpose;
 use crate::directory::Listed;
 use crate::format::{MAX_FILE_SIZE, MAX_XATTR_SIZE, tree};
 use crate::fs::Shared;
@@ -27,6 +28,15 @@ pub(crate) const CAPABILITIES: Capabilities = Capabilities {
     max_file_size: MAX_FILE_SIZE,
     max_xattr_size: MAX_XATTR_SIZE,
     write_unit: LINE_SIZE,
+    // A block, and the nodes on its way from the root: of a tree that is too low for it first those that make it high
+    // enough, then those below them. A file block before it in its leaf has the same way, but for the first of a file,
+    // which needs no leaf as long as it is alone: the file's block is for that one. Attributes take no space.
+    write_cost: WriteCost {
+        block: 1,
+        group: 2 * tree::MAX_HEIGHT as u64,
+        group_blocks: 1 << tree::LEVEL_BITS,
+        file: 1,
+    },
     max_tiers: 0,
     always_indexes_names: false,
 };
@@ -217,7 +227,7 @@ impl<P: Pm + 'static> Data for InplaceFs<P> {
         durability: Durability,
         now: Timestamp,
     ) -> Result<u64> {
-        self.writable()?.write(&node.inode, at, data, durability, now)
+        self.writable()?.write(&node.inode, at, data, Purpose::of_write(durability), now)
     }
 
     fn fallocate(
@@ -267,36 +277,17 @@ impl<P: Pm + 'static> Extents for InplaceFs<P> {
         node.inode.unpin();
     }
 
-    fn promise_cost(&self) -> PromiseCost {
-        // A block, and the nodes on its way from the root: of a tree that is too low for it first those that make it
-        // high enough, then those below them. A file block before it in its leaf has the same way, but for the first of
-        // a file, which needs no leaf as long as it is alone: the file's block is for that one. Attributes take no
-        // space.
-        let group = 2 * u64::from(tree::MAX_HEIGHT);
-        PromiseCost { block: 1, group, group_blocks: 1 << tree::LEVEL_BITS, file: 1 }
-    }
-
-    fn reserve(&self, blocks: u64) -> Result<()> {
-        let fs = self.writable()?;
-        fs.alloc.promise(blocks).or_else(|_| {
-            fs.reclaim_buried();
-            fs.alloc.promise(blocks)
-        })
-    }
-
-    fn release(&self, blocks: u64) {
-        self.shared.alloc.end_promise(blocks);
-    }
-
     fn stat(&self) -> FsStat {
         let fs = &self.shared;
         fs.reclaim_buried();
-        let free = fs.alloc.free_blocks().saturating_sub(fs.alloc.promised_blocks());
+        let reserved = fs.alloc.reserved_blocks();
+        let free = fs.alloc.free_blocks().saturating_sub(reserved);
         let available = fs.alloc.available_blocks();
         let inodes = fs.table.limit();
         // An inode takes a sixteenth of a block; space limits them like everything else.
         let inodes_free = (available * 16).min(inodes.saturating_sub(fs.table.in_use()));
-        FsStat { blocks: fs.bounds.end - fs.bounds.first, free, available, inodes, inodes_free }
+        let blocks = fs.bounds.end - fs.bounds.first;
+        FsStat { blocks, free, available, reserved, inodes, inodes_free }
     }
 
     fn index_bytes(&self) -> u64 {
@@ -317,4 +308,38 @@ fn dir_entry(listed: &Listed) -> DirEntry<'_> {
     DirEntry { cookie: listed.cookie, name: &listed.name, id: listed.id, kind: listed.kind }
 }
 
-no_tiers_below_buffer!(InplaceFs<P> where P: Pm);
+impl<P: Pm + 'static> BelowBuffer for InplaceFs<P> {
+    no_tiers_below_buffer!();
+
+    fn reserve_for(&self, shape: &WriteShape) -> Result<Reservation> {
+        let fs = self.writable()?;
+        let blocks = CAPABILITIES.write_cost.of(shape);
+        fs.alloc.reserve_blocks(blocks).or_else(|_| {
+            fs.reclaim_buried();
+            fs.alloc.reserve_blocks(blocks)
+        })
+    }
+
+    fn write_back(
+        &self,
+        node: &Node,
+        offset: u64,
+        data: &[IoSlice<'_>],
+        _: &Reservation,
+        now: Timestamp,
+    ) -> Result<()> {
+        let at = WriteAt::Offset(offset);
+        self.writable()?.write(&node.inode, at, data, Purpose::Reserved, now).map(drop)
+    }
+
+    fn write_back_times(
+        &self,
+        node: &Node,
+        mtime: Timestamp,
+        atime: Option<Timestamp>,
+        _: &Reservation,
+        now: Timestamp,
+    ) -> Result<()> {
+        self.writable()?.write_back_times(&node.inode, mtime, atime, now)
+    }
+}

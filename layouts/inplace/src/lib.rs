@@ -13,7 +13,7 @@
 //! | `blockmap`, `tree_edit` | where a file's blocks are; changing that |
 //! | `directory`, `memo`, `names` | the names of a directory; those found lately; changing them |
 //! | `file`, `space`, `namespace`, `rename`, `xattr` | the operations |
-//! | `content`, `promised` | the bytes of a write; writes that leave the inode's lock to others meanwhile |
+//! | `content`, `write_back` | the bytes of a write; writes that leave the inode's lock to others meanwhile |
 //! | `scrub` | the reads of a scrub, and the files that media errors are in |
 //! | `mend` | repairing an inode table with media errors |
 //! | `seeded` | mistakes on purpose, for the crash explorer; none over real PM |
@@ -50,7 +50,6 @@ mod mkfs;
 mod mount;
 mod names;
 mod namespace;
-mod promised;
 mod reclaim;
 mod recover;
 mod rename;
@@ -61,6 +60,7 @@ mod superblock;
 mod table;
 mod transaction;
 mod tree_edit;
+mod write_back;
 mod xattr;
 
 use nacre_layout_parts::{alloc, attributes, badblocks};

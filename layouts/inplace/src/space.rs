@@ -57,15 +57,33 @@ impl<P: Pm> Shared<P> {
             None => {
                 let _body = inode.body.write();
                 let before = inode.attr.get();
-                let after = before.after(change, now, false);
-                let mut transaction = Transaction::default();
-                put_attributes(inode, &mut transaction, &after);
-                self.commit(transaction, None)?;
-                self.attributes_changed(inode, before, after);
+                self.commit_attributes(inode, before, before.after(change, now, false))?;
             }
             Some(size) => self.set_size(inode, size, change, now)?,
         }
         Ok(inode.attr())
+    }
+
+    /// Writes back times.
+    pub(crate) fn write_back_times(
+        &self,
+        inode: &Inode,
+        mtime: Timestamp,
+        atime: Option<Timestamp>,
+        now: Timestamp,
+    ) -> Result<()> {
+        let _body = inode.body.write();
+        let before = inode.attr.get();
+        self.commit_attributes(inode, before, before.written_back(mtime, atime, now))
+    }
+
+    /// Commits attributes. Under `body`, exclusively.
+    fn commit_attributes(&self, inode: &Inode, before: Attributes, after: Attributes) -> Result<()> {
+        let mut transaction = Transaction::default();
+        put_attributes(inode, &mut transaction, &after);
+        self.commit(transaction, None)?;
+        self.attributes_changed(inode, before, after);
+        Ok(())
     }
 
     /// The attributes in DRAM after they were committed.

@@ -67,8 +67,8 @@ impl<'a> Commit<'a> {
     }
 
     /// Space was reserved for it: a page for as many blocks as it writes, or for a change of attributes.
-    pub(crate) fn is_promised(&self) -> bool {
-        self.pages == Some(Purpose::Promised)
+    pub(crate) fn is_reserved(&self) -> bool {
+        self.pages == Some(Purpose::Reserved)
     }
 
     /// Appends the entries to the log.
@@ -77,7 +77,7 @@ impl<'a> Commit<'a> {
         if self.inode.image.is_there() && batch.changes_blocks() {
             // Data that was accepted before may take blocks for removals: it took its log back then, so that this is
             // rare.
-            let purpose = if self.is_promised() { Purpose::Removal } else { batch.purpose() };
+            let purpose = if self.is_reserved() { Purpose::Removal } else { batch.purpose() };
             self.log.take_image_back(fs, self.inode, purpose)?;
         }
         self.log.make_room(fs, self.inode, batch)?;
@@ -86,8 +86,8 @@ impl<'a> Commit<'a> {
 }
 
 /// The purpose of pages for an operation of this purpose, if space was reserved for it.
-pub(crate) fn promised(purpose: Purpose) -> Option<Purpose> {
-    (purpose == Purpose::Promised).then_some(purpose)
+pub(crate) fn if_reserved(purpose: Purpose) -> Option<Purpose> {
+    (purpose == Purpose::Reserved).then_some(purpose)
 }
 
 impl Log {

@@ -6,12 +6,13 @@ use std::ops::ControlFlow;
 use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{
     Attr, BLOCK_SIZE, Capabilities, Data, DirEntry, Durability, Error, Extents, FallocateMode, FileBlock,
-    FileKind, FsStat, InodeCache, InodeId, Kind, MAX_TIERS, Names, NewInode, PlacedExtent, PromiseCost,
-    RenameMode, Result, SeekTo, SetAttr, Timestamp, WriteAt, XattrMode,
+    FileKind, FsStat, InodeCache, InodeId, Kind, MAX_TIERS, Names, NewInode, PlacedExtent, RenameMode,
+    Result, SeekTo, SetAttr, Timestamp, WriteAt, WriteCost, XattrMode,
 };
 use nacre_layout_parts::rules::Side;
 use nacre_media::Pm;
 
+use crate::alloc::Purpose;
 use crate::directory::Dentry;
 use crate::format::{CHUNK_BLOCKS, CHUNK_INODES, MAX_FILE_SIZE, MAX_XATTR_SIZE, place};
 use crate::fs::Shared;
@@ -27,6 +28,9 @@ pub(crate) const CAPABILITIES: Capabilities = Capabilities {
     max_file_size: MAX_FILE_SIZE,
     max_xattr_size: MAX_XATTR_SIZE,
     write_unit: BLOCK_SIZE,
+    // A block, and a page of the log: a batch of `n` entries adds at most `n` pages, even where its log moves out of the
+    // inode. How full the last page is when it comes is unknown. For the file one of an attribute entry.
+    write_cost: WriteCost { block: 2, group: 0, group_blocks: 1, file: 1 },
     max_tiers: MAX_TIERS,
     always_indexes_names: true,
 };
@@ -226,7 +230,7 @@ impl<P: Pm + 'static> Data for LogFs<P> {
         durability: Durability,
         now: Timestamp,
     ) -> Result<u64> {
-        self.writable()?.write(&node.inode, at, data, durability, now, false)
+        self.writable()?.write(&node.inode, at, data, Purpose::of_write(durability), now, false)
     }
 
     fn fallocate(
@@ -277,28 +281,11 @@ impl<P: Pm + 'static> Extents for LogFs<P> {
         node.inode.unpin();
     }
 
-    fn promise_cost(&self) -> PromiseCost {
-        // A block, and a page of the log: a batch of `n` entries adds at most `n` pages, even where its log moves out
-        // of the inode. How full the last page is when it comes is unknown. For the file one of an attribute entry.
-        PromiseCost { block: 2, group: 0, group_blocks: 1, file: 1 }
-    }
-
-    fn reserve(&self, blocks: u64) -> Result<()> {
-        let fs = self.writable()?;
-        fs.alloc.promise(blocks).or_else(|_| {
-            fs.free_all_now();
-            fs.alloc.promise(blocks)
-        })
-    }
-
-    fn release(&self, blocks: u64) {
-        self.shared.alloc.end_promise(blocks);
-    }
-
     fn stat(&self) -> FsStat {
         let fs = &self.shared;
         fs.free_all_now();
-        let free = fs.alloc.free_blocks().saturating_sub(fs.alloc.promised_blocks());
+        let reserved = fs.alloc.reserved_blocks();
+        let free = fs.alloc.free_blocks().saturating_sub(reserved);
         let available = fs.alloc.available_blocks();
         let in_use = fs.inodes.in_use();
         let inodes = fs.device_blocks.max(CHUNK_INODES);
@@ -310,7 +297,8 @@ impl<P: Pm + 'static> Extents for LogFs<P> {
             }
         };
         let inodes_free = more.min(inodes.saturating_sub(in_use));
-        FsStat { blocks: fs.device_blocks - fs.first_data_block, free, available, inodes, inodes_free }
+        let blocks = fs.device_blocks - fs.first_data_block;
+        FsStat { blocks, free, available, reserved, inodes, inodes_free }
     }
 
     fn index_bytes(&self) -> u64 {

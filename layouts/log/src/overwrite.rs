@@ -240,7 +240,7 @@ impl<P: Pm> Shared<P> {
             self.pm.fence(flushed);
         }
         match rest.purpose {
-            Purpose::Promised => inode.touch_late(now),
+            Purpose::Reserved => inode.touch_late(now),
             _ => inode.touch(now),
         }
         // No entry says the times.

@@ -8,15 +8,15 @@ use std::sync::Arc;
 
 use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{
-    Attr, BLOCK_SIZE, Copied, Durability, Error, FileBlock, Kind, Movable, Place, PlacedExtent, Result,
-    Timestamp, Written,
+    Attr, BLOCK_SIZE, Copied, Error, FileBlock, Kind, Movable, Place, PlacedExtent, Result, Timestamp,
+    Written,
 };
 use nacre_media::{Durable, Flushed, Pm};
 
 use crate::alloc::{Purpose, Runs};
 use crate::batch::Batch;
 use crate::blockmap::{BlockMap, LEAF, Piece};
-use crate::commit::{Commit, promised};
+use crate::commit::{Commit, if_reserved};
 use crate::file::{Change, Changes, Freed, apply_change, join};
 use crate::format::{MAX_FILE_SIZE, WriteEntry, flag, kind, place};
 use crate::fs::Shared;
@@ -26,7 +26,7 @@ use crate::places::{follows, is_written, place_of};
 /// How blocks on tiers become a write.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AsWritten {
-    pub(crate) durability: Durability,
+    pub(crate) purpose: Purpose,
     pub(crate) now: Timestamp,
     /// The file has them there already, allocated. The purpose of pages of the log in this case.
     pub(crate) has: Option<Purpose>,
@@ -148,7 +148,7 @@ impl<P: Pm> Shared<P> {
         write: AsWritten,
         proof: Durable,
     ) -> Result<bool> {
-        let AsWritten { durability, now, has } = write;
+        let AsWritten { purpose, now, has } = write;
         let map = self.file(inode)?;
         let extend = inode.extend.lock();
         self.finish_trim(inode, &extend);
@@ -162,7 +162,7 @@ impl<P: Pm> Shared<P> {
             push_change(&mut changes, start.0, run.len, raw);
         }
         let mut log = inode.log.lock();
-        if durability != Durability::Promised {
+        if purpose != Purpose::Reserved {
             inode.check_flags(Attr::IMMUTABLE | Attr::APPEND_ONLY)?;
         }
         if let Some(pages) = has {
@@ -181,13 +181,10 @@ impl<P: Pm> Shared<P> {
         };
         let mut freed = Freed::new();
         // Data that was accepted before may take its reserved blocks, and its time is not the newest one.
-        let (purpose, now) = match durability {
-            Durability::Promised => (Purpose::Promised, now.max(inode.attr.get().ctime)),
-            _ => (Purpose::of_write(durability), now),
-        };
+        let now = if purpose == Purpose::Reserved { now.max(inode.attr.get().ctime) } else { now };
         let size = size.max(before);
         // Allocated blocks can be written however full the file system is.
-        let commit = Commit::of(inode, &mut log).pages(has.or(promised(purpose))).after(proof);
+        let commit = Commit::of(inode, &mut log).pages(has.or(if_reserved(purpose))).after(proof);
         commit.changes(self, &changes, size, now, &mut freed)?;
         drop(log);
         freed.into_iter().for_each(|piece| self.free_piece(piece));
@@ -200,13 +197,9 @@ impl<P: Pm> Shared<P> {
         inode: &Arc<Inode>,
         from: &Movable,
         content: &[u8],
-        durability: Durability,
+        purpose: Purpose,
         modified: Timestamp,
     ) -> Result<bool> {
-        let purpose = match durability {
-            Durability::Lazy => Purpose::Overwrite,
-            other => Purpose::of_write(other),
-        };
         let map = self.file(inode)?;
         let PlacedExtent { start, len, .. } = from.extent;
         if content.len() as u64 != len * BLOCK_SIZE {
@@ -225,7 +218,7 @@ impl<P: Pm> Shared<P> {
             }
             let pages = match purpose {
                 Purpose::Overwrite => Some(Purpose::Pieces),
-                purpose => promised(purpose),
+                purpose => if_reserved(purpose),
             };
             self.check_pieces(&log, pages.unwrap_or(purpose))?;
             let mut changes = Changes::new();

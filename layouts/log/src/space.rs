@@ -36,13 +36,27 @@ impl<P: Pm> Shared<P> {
                 let mut log = inode.log.lock();
                 let before = inode.attr.get();
                 let after = before.after(change, now, false);
-                let pages = change.promised.then_some(Purpose::Promised);
-                let commit = Commit::of(inode, &mut log).pages(pages);
+                let commit = Commit::of(inode, &mut log);
                 commit.attributes(self, (before, after), inode.size(), 0)?;
             }
             Some(size) => self.set_size(inode, size, change, now)?,
         }
         Ok(inode.attr())
+    }
+
+    /// Writes back times.
+    pub(crate) fn write_back_times(
+        &self,
+        inode: &Arc<Inode>,
+        mtime: Timestamp,
+        atime: Option<Timestamp>,
+        now: Timestamp,
+    ) -> Result<()> {
+        let mut log = inode.log.lock();
+        let before = inode.attr.get();
+        let after = before.written_back(mtime, atime, now);
+        let commit = Commit::of(inode, &mut log).pages(Purpose::Reserved);
+        commit.attributes(self, (before, after), inode.size(), 0)
     }
 
     fn set_size(&self, inode: &Arc<Inode>, size: u64, change: &SetAttr, now: Timestamp) -> Result<()> {

@@ -1,18 +1,20 @@
-//! The contract of a layout with tiers, and the questions of a write buffer.
+//! The contract of a layout with tiers, and of a layer below a write buffer.
 
 use std::io::IoSlice;
 use std::sync::Arc;
 
 use nacre_engine::{
-    BLOCK_SIZE, BelowBuffer, Block, CompactedLog, Copied, CopiedFile, Durability, Error, FileBlock, FreeRun,
-    LogImage, LogOffload, Movable, PlacedExtent, Relocate, Result, Tier, TierBlocks, TierChange, TierRead,
-    TierReader, TierRun, TierSpace, TierTable, Timestamp, WriteAt, WriteToTier, Written,
+    BLOCK_SIZE, BelowBuffer, Block, CompactedLog, Copied, CopiedFile, Draw, Error, FileBlock, FreeRun,
+    LogImage, LogOffload, Movable, PlacedExtent, Relocate, Reservation, Result, Tier, TierBlocks, TierChange,
+    TierRead, TierReader, TierRun, TierSpace, TierTable, Timestamp, WriteAt, WriteShape, WriteToTier,
+    Written,
 };
 use nacre_media::{Durable, Pm};
 
 use crate::alloc::Purpose;
 use crate::format::MAX_FILE_SIZE;
 use crate::inode::Node;
+use crate::layout::CAPABILITIES;
 use crate::mount::LogFs;
 use crate::publish::AsWritten;
 
@@ -106,10 +108,10 @@ impl<P: Pm + 'static> Relocate for LogFs<P> {
         node: &Node,
         from: &Movable,
         content: &[u8],
-        durability: Durability,
+        draw: Draw<'_>,
         modified: Timestamp,
     ) -> Result<bool> {
-        self.writable()?.bring_up(&node.inode, from, content, durability, modified)
+        self.writable()?.bring_up(&node.inode, from, content, Purpose::of_write(draw), modified)
     }
 
     fn replace_unwritten(&self, node: &Node, tier: u8, start: FileBlock, len: u64) -> Result<u64> {
@@ -123,11 +125,11 @@ impl<P: Pm + 'static> WriteToTier for LogFs<P> {
         node: &Node,
         written: &[Written],
         size: u64,
-        durability: Durability,
+        draw: Draw<'_>,
         now: Timestamp,
         proof: Durable,
     ) -> Result<()> {
-        let write = AsWritten { durability, now, has: None };
+        let write = AsWritten { purpose: Purpose::of_write(draw), now, has: None };
         self.writable()?.publish_write(&node.inode, written, size, write, proof).map(drop)
     }
 
@@ -141,7 +143,7 @@ impl<P: Pm + 'static> WriteToTier for LogFs<P> {
         joins: bool,
     ) -> Result<bool> {
         let has = Some(if joins { Purpose::Overwrite } else { Purpose::Pieces });
-        let write = AsWritten { durability: Durability::Now, now, has };
+        let write = AsWritten { purpose: Purpose::Data, now, has };
         self.writable()?.publish_write(&node.inode, written, size, write, proof)
     }
 
@@ -150,10 +152,10 @@ impl<P: Pm + 'static> WriteToTier for LogFs<P> {
         node: &Node,
         at: WriteAt,
         data: &[IoSlice<'_>],
-        durability: Durability,
+        draw: Draw<'_>,
         now: Timestamp,
     ) -> Result<u64> {
-        self.writable()?.write(&node.inode, at, data, durability, now, true)
+        self.writable()?.write(&node.inode, at, data, Purpose::of_write(draw), now, true)
     }
 
     fn change_below(
@@ -205,6 +207,38 @@ impl<P: Pm + 'static> LogOffload for LogFs<P> {
 
 /// A layer above decides the tiers of writes, and borrows DRAM.
 impl<P: Pm + 'static> BelowBuffer for LogFs<P> {
+    fn reserve_for(&self, shape: &WriteShape) -> Result<Reservation> {
+        let fs = self.writable()?;
+        let blocks = CAPABILITIES.write_cost.of(shape);
+        fs.alloc.reserve_blocks(blocks).or_else(|_| {
+            fs.free_all_now();
+            fs.alloc.reserve_blocks(blocks)
+        })
+    }
+
+    fn write_back(
+        &self,
+        node: &Node,
+        offset: u64,
+        data: &[IoSlice<'_>],
+        _: &Reservation,
+        now: Timestamp,
+    ) -> Result<()> {
+        let at = WriteAt::Offset(offset);
+        self.writable()?.write(&node.inode, at, data, Purpose::Reserved, now, false).map(drop)
+    }
+
+    fn write_back_times(
+        &self,
+        node: &Node,
+        mtime: Timestamp,
+        atime: Option<Timestamp>,
+        _: &Reservation,
+        now: Timestamp,
+    ) -> Result<()> {
+        self.writable()?.write_back_times(&node.inode, mtime, atime, now)
+    }
+
     fn goes_to_disk(&self, _: &Node, _: u64, _: u64) -> bool {
         false
     }

@@ -8,19 +8,20 @@
 //! Invariants: a bit is set exactly when its block is free; `Lane::free` is the number of set bits of the lane.
 
 mod bitmap;
-mod promise;
+mod reserved;
 
 use std::cell::Cell;
+use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
 use nacre_engine::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use nacre_engine::sync::{Mutex, explored_thread};
-use nacre_engine::{Block, Durability, Result};
+use nacre_engine::{Block, Draw, ReservedBlocks, Result};
 use smallvec::SmallVec;
 
 pub use self::bitmap::for_each_mask;
 use self::bitmap::{LaneMap, Take};
-use self::promise::Lanes;
+use self::reserved::Lanes;
 
 /// Blocks in a group.
 const GROUP: u64 = 512;
@@ -68,16 +69,17 @@ pub enum Purpose {
     /// The log of a removal, which gives more back than it takes: leaves nothing.
     Removal,
     /// Writes with a reservation, and their metadata: leaves nothing, not even the reserved blocks.
-    Promised,
+    Reserved,
 }
 
 impl Purpose {
     /// The purpose of a write's blocks.
-    pub fn of_write(durability: Durability) -> Purpose {
-        match durability {
-            Durability::Lazy | Durability::Now => Purpose::Data,
-            Durability::Accepted => Purpose::Metadata,
-            Durability::Promised => Purpose::Promised,
+    pub fn of_write<'r>(draw: impl Into<Draw<'r>>) -> Purpose {
+        match draw.into() {
+            Draw::Available => Purpose::Data,
+            Draw::Accepted => Purpose::Metadata,
+            Draw::Overwrite => Purpose::Overwrite,
+            Draw::Reserved(_) => Purpose::Reserved,
         }
     }
 }
@@ -96,8 +98,8 @@ pub struct Allocator {
     lane_blocks: u64,
     /// Blocks that only metadata may use.
     reserve: u64,
-    /// Blocks that only [`Purpose::Promised`] may use; see [`promise`].
-    promised: AtomicU64,
+    /// Blocks that only [`Purpose::Reserved`] may use; see [`reserved`].
+    reserved: Arc<ReservedBlocks>,
     blocks: u64,
     /// Blocks with media errors: once they are not in use they are in no lane's map any more. Its lock comes after
     /// those of lanes.
@@ -147,7 +149,7 @@ impl Allocator {
             lanes,
             lane_blocks,
             reserve,
-            promised: AtomicU64::new(0),
+            reserved: Arc::default(),
             blocks,
             bad: Mutex::default(),
             has_bad: AtomicBool::new(false),
@@ -172,7 +174,7 @@ impl Allocator {
 
     /// Blocks that data can still take.
     pub fn available_blocks(&self) -> u64 {
-        self.free_blocks().saturating_sub(self.reserve + self.promised_blocks())
+        self.free_blocks().saturating_sub(self.reserve + self.reserved_blocks())
     }
 
     /// Free blocks beyond the reserve, including those with reservations.
@@ -431,12 +433,12 @@ impl Allocator {
     /// Blocks that an allocation leaves free.
     fn left_by(&self, purpose: Purpose) -> u64 {
         match purpose {
-            Purpose::Data => self.reserve + self.promised_blocks(),
-            Purpose::Metadata => self.reserve / 2 + self.promised_blocks(),
-            Purpose::Overwrite => self.reserve / 4 + self.promised_blocks(),
-            Purpose::Pieces => self.reserve / 4 * 3 + self.promised_blocks(),
-            Purpose::Removal => self.promised_blocks(),
-            Purpose::Promised => 0,
+            Purpose::Data => self.reserve + self.reserved_blocks(),
+            Purpose::Metadata => self.reserve / 2 + self.reserved_blocks(),
+            Purpose::Overwrite => self.reserve / 4 + self.reserved_blocks(),
+            Purpose::Pieces => self.reserve / 4 * 3 + self.reserved_blocks(),
+            Purpose::Removal => self.reserved_blocks(),
+            Purpose::Reserved => 0,
         }
     }
 }

@@ -43,9 +43,15 @@ impl Attributes {
             flags: change.flags.unwrap_or(self.flags),
             atime: change.atime.unwrap_or(self.atime),
             mtime: change.mtime.unwrap_or(mtime),
-            ctime: if change.promised { now.max(self.ctime) } else { now },
+            ctime: now,
             ..self
         }
+    }
+
+    /// These after writeback of times that were accepted before: ctime does not go back.
+    #[must_use]
+    pub fn written_back(self, mtime: Timestamp, atime: Option<Timestamp>, now: Timestamp) -> Attributes {
+        Attributes { mtime, atime: atime.unwrap_or(self.atime), ctime: now.max(self.ctime), ..self }
     }
 
     fn to_words(self, times: TimeRange) -> [u64; WORDS] {

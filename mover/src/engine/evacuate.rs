@@ -9,8 +9,7 @@ use std::collections::HashMap;
 use std::ops::ControlFlow;
 
 use nacre_engine::{
-    BLOCK_SIZE, DirEntry, Durability, Error, FileBlock, FileKind, InodeId, Kind, Result, TierState, Tiered,
-    size,
+    BLOCK_SIZE, DirEntry, Draw, Error, FileBlock, FileKind, InodeId, Kind, Result, TierState, Tiered, size,
 };
 use nacre_media::Durable;
 use nacre_media::block::BlockDevice;
@@ -342,7 +341,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
         }
         let (start, len) =
             (FileBlock(file.from), file.next.map_or(u64::MAX - file.from, |next| next - file.from));
-        let up = || self.places.promote_from(&file.node, start, len, Durability::Now, |here| here == tier);
+        let up = || self.places.promote_from(&file.node, start, len, Draw::Available, |here| here == tier);
         let moved = self.with_reclaim(up)?.moved;
         // Of what is allocated and not written there is no more than is used of the tier.
         let used = self.places.layout.tier_space(tier)?;

@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 
 use nacre_engine::{
-    BLOCK_SIZE, Copied, CopiedFile, Durability, Error, FileKind, InodeId, Kind, Result, Tier, TierRun, Tiered,
+    BLOCK_SIZE, Copied, CopiedFile, Draw, Error, FileKind, InodeId, Kind, Result, Tier, TierRun, Tiered,
 };
 use nacre_media::Durable;
 use nacre_media::block::{BlockDevice, MOST_LENT, Pages};
@@ -48,9 +48,9 @@ pub(crate) enum Why {
 
 impl Why {
     /// For a write that finds no space.
-    pub(crate) fn for_write(durability: Durability) -> Why {
-        match durability {
-            Durability::Promised => Why::Reserved,
+    pub(crate) fn for_write(draw: Draw<'_>) -> Why {
+        match draw {
+            Draw::Reserved(_) => Why::Reserved,
             _ => Why::Space,
         }
     }

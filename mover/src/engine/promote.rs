@@ -1,8 +1,6 @@
 //! Promotion of blocks to PM: resolve, read, commit.
 
-use nacre_engine::{
-    BLOCK_SIZE, Block, Durability, FileBlock, FileKind, Place, Result, TierRun, Tiered, Timestamp,
-};
+use nacre_engine::{BLOCK_SIZE, Block, Draw, FileBlock, FileKind, Place, Result, TierRun, Tiered, Timestamp};
 use nacre_media::Durable;
 use nacre_media::block::{BlockDevice, Pages};
 
@@ -19,14 +17,14 @@ struct Rise<'a, N> {
     node: &'a N,
     at: u64,
     end: u64,
-    durability: Durability,
+    draw: Draw<'a>,
     modified: Timestamp,
 }
 
 impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Places<L, D> {
     /// See [`TieredFs::promote`](crate::TieredFs::promote).
     pub(crate) fn promote(&self, node: &L::Node, start: FileBlock, len: u64) -> Result<Moved> {
-        self.promote_from(node, start, len, Durability::Now, |_| true)
+        self.promote_from(node, start, len, Draw::Available, |_| true)
     }
 
     /// The same, as far as they are on some tiers.
@@ -35,7 +33,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Places<L, D> {
         node: &L::Node,
         start: FileBlock,
         len: u64,
-        durability: Durability,
+        draw: Draw<'_>,
         which: impl Fn(u8) -> bool,
     ) -> Result<Moved> {
         let mut total = Moved::default();
@@ -45,7 +43,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Places<L, D> {
         let modified = self.layout.getattr(node)?.mtime;
         let (mut at, end) = (start.0, start.0.saturating_add(len));
         while at < end {
-            let rise = Rise { node, at, end, durability, modified };
+            let rise = Rise { node, at, end, draw, modified };
             let (next, moved) = self.promote_next(&rise, &which)?;
             total.moved += moved.moved;
             total.changed += moved.changed;
@@ -57,7 +55,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Places<L, D> {
     /// Promotes the first blocks that lie together; gives where the rest begins. Blocks that are written all the time
     /// meanwhile are passed over in the end, because the caller may hold a lock that others wait for.
     fn promote_next(&self, rise: &Rise<'_, L::Node>, which: &impl Fn(u8) -> bool) -> Result<(u64, Moved)> {
-        let Rise { node, mut at, end, durability, modified } = *rise;
+        let Rise { node, mut at, end, draw, modified } = *rise;
         // As long as it reads, what it has read stays where it was.
         let _reading = Reading::begin(&self.layout);
         let group = self.settings.group().min(AT_ONCE);
@@ -89,7 +87,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Places<L, D> {
                 }
             };
             at = from.extent.start.0;
-            if self.layout.bring_up(node, &from, &content[..bytes], durability, modified)? {
+            if self.layout.bring_up(node, &from, &content[..bytes], draw, modified)? {
                 // They are not looked up there any more, and others may want the room.
                 self.tiers.pages().drop_range(tier, block, len);
                 return Ok((at + len, Moved { moved: len, changed: 0 }));

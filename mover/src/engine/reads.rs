@@ -9,7 +9,7 @@ use std::ops::ControlFlow;
 
 use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{
-    BLOCK_SIZE, Block, Durability, Error, FileBlock, InodeId, Kind, Place, PlacedExtent, Result, Tiered,
+    BLOCK_SIZE, Block, Draw, Error, FileBlock, InodeId, Kind, Place, PlacedExtent, Result, Tiered,
 };
 use nacre_media::Durable;
 use nacre_media::block::BlockDevice;
@@ -149,7 +149,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
                 }
                 at = group.start + len;
                 let start = FileBlock(group.start);
-                let blocks = self.places.promote_from(&node, start, len, Durability::Now, |_| true)?.moved;
+                let blocks = self.places.promote_from(&node, start, len, Draw::Available, |_| true)?.moved;
                 moved += blocks;
                 state.tpfs.balance.account(blocks);
                 budget.spend(blocks);
@@ -206,7 +206,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
                 for Span { start, len } in self.worth_promoting(&node, start, missed, with_neighbours)? {
                     moved += self
                         .places
-                        .promote_from(&node, FileBlock(start), len, Durability::Now, |_| true)?
+                        .promote_from(&node, FileBlock(start), len, Draw::Available, |_| true)?
                         .moved;
                 }
                 Ok(())

@@ -220,7 +220,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
     /// data its last block, because it assumes a full reservation in PM. This data has none there, and without a block
     /// for the entries that locate it nothing could move any more.
     pub(crate) fn has_room_for_reserved(&self, blocks: u64) -> bool {
-        let needed = self.places.layout.promise_cost().block * blocks;
+        let needed = self.places.layout.capabilities().write_cost.block * blocks;
         let has_room = || self.places.layout.memory_left() >= needed;
         has_room() || self.reclaim(needed, Why::Reserved).unwrap_or(false) && has_room()
     }
@@ -253,6 +253,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
             }
         }
         let reserved = self.places.reserved_on_tiers();
+        stat.reserved += reserved;
         stat.free = stat.free.saturating_sub(reserved);
         stat.available = stat.available.saturating_sub(reserved);
         if is_full {

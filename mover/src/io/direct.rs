@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{
-    BLOCK_SIZE, Block, Durability, FileBlock, Kind, Place, Result, Tier, TierRun, Tiered, Timestamp, WriteAt,
+    BLOCK_SIZE, Block, Draw, FileBlock, Kind, Place, Result, Tier, TierRun, Tiered, Timestamp, WriteAt,
     Written,
 };
 use nacre_media::Durable;
@@ -27,12 +27,10 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Files<'_, L, D> {
             && !self.places.is_pinned(node)
     }
 
-    /// Whether a write may go to disk: it is of reserved data.
-    pub(crate) fn may_go_to_disk(&self, data: &[IoSlice<'_>], durability: Durability) -> bool {
+    /// Whether data of a write buffer may go to disk.
+    pub(crate) fn may_go_to_disk(&self, data: &[IoSlice<'_>]) -> bool {
         // Whether nothing may be written is the layout's to say.
-        durability == Durability::Promised
-            && self.mover.engine.large_to_disk.load(Ordering::Relaxed)
-            && segments::length(data) > 0
+        self.mover.engine.large_to_disk.load(Ordering::Relaxed) && segments::length(data) > 0
     }
 
     /// Writes data that may go to disk. Its whole blocks that belong there go there, with one flush and one commit. The
@@ -42,7 +40,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Files<'_, L, D> {
         node: &L::Node,
         offset: u64,
         data: &[IoSlice<'_>],
-        durability: Durability,
+        draw: Draw<'_>,
         now: Timestamp,
     ) -> Result<()> {
         let len = segments::length(data);
@@ -52,13 +50,13 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Files<'_, L, D> {
             true => Ok(()),
             false => {
                 let at = WriteAt::Offset(range.start);
-                self.write_to_pm(node, at, &part(&range), durability, now).map(drop)
+                self.write_to_pm(node, at, &part(&range), draw, now).map(drop)
             }
         };
         let mut at = offset;
         for range in self.parts_for_disk(node, offset..end)? {
             to_memory(at..range.start)?;
-            if !self.write_to_disk(node, range.start, &part(&range), durability, now)? {
+            if !self.write_to_disk(node, range.start, &part(&range), draw, now)? {
                 to_memory(range.clone())?;
             }
             at = range.end;
@@ -73,11 +71,11 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Files<'_, L, D> {
         node: &L::Node,
         at: WriteAt,
         data: &[IoSlice<'_>],
-        durability: Durability,
+        draw: Draw<'_>,
         now: Timestamp,
     ) -> Result<Option<u64>> {
         let WriteAt::Offset(offset) = at else { return Ok(None) };
-        if durability != Durability::Promised {
+        if !draw.is_reserved() {
             return Ok(None);
         }
         let (size, end) = (self.places.layout.size(node)?, offset + segments::length(data));
@@ -91,7 +89,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Files<'_, L, D> {
         let mut all = vec![IoSlice::new(&before)];
         all.extend(data.iter().map(|slice| IoSlice::new(slice)));
         all.push(IoSlice::new(&behind));
-        let is_written = self.write_all_to_disk(node, whole, &all, durability, now)?;
+        let is_written = self.write_all_to_disk(node, whole, &all, draw, now)?;
         Ok(is_written.then_some(offset))
     }
 
@@ -101,10 +99,10 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Files<'_, L, D> {
         node: &L::Node,
         range: Range<u64>,
         data: &[IoSlice<'_>],
-        durability: Durability,
+        draw: Draw<'_>,
         now: Timestamp,
     ) -> Result<bool> {
-        if self.write_to_disk(node, range.start, data, durability, now)? {
+        if self.write_to_disk(node, range.start, data, draw, now)? {
             return Ok(true);
         }
         let half = (range.end - range.start).div_ceil(BLOCK_SIZE) / 2 * BLOCK_SIZE;
@@ -112,8 +110,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Files<'_, L, D> {
             return Ok(false);
         }
         let (middle, len) = (range.start + half, range.end - range.start);
-        Ok(self.write_all_to_disk(node, range.start..middle, &cut(data, 0..half), durability, now)?
-            && self.write_all_to_disk(node, middle..range.end, &cut(data, half..len), durability, now)?)
+        Ok(self.write_all_to_disk(node, range.start..middle, &cut(data, 0..half), draw, now)?
+            && self.write_all_to_disk(node, middle..range.end, &cut(data, half..len), draw, now)?)
     }
 
     /// The bytes of a write that go to disk, in order: as they were written, and whole blocks.
@@ -135,14 +133,14 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Files<'_, L, D> {
         node: &L::Node,
         offset: u64,
         data: &[IoSlice<'_>],
-        durability: Durability,
+        draw: Draw<'_>,
         now: Timestamp,
     ) -> Result<bool> {
         let len = segments::length(data);
         let size = self.places.layout.size(node)?;
         if offset > size && !size.is_multiple_of(BLOCK_SIZE) {
             // The bytes behind the end in its block will show, as zeros.
-            match self.places.promote_from(node, FileBlock(size / BLOCK_SIZE), 1, durability, |_| true) {
+            match self.places.promote_from(node, FileBlock(size / BLOCK_SIZE), 1, draw, |_| true) {
                 Err(error) if matches!(error.kind(), Kind::NoSpace | Kind::Busy) => return Ok(false),
                 other => other?,
             };
@@ -152,7 +150,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Files<'_, L, D> {
         let before = self.place_before(node, offset);
         for Tier { number, .. } in self.places.takers(before.map(|(tier, _)| tier)) {
             let goal = before.filter(|(tier, _)| *tier == number).map(|(_, block)| block.plus(1));
-            let runs = match self.places.take_on(number, goal, blocks, durability == Durability::Promised) {
+            let runs = match self.places.take_on(number, goal, blocks, draw.is_reserved()) {
                 Err(error) if error.kind() == Kind::NoSpace => continue,
                 other => Taken::new(self.places, other?),
             };
@@ -169,7 +167,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Files<'_, L, D> {
             let Ok(proof) = stored else { continue };
             // Until the copy is in DRAM: blocks that the file gives up meanwhile must not be reused.
             let reading = Reading::begin(&self.places.layout);
-            match self.places.layout.publish_write(node, &written, offset + len, durability, now, proof) {
+            match self.places.layout.publish_write(node, &written, offset + len, draw, now, proof) {
                 // There is no space for the entry, or a block is mapped, or the end of the file was demoted meanwhile:
                 // the write to PM handles these.
                 Err(error) if matches!(error.kind(), Kind::NoSpace | Kind::Busy | Kind::Elsewhere) => {
@@ -178,7 +176,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Files<'_, L, D> {
                 Err(error) => return Err(runs.keep_unless_unpublished(error)),
                 Ok(()) => {}
             }
-            if durability == Durability::Promised {
+            if draw.is_reserved() {
                 self.places.placed_reserved(blocks);
             }
             self.keep_in_dram(&pieces);

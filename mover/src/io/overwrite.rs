@@ -12,7 +12,7 @@
 use std::io::IoSlice;
 
 use nacre_engine::{
-    Attr, BLOCK_SIZE, Durability, FileBlock, Kind, Place, PlacedExtent, Result, TierRun, Tiered, Timestamp,
+    Attr, BLOCK_SIZE, Draw, FileBlock, Kind, Place, PlacedExtent, Result, TierRun, Tiered, Timestamp,
     WriteAt, Written,
 };
 use nacre_media::Durable;
@@ -35,7 +35,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Files<'_, L, D> {
         node: &L::Node,
         at: WriteAt,
         data: &[IoSlice<'_>],
-        durability: Durability,
+        draw: Draw<'_>,
         now: Timestamp,
     ) -> Result<Option<u64>> {
         if self.places.has_tiers()
@@ -43,7 +43,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Files<'_, L, D> {
         {
             return Ok(Some(offset));
         }
-        match self.places.layout.overwrite(node, at, data, durability, now) {
+        match self.places.layout.overwrite(node, at, data, draw, now) {
             Err(error) if matches!(error.kind(), Kind::NoSpace | Kind::Elsewhere) => {}
             written => return written.map(Some),
         }
@@ -60,7 +60,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Files<'_, L, D> {
         for block in first..last {
             let (from, to) = (offset.max(block * BLOCK_SIZE), end.min((block + 1) * BLOCK_SIZE));
             let part = cut(data, from - offset..to - offset);
-            if !self.overwrite_block(node, from, &part, durability, now)? {
+            if !self.overwrite_block(node, from, &part, draw, now)? {
                 return Ok(None);
             }
         }
@@ -123,7 +123,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Files<'_, L, D> {
         node: &L::Node,
         offset: u64,
         data: &[IoSlice<'_>],
-        durability: Durability,
+        draw: Draw<'_>,
         now: Timestamp,
     ) -> Result<bool> {
         let at = WriteAt::Offset(offset);
@@ -131,7 +131,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Files<'_, L, D> {
         let mut held = Held::new(&self.mover.engine.held, self.places.layout.id(node));
         held.hold(&[block]);
         for _ in 0..ATTEMPTS {
-            match self.places.layout.overwrite(node, at, data, durability, now) {
+            match self.places.layout.overwrite(node, at, data, draw, now) {
                 Err(error) if matches!(error.kind(), Kind::NoSpace | Kind::Elsewhere) => {}
                 written => return written.map(|_| true),
             }
@@ -219,7 +219,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Files<'_, L, D> {
             let Place::Tier { tier, block } = from.extent.place else { return Ok(true) };
             let mut content = Pages::lent(BLOCK_SIZE as usize);
             self.places.read_all(node, &found, &mut content)?;
-            match self.places.layout.bring_up(node, from, &content, Durability::Lazy, modified) {
+            match self.places.layout.bring_up(node, from, &content, Draw::Overwrite, modified) {
                 Err(error) if error.kind() == Kind::NoSpace => return Ok(false),
                 came => came.map(|_| self.places.tiers.pages().drop_range(tier, block, 1))?,
             }

@@ -5,7 +5,7 @@ use std::io::IoSlice;
 
 use nacre_engine::sync::Mutex;
 use nacre_engine::{
-    BLOCK_SIZE, Durability, FallocateMode, FileBlock, InodeId, Kind, Result, Tiered, Timestamp, WriteAt,
+    BLOCK_SIZE, Draw, Durability, FallocateMode, FileBlock, InodeId, Kind, Result, Tiered, Timestamp, WriteAt,
 };
 use nacre_media::Durable;
 use nacre_media::block::BlockDevice;
@@ -57,7 +57,7 @@ impl Drop for Held<'_> {
 }
 
 impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Files<'_, L, D> {
-    /// Writes, to where the write belongs.
+    /// Writes data that comes now.
     pub(crate) fn write(
         &self,
         node: &L::Node,
@@ -66,21 +66,33 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Files<'_, L, D> {
         durability: Durability,
         now: Timestamp,
     ) -> Result<u64> {
-        match at {
-            // It was noted when it was accepted.
-            WriteAt::Offset(offset) if self.places.has_tiers() && self.may_go_to_disk(data, durability) => {
-                self.write_where_it_belongs(node, offset, data, durability, now)?;
-                Ok(offset)
-            }
-            _ => {
-                let written = self.write_to_pm(node, at, data, durability, now)?;
-                if self.places.has_tiers() {
-                    let len = segments::length(data);
-                    let (id, durable) = (self.places.layout.id(node), durability == Durability::Now);
-                    self.stats.predictors.wrote(id, blocks_of(written, len), durable);
-                }
-                Ok(written)
-            }
+        let written = self.write_to_pm(node, at, data, durability.into(), now)?;
+        self.note_write(node, written, data, durability == Durability::Now);
+        Ok(written)
+    }
+
+    /// Writes data of a write buffer, to where it belongs.
+    pub(crate) fn write_back(
+        &self,
+        node: &L::Node,
+        offset: u64,
+        data: &[IoSlice<'_>],
+        draw: Draw<'_>,
+        now: Timestamp,
+    ) -> Result<()> {
+        // If it may go to disk, it was noted when it was accepted.
+        if self.places.has_tiers() && self.may_go_to_disk(data) {
+            return self.write_where_it_belongs(node, offset, data, draw, now);
+        }
+        let written = self.write_to_pm(node, WriteAt::Offset(offset), data, draw, now)?;
+        self.note_write(node, written, data, false);
+        Ok(())
+    }
+
+    fn note_write(&self, node: &L::Node, written: u64, data: &[IoSlice<'_>], durable: bool) {
+        if self.places.has_tiers() {
+            let blocks = blocks_of(written, segments::length(data));
+            self.stats.predictors.wrote(self.places.layout.id(node), blocks, durable);
         }
     }
 
@@ -113,7 +125,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Files<'_, L, D> {
             }
         }
         // Blocks without a place in PM have one on tiers: only those at the edges need PM.
-        self.with_edges(node, 2, Durability::Now, edges, act)?;
+        self.with_edges(node, 2, Draw::Available, edges, act)?;
         self.note_allocated(node, mode, offset, len, now);
         Ok(())
     }
@@ -124,7 +136,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Files<'_, L, D> {
         node: &L::Node,
         at: WriteAt,
         data: &[IoSlice<'_>],
-        durability: Durability,
+        draw: Draw<'_>,
         now: Timestamp,
     ) -> Result<u64> {
         let len = segments::length(data);
@@ -132,18 +144,24 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Files<'_, L, D> {
             let offset = if let WriteAt::Offset(offset) = at { offset } else { size };
             vec![offset / BLOCK_SIZE, (offset + len).saturating_sub(1) / BLOCK_SIZE]
         };
-        let write = || self.places.layout.write(node, at, data, durability, now);
+        let write = || match (draw, at) {
+            (Draw::Reserved(reservation), WriteAt::Offset(offset)) => {
+                self.places.layout.write_back(node, offset, data, reservation, now).map(|()| offset)
+            }
+            (Draw::Accepted, _) => self.places.layout.write(node, at, data, Durability::Accepted, now),
+            _ => self.places.layout.write(node, at, data, Durability::Now, now),
+        };
         let blocks = len / BLOCK_SIZE + 2;
-        let is_promised = durability == Durability::Promised && self.places.has_reserved();
-        let below = match is_promised && !self.mover.has_room_for_reserved(blocks) {
-            true => self.write_below(node, at, data, durability, now)?,
+        let is_reserved = draw.is_reserved() && self.places.has_reserved();
+        let below = match is_reserved && !self.mover.has_room_for_reserved(blocks) {
+            true => self.write_below(node, at, data, draw, now)?,
             false => None,
         };
-        let in_memory = || self.with_edges(node, blocks, durability, edges, write);
+        let in_memory = || self.with_edges(node, blocks, draw, edges, write);
         let written = match below.map_or_else(in_memory, Ok) {
             Err(error) if error.kind() == Kind::NoSpace => {
-                let written = match self.write_below(node, at, data, durability, now)? {
-                    None => self.write_on_full(node, at, data, durability, now)?,
+                let written = match self.write_below(node, at, data, draw, now)? {
+                    None => self.write_on_full(node, at, data, draw, now)?,
                     written => written,
                 };
                 written.ok_or(error)?
@@ -164,7 +182,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Files<'_, L, D> {
         &self,
         node: &L::Node,
         blocks: u64,
-        durability: Durability,
+        draw: Draw<'_>,
         edges: impl Fn(u64) -> Vec<u64>,
         act: impl Fn() -> Result<T>,
     ) -> Result<T> {
@@ -173,7 +191,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Files<'_, L, D> {
             match act() {
                 Err(error) if error.kind() == Kind::Elsewhere => {}
                 Err(error) if error.kind() == Kind::NoSpace && self.places.has_tiers() => {
-                    if !self.mover.reclaim(blocks, Why::for_write(durability))? {
+                    if !self.mover.reclaim(blocks, Why::for_write(draw))? {
                         return Err(error);
                     }
                     continue;
@@ -185,8 +203,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Files<'_, L, D> {
             edges.push(size / BLOCK_SIZE);
             held.hold(&edges);
             for block in edges {
-                let up = || self.places.promote_from(node, FileBlock(block), 1, durability, |_| true);
-                self.mover.with_reclaim_for(Why::for_write(durability), up)?;
+                let up = || self.places.promote_from(node, FileBlock(block), 1, draw, |_| true);
+                self.mover.with_reclaim_for(Why::for_write(draw), up)?;
             }
         }
         act()

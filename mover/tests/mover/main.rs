@@ -7,5 +7,5 @@ mod full;
 mod hours;
 mod images;
 mod large_writes;
-mod promises;
 mod read_ahead;
+mod reservations;

@@ -130,7 +130,7 @@ impl BufferMistake {
 
 /// Does an operation on the layout, of which the buffer knows nothing.
 fn past<L: BelowBuffer + Extents>(fs: &CacheFs<L>, step: u64, op: &Op) -> Result<()> {
-    Hands { fs: fs.layout(), writing: Writing::with(Durability::Now) }.run(step, op, &mut Vec::new())
+    Hands { fs: fs.layout(), writing: Writing::As(Durability::Now) }.run(step, op, &mut Vec::new())
 }
 
 fn sync_all_but_one<L: BelowBuffer + Extents>(fs: &CacheFs<L>) -> Result<()> {

@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use nacre_engine::sync::{Mutex, MutexGuard};
 use nacre_engine::{
-    Attr, BLOCK_SIZE, Capabilities, Data, DirEntry, Durability, Extents, FallocateMode, FileBlock, FileKind,
-    InodeCache, InodeId, Kind, LINE_SIZE, Names, NewInode, PlacedExtent, RenameMode, Result, SetAttr,
-    Timestamp, WriteAt, XattrMode, forward_data, forward_extents, forward_names, no_tiers_below_buffer,
+    Attr, BLOCK_SIZE, BelowBuffer, Capabilities, Data, DirEntry, Durability, Extents, FallocateMode,
+    FileBlock, FileKind, InodeCache, InodeId, Kind, LINE_SIZE, Names, NewInode, PlacedExtent, RenameMode,
+    Reservation, Result, SetAttr, Timestamp, WriteAt, WriteCost, WriteShape, XattrMode, forward_data,
+    forward_extents, forward_names, no_tiers_below_buffer,
 };
 use nacre_lab::model::{MAX_FILE_SIZE, MAX_XATTR_SIZE, MemNode};
 use nacre_layout_parts::held::Holdable;
@@ -35,6 +36,7 @@ pub(super) const CAPABILITIES: Capabilities = Capabilities {
     max_file_size: MAX_FILE_SIZE,
     max_xattr_size: MAX_XATTR_SIZE,
     write_unit: LINE_SIZE,
+    write_cost: WriteCost { block: 1, group: 0, group_blocks: 1, file: 0 },
     max_tiers: 0,
     always_indexes_names: true,
 };
@@ -329,14 +331,13 @@ impl Data for MinimalFs {
         node: &Node,
         at: WriteAt,
         data: &[IoSlice<'_>],
-        durability: Durability,
+        _: Durability,
         now: Timestamp,
     ) -> Result<u64> {
         let bytes: &[u8] = &data.iter().flat_map(|slice| slice.iter().copied()).collect::<Vec<u8>>();
-        let promised = durability == Durability::Promised;
         let mut shared = self.lock();
         let size = shared.state.model.size(&node.inode.node)?;
-        shared.change(&self.pm, &Op::Write { number: number(node), at, bytes, promised, now })?;
+        shared.change(&self.pm, &Op::Write { number: number(node), at, bytes, now })?;
         Ok(match at {
             WriteAt::Offset(offset) => offset,
             WriteAt::End => size,
@@ -368,7 +369,7 @@ impl Data for MinimalFs {
 }
 
 impl Extents for MinimalFs {
-    forward_extents!(model, found: resolve promise_cost reserve release stat index_bytes);
+    forward_extents!(model, found: resolve stat index_bytes);
 
     fn pin(&self, _: &Node, _: FileBlock, _: u64) -> Result<Vec<PlacedExtent>> {
         // Data is in records, and moves with each compaction.
@@ -382,4 +383,33 @@ impl Extents for MinimalFs {
     }
 }
 
-no_tiers_below_buffer!(MinimalFs);
+impl BelowBuffer for MinimalFs {
+    no_tiers_below_buffer!();
+
+    fn reserve_for(&self, shape: &WriteShape) -> Result<Reservation> {
+        self.lock().state.model.reserve_for(shape)
+    }
+
+    fn write_back(
+        &self,
+        node: &Node,
+        offset: u64,
+        data: &[IoSlice<'_>],
+        _: &Reservation,
+        now: Timestamp,
+    ) -> Result<()> {
+        let bytes: &[u8] = &data.iter().flat_map(|slice| slice.iter().copied()).collect::<Vec<u8>>();
+        self.change(&Op::WriteBack { number: number(node), offset, bytes, now })
+    }
+
+    fn write_back_times(
+        &self,
+        node: &Node,
+        mtime: Timestamp,
+        atime: Option<Timestamp>,
+        _: &Reservation,
+        now: Timestamp,
+    ) -> Result<()> {
+        self.change(&Op::Times { number: number(node), mtime, atime, now })
+    }
+}

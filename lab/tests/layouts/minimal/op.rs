@@ -68,10 +68,14 @@ operations! {
     }
     9 /// A removed extended attribute.
     RemoveXattr { number: u64, name: &'a [u8], now: Timestamp }
-    10 /// Written data; space that was reserved for it may be used.
-    Write { number: u64, at: WriteAt, bytes: &'a [u8], promised: bool, now: Timestamp }
+    10 /// Written data.
+    Write { number: u64, at: WriteAt, bytes: &'a [u8], now: Timestamp }
     11 /// A range that was allocated, freed or zeroed.
     Fallocate { number: u64, mode: FallocateMode, offset: u64, len: u64, now: Timestamp }
+    12 /// Data that a write buffer wrote back.
+    WriteBack { number: u64, offset: u64, bytes: &'a [u8], now: Timestamp }
+    13 /// Times that a write buffer wrote back.
+    Times { number: u64, mtime: Timestamp, atime: Option<Timestamp>, now: Timestamp }
 }
 
 impl Op<'_> {
@@ -176,9 +180,9 @@ fields!((u64, &'a [u8]), (a, b), a, b => (a, b));
 fields!((&'a [u8], &'a [u8]), (a, b), a, b => (a, b));
 fields!(
     SetAttr,
-    SetAttr { mode, uid, gid, atime, mtime, flags, size, touch, promised },
-    mode, uid, gid, atime, mtime, flags, size, touch, promised =>
-    SetAttr { mode, uid, gid, atime, mtime, flags, size, touch, promised }
+    SetAttr { mode, uid, gid, atime, mtime, flags, size, touch },
+    mode, uid, gid, atime, mtime, flags, size, touch =>
+    SetAttr { mode, uid, gid, atime, mtime, flags, size, touch }
 );
 fields!(
     Seed<'a>,

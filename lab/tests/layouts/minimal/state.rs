@@ -5,14 +5,15 @@
 //! the model.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::io::IoSlice;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use nacre_engine::sync::Mutex;
 use nacre_engine::sync::atomic::{AtomicU32, Ordering};
 use nacre_engine::{
-    BLOCK_SIZE, Data, Durability, Error, FallocateMode, FileBlock, FileKind, InodeId, Kind, Names, NewInode,
-    RenameMode, Result, SetAttr, WriteAt, XattrMode,
+    BLOCK_SIZE, BelowBuffer, Data, Durability, Error, FallocateMode, FileBlock, FileKind, InodeId, Kind,
+    Names, NewInode, RenameMode, Reservation, Result, SetAttr, WriteAt, XattrMode,
 };
 use nacre_lab::model::{MemLayout, MemNode};
 use nacre_layout_parts::held::{Held, Holdable};
@@ -77,7 +78,7 @@ pub(super) struct Dump {
 impl Dump {
     fn put(&mut self, op: &Op<'_>) {
         let operation = op.encode();
-        if !matches!(op, Op::Write { .. } | Op::Fallocate { .. }) {
+        if !matches!(op, Op::Write { .. } | Op::WriteBack { .. } | Op::Fallocate { .. }) {
             self.names += Journal::record_len(operation.len());
         }
         self.operations.push(operation);
@@ -227,9 +228,15 @@ impl State {
                 self.model.set_xattr(&node(number)?, name, value, how, mode, now)?;
             }
             Op::RemoveXattr { number, name, now } => self.model.remove_xattr(&node(number)?, name, now)?,
-            Op::Write { number, at, bytes, promised, now } => {
-                let durability = if promised { Durability::Promised } else { Durability::Now };
-                self.model.write(&node(number)?, at, &[std::io::IoSlice::new(bytes)], durability, now)?;
+            Op::Write { number, at, bytes, now } => {
+                self.model.write(&node(number)?, at, &[IoSlice::new(bytes)], Durability::Now, now)?;
+            }
+            Op::WriteBack { number, offset, bytes, now } => {
+                let none = Reservation::default();
+                self.model.write_back(&node(number)?, offset, &[IoSlice::new(bytes)], &none, now)?;
+            }
+            Op::Times { number, mtime, atime, now } => {
+                self.model.write_back_times(&node(number)?, mtime, atime, &Reservation::default(), now)?;
             }
             Op::Fallocate { number, mode, offset, len, now } => {
                 self.model.fallocate(&node(number)?, mode, offset, len, now)?;
@@ -310,7 +317,7 @@ impl State {
                     let mut bytes = vec![0; len as usize];
                     let count = self.model.read(&inode.node, offset, &mut bytes, None)?;
                     let (at, bytes) = (WriteAt::Offset(offset), &bytes[..count]);
-                    dump.put(&Op::Write { number, at, bytes, promised: false, now });
+                    dump.put(&Op::Write { number, at, bytes, now });
                 } else {
                     let mode = FallocateMode::AllocateKeepSize;
                     dump.put(&Op::Fallocate { number, mode, offset, len, now });

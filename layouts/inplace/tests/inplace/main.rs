@@ -1,7 +1,7 @@
 //! The in-place layout on simulated PM.
 
 mod pieces;
-mod promised;
 mod scrub;
 mod smoke;
+mod write_back;
 mod xattrs;

@@ -115,7 +115,7 @@ impl Commit<'_> {
             apply_change(inode, map, log, &part, owner, freed, Some(size));
         }
         inode.size.store(size, Ordering::Release);
-        if self.is_promised() {
+        if self.is_reserved() {
             inode.touch_late(now);
         } else {
             inode.touch(now);

@@ -2,7 +2,9 @@
 
 use std::cell::{Cell, OnceCell};
 
-use nacre_engine::{BLOCK_SIZE, Extents, Kind, Names, RenameMode, TierBlocks, TierState, TierTable};
+use nacre_engine::{
+    BLOCK_SIZE, BelowBuffer, Kind, Names, RenameMode, TierBlocks, TierState, TierTable, WriteShape,
+};
 use nacre_media::block::BlockDevice;
 use nacre_mover::{Budget, MoverOptions, TrimFrom, Trimmed};
 
@@ -157,16 +159,17 @@ fn one_at_a_time_and_none_of_a_tier_that_is_drained() {
 }
 
 #[test]
-fn nothing_is_trimmed_that_is_set_aside() {
+fn reserved_blocks_are_not_trimmed() {
     let machine = Machine::new(DISK);
-    machine.fs.reserve(300).expect("there is room");
+    let shape = WriteShape { extra: 300, ..WriteShape::default() };
+    let reservation = machine.fs.reserve_for(&shape).expect("there is room");
     // As much as others may have.
     let mut files = 0;
     loop {
         let file = machine.file(files, 10);
         files += 1;
         match machine.fs.demote_files(&[file], TIER, true).remove(0) {
-            Ok(moved) if moved.moved == 10 => assert!(files < 200, "nothing is set aside"),
+            Ok(moved) if moved.moved == 10 => assert!(files < 200, "nothing is reserved"),
             _ => break,
         }
     }
@@ -174,7 +177,7 @@ fn nothing_is_trimmed_that_is_set_aside() {
     assert!(free > 200, "{free}");
     let done = machine.fs.trim(TIER, TrimFrom::default(), 0, &Budget::default()).expect("trim");
     assert!(done.bytes < 20 * BLOCK_SIZE && done.next.is_none(), "{done:?} of {free} blocks");
-    machine.fs.release(300);
+    drop(reservation);
     let done = machine.fs.trim(TIER, TrimFrom::default(), 0, &Budget::default()).expect("trim");
     assert_eq!(done.bytes, free * BLOCK_SIZE);
 }

@@ -8,7 +8,7 @@ use super::prepare::{Edge, Prepared, Source, Target};
 use super::{Attempt, Range, Write};
 use crate::alloc::Purpose;
 use crate::blockmap::{BlockMap, Piece};
-use crate::commit::{Commit, promised};
+use crate::commit::{Commit, if_reserved};
 use crate::file::{Change, Changes, Freed, join};
 use crate::fs::Shared;
 use crate::log::{INLINE, Log, NO_PAGE};
@@ -69,8 +69,8 @@ impl<P: Pm> Shared<P> {
         fault!(self.pm, EntryBeforeData => flushed = None);
         let after = flushed.map_or_else(Durable::nothing_before, |flushed| self.pm.fence(flushed));
         // Times that changed while this waited stay changed then.
-        let now = if range.purpose == Purpose::Promised { now.max(inode.attr.get().ctime) } else { now };
-        let pages = range.pages.or(promised(range.purpose));
+        let now = if range.purpose == Purpose::Reserved { now.max(inode.attr.get().ctime) } else { now };
+        let pages = range.pages.or(if_reserved(range.purpose));
         let commit = Commit::of(inode, &mut log).pages(pages).after(after);
         commit.changes(self, &changes, size.max(range.end), now, freed)?;
         Ok(Attempt::Done)

@@ -6,7 +6,7 @@ mod prepare;
 use std::io::IoSlice;
 use std::sync::Arc;
 
-use nacre_engine::{BLOCK_SIZE, Block, Durability, Kind, Result, Timestamp, WriteAt};
+use nacre_engine::{BLOCK_SIZE, Block, Kind, Result, Timestamp, WriteAt};
 use nacre_layout_parts::ranges::end_of;
 use nacre_layout_parts::rules::{InodeFacts, check_write};
 use nacre_media::Pm;
@@ -85,14 +85,13 @@ impl<P: Pm> Shared<P> {
         inode: &Arc<Inode>,
         at: WriteAt,
         data: &[IoSlice<'_>],
-        durability: Durability,
+        purpose: Purpose,
         now: Timestamp,
         borrows: bool,
     ) -> Result<u64> {
         self.file(inode)?;
-        let purpose = Purpose::of_write(durability);
         let len: u64 = data.iter().map(|slice| slice.len() as u64).sum();
-        if durability != Durability::Promised {
+        if purpose != Purpose::Reserved {
             check_write(inode.flags(), at)?;
         }
         if let WriteAt::Offset(offset) = at {

@@ -6,9 +6,9 @@ use std::io::IoSlice;
 use std::sync::Arc;
 
 use nacre_engine::{
-    BLOCK_SIZE, Copied, CopiedFile, Data, Durability, Extents, FallocateMode, FileBlock, FileKind, Kind,
-    Movable, Names, NewInode, Place, Relocate, RenameMode, Result, SeekTo, SetAttr, Tier, TierBlocks,
-    TierChange, TierSpace, TierState, TierTable, Timestamp, WriteAt, WriteToTier, Written,
+    BLOCK_SIZE, Copied, CopiedFile, Data, Draw, Durability, Extents, FallocateMode, FileBlock, FileKind,
+    Kind, Movable, Names, NewInode, Place, Relocate, RenameMode, Reservation, Result, SeekTo, SetAttr, Tier,
+    TierBlocks, TierChange, TierSpace, TierState, TierTable, Timestamp, WriteAt, WriteToTier, Written,
 };
 use nacre_layout_log::check::check;
 use nacre_layout_log::{LogFs, MkfsOptions, MountOptions, Node, mkfs};
@@ -120,7 +120,7 @@ impl Machine {
             let Some((from, block)) = on_tier else { return };
             let mut bytes = vec![0; (from.extent.len * BLOCK_SIZE) as usize];
             self.disk.read(block.offset(), &mut bytes).unwrap();
-            assert!(fs.bring_up(node, from, &bytes, Durability::Now, now(9)).unwrap());
+            assert!(fs.bring_up(node, from, &bytes, Draw::Available, now(9)).unwrap());
         }
     }
 }
@@ -403,7 +403,8 @@ fn a_write_may_go_to_a_tier() {
         }
         let size = 8 * BLOCK_SIZE - 100;
         let proof = machine.disk.flush().unwrap();
-        fs.publish_write(&node, &written, size, Durability::Promised, now(5), proof).unwrap();
+        fs.publish_write(&node, &written, size, Draw::Reserved(&Reservation::default()), now(5), proof)
+            .unwrap();
         content.resize(size as usize, 0);
         content[2 * BLOCK..].copy_from_slice(&new[..6 * BLOCK - 100]);
         let attr = fs.getattr(&node).unwrap();
@@ -422,7 +423,7 @@ fn a_write_may_go_to_a_tier() {
             &node,
             &far,
             10 * BLOCK_SIZE,
-            Durability::Promised,
+            Draw::Reserved(&Reservation::default()),
             now(6),
             machine.disk.flush().unwrap(),
         )
@@ -580,7 +581,7 @@ fn a_block_of_a_tier_that_two_files_claim_is_found() {
             node,
             &written,
             BLOCK_SIZE,
-            Durability::Promised,
+            Draw::Reserved(&Reservation::default()),
             now(1),
             machine.disk.flush().unwrap(),
         )

@@ -1,7 +1,7 @@
 //! Reservations of blocks, and the locks of several lanes.
 //!
-//! A caller that accepts data and writes it later reserves the blocks that this may take: [`Allocator::promise`]. From
-//! then on allocations for every [`Purpose`] but [`Promised`](Purpose::Promised) leave so many free, and those for that
+//! A caller that accepts data and writes it later reserves the blocks that this may take: [`Allocator::reserve_blocks`].
+//! From then on allocations for every [`Purpose`] but [`Reserved`](Purpose::Reserved) leave so many free, and those for that
 //! one take any free block. So a write that takes no more than its reservation always finds space:
 //!
 //! 1. A reservation is counted first. Then it looks for the blocks, in its own lane under that lane's lock, or else in
@@ -16,7 +16,7 @@
 
 use nacre_engine::sync::MutexGuard;
 use nacre_engine::sync::atomic::{Ordering, fence};
-use nacre_engine::{Error, Kind, Result};
+use nacre_engine::{Error, Kind, Reservation, Result};
 use smallvec::SmallVec;
 
 use super::bitmap::LaneMap;
@@ -28,7 +28,7 @@ pub(super) struct Lanes<'a> {
     /// All of them, locked; else each is locked when it is used.
     held: SmallVec<[MutexGuard<'a, LaneMap>; 8]>,
     /// Ends when something is reserved.
-    until_promised: bool,
+    until_reserved: bool,
     /// Blocks that were left free in the lane that was used last.
     left: u64,
     /// More was taken than may be.
@@ -43,7 +43,7 @@ impl Lanes<'_> {
             return Some(act(lane, map));
         }
         let mut map = lane.map.lock();
-        if self.until_promised && self.allocator.promised_blocks() > 0 {
+        if self.until_reserved && self.allocator.reserved_blocks() > 0 {
             return None;
         }
         let result = act(lane, &mut map);
@@ -57,7 +57,7 @@ impl Lanes<'_> {
     /// after us, and sees all that we took. Else all are counted, and of two that do so at once one sees what the other
     /// took, because of the fence. So the last one to look has seen everything.
     pub(super) fn have_left(&mut self, purpose: Purpose) -> bool {
-        if !self.until_promised {
+        if !self.until_reserved {
             return true; // it was counted under all locks, or takes what it finds
         }
         let left = self.allocator.left_by(purpose);
@@ -70,48 +70,41 @@ impl Lanes<'_> {
 
     /// Frees the taken blocks.
     pub(super) fn free(&mut self, run: Run) {
-        self.until_promised = false;
+        self.until_reserved = false;
         self.allocator.free_by(self, run);
     }
 }
 
 impl Allocator {
     /// Reserved blocks.
-    pub fn promised_blocks(&self) -> u64 {
-        self.promised.load(Ordering::SeqCst)
+    pub fn reserved_blocks(&self) -> u64 {
+        self.reserved.blocks()
     }
 
-    /// Reserves blocks for [`Purpose::Promised`]; [`NoSpace`](Kind::NoSpace) when data could not have so many. Of two
+    /// Reserves blocks for [`Purpose::Reserved`]; [`NoSpace`](Kind::NoSpace) when data could not have so many. Of two
     /// that ask for the last ones at once both may be refused.
-    pub fn promise(&self, blocks: u64) -> Result<()> {
-        let needed = self.promised.fetch_add(blocks, Ordering::SeqCst) + blocks + self.reserve;
+    pub fn reserve_blocks(&self, blocks: u64) -> Result<Reservation> {
+        self.reserved.reserve(blocks, || self.are_there()).ok_or(Kind::NoSpace.into())
+    }
+
+    /// Whether the reserved blocks are free, beside the reserve.
+    fn are_there(&self) -> bool {
+        let needed = self.reserved_blocks() + self.reserve;
         let own = &self.lanes[self.own_lane()];
         let has_enough = {
             let _map = own.map.lock();
             own.free.load(Ordering::Relaxed) >= needed
         };
         if has_enough {
-            return Ok(());
+            return true;
         }
-        let all = self.all_lanes();
-        let has_enough = self.free_blocks() >= needed;
-        drop(all);
-        if has_enough {
-            return Ok(());
-        }
-        self.end_promise(blocks);
-        Err(Error::new(Kind::NoSpace))
-    }
-
-    /// Ends a reservation of so many blocks.
-    pub fn end_promise(&self, blocks: u64) {
-        let before = self.promised.fetch_sub(blocks, Ordering::SeqCst);
-        assert!(before >= blocks, "more was given back than was set aside");
+        let _all = self.all_lanes();
+        self.free_blocks() >= needed
     }
 
     /// Each lane is locked when it is used.
     pub(super) fn each_lane(&self) -> Lanes<'_> {
-        Lanes { allocator: self, held: SmallVec::new(), until_promised: false, left: 0, overdrawn: false }
+        Lanes { allocator: self, held: SmallVec::new(), until_reserved: false, left: 0, overdrawn: false }
     }
 
     /// All lanes, locked in order.
@@ -127,17 +120,17 @@ impl Allocator {
         mut take: impl FnMut(&mut Lanes<'_>) -> Option<R>,
     ) -> Result<R> {
         let no_space = || Error::new(Kind::NoSpace);
-        if purpose == Purpose::Promised {
+        if purpose == Purpose::Reserved {
             // Blocks may come to a lane that was looked at while those of the next ones go: all locks tell.
             return take(&mut self.each_lane()).or_else(|| take(&mut self.all_lanes())).ok_or_else(no_space);
         }
         if !self.fits(want, purpose) {
             return Err(no_space());
         }
-        if self.promised_blocks() == 0 {
-            let mut each = Lanes { until_promised: true, ..self.each_lane() };
+        if self.reserved_blocks() == 0 {
+            let mut each = Lanes { until_reserved: true, ..self.each_lane() };
             match take(&mut each) {
-                None if each.overdrawn || self.promised_blocks() > 0 => {}
+                None if each.overdrawn || self.reserved_blocks() > 0 => {}
                 taken => return taken.ok_or_else(no_space),
             }
         }
@@ -160,11 +153,11 @@ mod tests {
     use super::super::{Purpose, Runs};
 
     #[test]
-    fn what_is_set_aside_is_for_promised_contents_alone() {
+    fn reserved_blocks_are_for_writes_with_a_reservation_alone() {
         let allocator = full(2048, 2, 100);
-        allocator.promise(1900).unwrap();
+        let reservation = allocator.reserve_blocks(1900).unwrap();
         assert_eq!(allocator.available_blocks(), 48);
-        assert_eq!(allocator.promise(49).unwrap_err().kind(), Kind::NoSpace);
+        assert_eq!(allocator.reserve_blocks(49).unwrap_err().kind(), Kind::NoSpace);
         let mut runs = Runs::new();
         assert_eq!(allocator.allocate(49, Purpose::Data, &mut runs).unwrap_err().kind(), Kind::NoSpace);
         allocator.allocate(48, Purpose::Data, &mut runs).unwrap();
@@ -172,8 +165,8 @@ mod tests {
         allocator.allocate(50, Purpose::Metadata, &mut runs).unwrap();
         allocator.allocate(50, Purpose::Removal, &mut runs).unwrap();
         assert!(allocator.allocate(1, Purpose::Removal, &mut runs).is_err());
-        allocator.allocate(1900, Purpose::Promised, &mut runs).unwrap();
-        allocator.end_promise(1900);
+        allocator.allocate(1900, Purpose::Reserved, &mut runs).unwrap();
+        drop(reservation);
         assert_eq!(allocator.free_blocks(), 0);
     }
 
@@ -209,9 +202,9 @@ mod tests {
         assert_eq!(allocator.available_blocks(), 60);
     }
 
-    /// Many set aside and take what was set aside, and many take whatever they get: no promise is ever broken.
+    /// Some threads reserve blocks and take them, others take all that they get: reserved blocks are always there.
     #[test]
-    fn a_promise_is_kept_whoever_allocates_beside_it() {
+    fn reserved_blocks_are_there_beside_other_allocations() {
         const BLOCKS: u64 = 4096;
         for round in 0..20u64 {
             let allocator = full(BLOCKS, 4, 32);
@@ -235,17 +228,17 @@ mod tests {
                 let mut kept = Vec::new();
                 for count in 0..400u64 {
                     let want = 1 + count % 97;
-                    if allocator.promise(want).is_ok() {
+                    if let Ok(reservation) = allocator.reserve_blocks(want) {
                         let mut runs = Runs::new();
-                        let found = allocator.allocate(want, Purpose::Promised, &mut runs);
-                        let one = if want == 1 { allocator.promise(1).is_ok() } else { false };
-                        if one {
-                            kept.push(allocator.allocate_contiguous(1, Purpose::Promised).map(|run| run.len));
-                            allocator.end_promise(1);
+                        let found = allocator.allocate(want, Purpose::Reserved, &mut runs);
+                        if want == 1
+                            && let Ok(_one) = allocator.reserve_blocks(1)
+                        {
+                            kept.push(allocator.allocate_contiguous(1, Purpose::Reserved).map(|run| run.len));
                         }
-                        allocator.end_promise(want);
+                        drop(reservation);
                         done.store(found.is_err(), Ordering::Relaxed);
-                        assert!(found.is_ok(), "{want} blocks were promised");
+                        assert!(found.is_ok(), "{want} blocks were reserved");
                         if count % 5 > 0 {
                             runs.into_iter().for_each(|run| allocator.free(run));
                         }
@@ -267,9 +260,9 @@ mod interleavings {
 
     use super::super::{Allocator, Purpose, Run, Runs};
 
-    /// The last blocks go to a promise or to data, never to both.
+    /// The last blocks go to a reservation or to data, never to both.
     #[test]
-    fn the_last_blocks_are_promised_or_taken() {
+    fn the_last_blocks_are_reserved_or_taken() {
         explore(3, || {
             let alloc = Arc::new(Allocator::new(4096, 2, 0));
             alloc.free(Run { start: Block(0), len: 2 });
@@ -278,13 +271,14 @@ mod interleavings {
                 let alloc = Arc::clone(&alloc);
                 move || alloc.allocate(3, Purpose::Data, &mut Runs::new()).is_ok()
             });
-            let promised = alloc.promise(2).is_ok();
-            if promised {
-                alloc.allocate(2, Purpose::Promised, &mut Runs::new()).unwrap();
+            let reservation = alloc.reserve_blocks(2);
+            let is_reserved = reservation.is_ok();
+            if is_reserved {
+                alloc.allocate(2, Purpose::Reserved, &mut Runs::new()).unwrap();
             }
             let taken = takes.join().unwrap();
-            assert!(!(promised && taken));
-            assert_eq!(alloc.free_blocks(), 4 - 2 * u64::from(promised) - 3 * u64::from(taken));
+            assert!(!(is_reserved && taken));
+            assert_eq!(alloc.free_blocks(), 4 - 2 * u64::from(is_reserved) - 3 * u64::from(taken));
         });
     }
 

@@ -1,12 +1,13 @@
-//! A buffer above could hold no more than a small memory had free, whatever room there was on tiers: all that it accepted had
-//! its space set aside in memory.
+//! Reservations over PM and tiers. A buffer above could hold no more than a small PM had free, however much room tiers had:
+//! all of its reservations were in PM.
 
 use std::io::IoSlice;
 use std::sync::Arc;
 
 use nacre_engine::{
-    BLOCK_SIZE, Data, Durability, Extents, FallocateMode, FileBlock, FileKind, Kind, Names, NewInode, Place,
-    PlacedExtent, Result, SetAttr, TierState, TierTable, Timestamp, WriteAt, XattrMode,
+    BLOCK_SIZE, BelowBuffer, Data, Durability, Extents, FallocateMode, FileBlock, FileKind, Kind, Names,
+    NewInode, Place, PlacedExtent, Reservation, Result, SetAttr, TierState, TierTable, Timestamp, WriteAt,
+    WriteShape, XattrMode,
 };
 use nacre_layout_log::{LogFs, MkfsOptions, MountOptions, mkfs};
 use nacre_media::SimPm;
@@ -65,9 +66,21 @@ fn free_on_tier(fs: &Fs) -> u64 {
     fs.layout().tier_space(TIER).expect("a tier").free
 }
 
-/// Sets aside for writes of four blocks, as long as there is space; gives the blocks.
-fn reserve_all(fs: &Fs) -> u64 {
-    std::iter::repeat_with(|| fs.reserve(9)).take_while(Result::is_ok).count() as u64 * 9
+/// Writes back.
+fn write_back(fs: &Fs, node: &Node, block: u64, blocks: u64, reservation: &Reservation) {
+    let bytes = vec![block as u8; (blocks * BLOCK_SIZE) as usize];
+    let (at, data) = (block * BLOCK_SIZE, &[IoSlice::new(&bytes)]);
+    fs.write_back(node, at, data, reservation, NOW).expect("it was reserved");
+}
+
+/// Reserves space for one write of so many blocks: two for each, and one for the file.
+fn reserve(fs: &Fs, blocks: u64) -> Result<Reservation> {
+    fs.reserve_for(&WriteShape { blocks, files: 1, ..WriteShape::default() })
+}
+
+/// Reserves space for so many writes of four blocks.
+fn reserve_some(fs: &Fs, writes: u64) -> Vec<Reservation> {
+    (0..writes).map(|_| reserve(fs, 4).expect("there is room")).collect()
 }
 
 #[test]
@@ -75,19 +88,17 @@ fn more_is_set_aside_than_memory_has() {
     let fs = machine(8 * MEMORY);
     let before = (fs.stat().available, fs.layout().stat().available);
     let tier = free_on_tier(&fs);
-    for _ in 0..tier / 18 - 10 {
-        fs.reserve(9).expect("half of the tier");
-    }
+    let half = reserve_some(&fs, tier / 18 - 10);
     let memory = before.1 - fs.layout().stat().available;
     assert!((tier / 64 - 10..tier / 64 + 10).contains(&memory), "{memory} blocks of memory");
     assert!(free_on_tier(&fs) == tier, "none is taken");
     // What then comes is set aside in memory.
-    let promised = (tier / 18 - 10) * 9 + reserve_all(&fs);
-    assert!(promised + 20 > tier / 2 + before.1 && fs.layout().stat().available < 10, "{promised}");
-    assert_eq!(fs.stat().available, before.0 - promised);
-    for _ in 0..promised / 9 {
-        fs.release(9);
-    }
+    let rest: Vec<_> = std::iter::repeat_with(|| reserve(&fs, 4)).map_while(Result::ok).collect();
+    let reserved = (half.len() + rest.len()) as u64 * 9;
+    assert!(reserved + 20 > tier / 2 + before.1 && fs.layout().stat().available < 10, "{reserved}");
+    assert_eq!((fs.stat().available, fs.stat().reserved), (before.0 - reserved, reserved));
+    drop((half, rest));
+    assert_eq!(fs.stat().reserved, 0);
     assert_eq!((fs.stat().available, fs.layout().stat().available), before);
 }
 
@@ -96,7 +107,8 @@ fn more_is_set_aside_than_memory_has() {
 fn nobody_else_takes_what_is_set_aside() {
     let fs = machine(MEMORY / 4);
     let (file, other) = (create(&fs, "file"), create(&fs, "other"));
-    let promised = (0..50).map(|_| fs.reserve(9).expect("there is room")).count() as u64;
+    let reserved = reserve_some(&fs, 50);
+    let count = reserved.len() as u64;
     let mut written = 0;
     let error = loop {
         match write(&fs, &other, written, 8, Durability::Now) {
@@ -107,11 +119,11 @@ fn nobody_else_takes_what_is_set_aside() {
     assert_eq!(error.kind(), Kind::NoSpace);
     assert!(free_on_tier(&fs) >= 50 * 8, "{} blocks are left", free_on_tier(&fs));
     assert!(written > MEMORY * 9 / 10 && fs.layout().stat().available < 64, "{written} blocks");
-    for number in 0..promised {
-        write(&fs, &file, number * 7, 4, Durability::Promised).expect("it was set aside");
-        fs.release(9);
+    for (number, reservation) in (0..).zip(reserved) {
+        write_back(&fs, &file, number * 7, 4, &reservation);
+        drop(reservation);
     }
-    assert_written(&fs, &file, (0..promised).map(|number| (number * 7, 4)));
+    assert_written(&fs, &file, (0..count).map(|number| (number * 7, 4)));
     assert_written(&fs, &other, (0..written).step_by(8).map(|block| (block, 8)));
     // Now they may.
     write(&fs, &other, written, 8, Durability::Now).expect("there is room");
@@ -122,15 +134,16 @@ fn nobody_else_takes_what_is_set_aside() {
 fn room_that_is_made_for_what_was_accepted_is_nobody_elses() {
     let fs = machine(MEMORY);
     let (file, other) = (create(&fs, "file"), create(&fs, "other"));
-    let promised = (0..220).map(|_| fs.reserve(9).expect("there is room")).count() as u64;
+    let reserved = reserve_some(&fs, 220);
+    let count = reserved.len() as u64;
     let mut written = 0;
     while write(&fs, &other, written, 8, Durability::Now).is_ok() {
         written += 8;
     }
     let mut refused = 0;
-    for number in 0..promised {
-        write(&fs, &file, number * 7, 4, Durability::Promised).expect("it was set aside");
-        fs.release(9);
+    for (number, reservation) in (0..).zip(reserved) {
+        write_back(&fs, &file, number * 7, 4, &reservation);
+        drop(reservation);
         // As much as it gets.
         while number % 50 == 0 && write(&fs, &other, written, 8, Durability::Now).is_ok() {
             written += 8;
@@ -138,7 +151,7 @@ fn room_that_is_made_for_what_was_accepted_is_nobody_elses() {
         refused += u64::from(write(&fs, &other, written, 1, Durability::Now).is_err());
     }
     assert!(refused > 0, "others got all that they wanted");
-    assert_written(&fs, &file, (0..promised).map(|number| (number * 7, 4)));
+    assert_written(&fs, &file, (0..count).map(|number| (number * 7, 4)));
     assert_written(&fs, &other, (0..written).step_by(8).map(|block| (block, 8)));
 }
 
@@ -146,7 +159,8 @@ fn room_that_is_made_for_what_was_accepted_is_nobody_elses() {
 fn neither_fallocate_nor_a_drain_takes_it() {
     let fs = machine_over(&[MEMORY, MEMORY / 4]);
     let (file, other) = (create(&fs, "file"), create(&fs, "other"));
-    let promised = (0..200).map(|_| fs.reserve(9).expect("there is room")).count() as u64;
+    let reserved = reserve_some(&fs, 200);
+    let count = reserved.len() as u64;
     let allocate = |mib: u64, offset: u64| {
         fs.fallocate(&other, FallocateMode::AllocateKeepSize, offset << 20, mib << 20, NOW)
     };
@@ -159,11 +173,11 @@ fn neither_fallocate_nor_a_drain_takes_it() {
     let drained = fs.drain(TIER, &Budget::default()).map(drop).map_err(|error| error.kind());
     assert_eq!(drained, Err(Kind::NoSpace), "the other tier is too small for it");
     assert_eq!(fs.layout().tiers()[0].state, TierState::Active);
-    for number in 0..promised {
-        write(&fs, &file, number * 7, 4, Durability::Promised).expect("it was set aside");
-        fs.release(9);
+    for (number, reservation) in (0..).zip(reserved) {
+        write_back(&fs, &file, number * 7, 4, &reservation);
+        drop(reservation);
     }
-    assert_written(&fs, &file, (0..promised).map(|number| (number * 7, 4)));
+    assert_written(&fs, &file, (0..count).map(|number| (number * 7, 4)));
 }
 
 /// What cannot be in memory, since all that is there is to stay, is on disk rather than lost.
@@ -173,10 +187,10 @@ fn what_was_accepted_goes_below_pinned_files() {
     let file = create(&fs, "file");
     fs.set_xattr(&file, PIN, b"1", XattrMode::Set, None, NOW).expect("pinned");
     let writes = || (0..MEMORY / 4 + 64).map(|number| (number * 4, 4));
-    let blocks = writes().map(|_| fs.reserve(9).expect("there is room")).count() as u64 * 4;
-    for (block, blocks) in writes() {
-        write(&fs, &file, block, blocks, Durability::Promised).expect("it was set aside");
-        fs.release(9);
+    let reserved = reserve_some(&fs, MEMORY / 4 + 64);
+    let blocks = reserved.len() as u64 * 4;
+    for ((block, blocks), reservation) in writes().zip(reserved) {
+        write_back(&fs, &file, block, blocks, &reservation);
     }
     let extents = fs.resolve(&file, FileBlock(0), u64::MAX).expect("resolve");
     let is_below = |place: &Place| matches!(place, Place::Tier { .. });
@@ -201,12 +215,11 @@ fn parts_of_blocks_go_below_pinned_files() {
         write(&fs, &pinned, filled, 1, Durability::Now).expect("there is room");
         filled += 1;
     }
-    writes().for_each(|_| fs.reserve(5).expect("there is room"));
+    let reserved: Vec<_> = writes().map(|_| reserve(&fs, 2).expect("there is room")).collect();
     let bytes = [0xee; 5000];
-    for block in writes() {
-        let at = WriteAt::Offset(block * BLOCK_SIZE + 100);
-        fs.write(&file, at, &[IoSlice::new(&bytes)], Durability::Promised, NOW).expect("it was set aside");
-        fs.release(5);
+    for (block, reservation) in writes().zip(reserved) {
+        let at = block * BLOCK_SIZE + 100;
+        fs.write_back(&file, at, &[IoSlice::new(&bytes)], &reservation, NOW).expect("it was reserved");
     }
     for block in writes() {
         let mut seen = vec![0; 2 * BLOCK_SIZE as usize];
@@ -290,15 +303,16 @@ fn a_part_of_a_file_moves_where_there_is_no_room_for_all() {
 fn a_drain_leaves_it_to_memory_that_has_room() {
     let fs = machine(MEMORY);
     let file = create(&fs, "file");
-    let promised = (0..100).map(|_| fs.reserve(9).expect("there is room")).count() as u64;
+    let reserved = reserve_some(&fs, 100);
+    let count = reserved.len() as u64;
     let before = fs.layout().stat().available;
     fs.drain(TIER, &Budget::default()).expect("memory has room");
-    assert!(before - fs.layout().stat().available > promised * 8, "it is set aside there");
-    for number in 0..promised {
-        write(&fs, &file, number * 7, 4, Durability::Promised).expect("it was set aside");
-        fs.release(9);
+    assert!(before - fs.layout().stat().available > count * 8, "it is reserved there");
+    for (number, reservation) in (0..).zip(reserved) {
+        write_back(&fs, &file, number * 7, 4, &reservation);
+        drop(reservation);
     }
-    assert_written(&fs, &file, (0..promised).map(|number| (number * 7, 4)));
+    assert_written(&fs, &file, (0..count).map(|number| (number * 7, 4)));
     assert_eq!(fs.layout().tier_space(TIER).map(|space| space.blocks - space.free).ok(), Some(0));
 }
 

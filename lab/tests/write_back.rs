@@ -1,10 +1,11 @@
-//! What a layout promises to a write buffer above it.
+//! Writeback of a write buffer to a layout.
 
 use std::io::IoSlice;
 use std::sync::Arc;
 
 use nacre_engine::{
-    Attr, Data, Durability, FileKind, Kind, Names, NewInode, SetAttr, Timestamp, WriteAt, XattrMode,
+    Attr, BelowBuffer, Data, Durability, FileKind, Kind, Names, NewInode, SetAttr, Timestamp, WriteAt,
+    WriteShape, XattrMode,
 };
 use nacre_lab::crash::{Inplace, Log, Mounting, Subject};
 use nacre_media::SimPm;
@@ -20,19 +21,19 @@ fn get<S: Data>(fs: &S, node: &S::Node) -> Vec<u8> {
 }
 
 #[test]
-fn the_log_layout_writes_what_was_promised() {
-    what_was_promised_is_written_whatever_was_changed_since(Log);
+fn the_log_layout_writes_back() {
+    accepted_data_is_written_back_after_other_changes(Log);
 }
 
 #[test]
-fn the_in_place_layout_writes_what_was_promised() {
-    what_was_promised_is_written_whatever_was_changed_since(Inplace);
+fn the_in_place_layout_writes_back() {
+    accepted_data_is_written_back_after_other_changes(Inplace);
 }
 
 /// A write buffer accepts a write, and before it comes here the file is made immutable, gets a name, gets an attribute: what
 /// was accepted is written all the same, and what was done since is not undone. An unmount failed with `NotPermitted`
 /// once, and a ctime went back to the write's.
-fn what_was_promised_is_written_whatever_was_changed_since<S: Subject>(subject: S) {
+fn accepted_data_is_written_back_after_other_changes<S: Subject>(subject: S) {
     let pm = Arc::new(SimPm::new(16 << 20));
     subject.mkfs(&pm).unwrap();
     let fs = subject.mount(&pm, Mounting::default()).unwrap();
@@ -51,16 +52,19 @@ fn what_was_promised_is_written_whatever_was_changed_since<S: Subject>(subject: 
     let write = |offset, byte: u8, how, secs| {
         fs.write(&file, WriteAt::Offset(offset), &[IoSlice::new(&[byte; 5000])], how, now(secs))
     };
-    let promised = |offset, byte, secs| write(offset, byte, Durability::Promised, secs).map(drop);
+    let reservation = fs.reserve_for(&WriteShape { blocks: 8, groups: 4, files: 1, extra: 0 }).unwrap();
+    let write_back = |offset, byte: u8, secs| {
+        fs.write_back(&file, offset, &[IoSlice::new(&[byte; 5000])], &reservation, now(secs))
+    };
     let settle = |secs| {
-        let change = SetAttr { mtime: Some(now(secs)), promised: true, ..SetAttr::default() };
-        fs.setattr(&file, &change, now(secs)).map(|attr| (attr.mtime, attr.ctime, attr.flags))
+        fs.write_back_times(&file, now(secs), None, &reservation, now(secs))?;
+        fs.getattr(&file).map(|attr| (attr.mtime, attr.ctime, attr.flags))
     };
     for (turn, flags) in [Attr::IMMUTABLE, Attr::APPEND_ONLY].into_iter().enumerate() {
         let since = 20 + turn as i64;
         let protect = SetAttr { flags: Some(flags), ..SetAttr::default() };
         fs.setattr(&file, &protect, now(since)).unwrap();
-        promised(turn as u64 * 10_000, 7, 3).unwrap();
+        write_back(turn as u64 * 10_000, 7, 3).unwrap();
         assert_eq!(fs.getattr(&file).unwrap().ctime, now(since));
         assert_eq!(settle(4).unwrap(), (now(4), now(since), flags));
         assert_eq!(write(0, 9, Durability::Now, 30).unwrap_err().kind(), Kind::NotPermitted);
@@ -69,10 +73,10 @@ fn what_was_promised_is_written_whatever_was_changed_since<S: Subject>(subject: 
     }
     fs.setattr(&file, &SetAttr { flags: Some(0), ..SetAttr::default() }, now(40)).unwrap();
     fs.set_xattr(&file, b"user.name", b"value", XattrMode::Set, None, now(41)).unwrap();
-    promised(5000, 8, 5).unwrap();
+    write_back(5000, 8, 5).unwrap();
     assert_eq!(settle(5).unwrap(), (now(5), now(41), 0));
     fs.link(&file, &root, b"second", now(42)).unwrap();
-    promised(20_000, 8, 6).unwrap();
+    write_back(20_000, 8, 6).unwrap();
     assert_eq!(settle(6).unwrap(), (now(6), now(42), 0));
     let contents = get(&fs, &file);
     assert!(
@@ -80,7 +84,7 @@ fn what_was_promised_is_written_whatever_was_changed_since<S: Subject>(subject: 
             .iter()
             .all(|&(at, byte)| contents[at] == byte)
     );
-    drop(file);
+    drop((file, reservation));
     subject.unmount(fs).unwrap();
     let fs = subject.mount(&pm, Mounting::default()).unwrap();
     let file = fs.lookup(&fs.root(), b"second").unwrap();

@@ -45,7 +45,7 @@ struct Begun {
 
 impl<P: Pm> Shared<P> {
     /// Writes a range; false when the ordinary write has to.
-    pub(crate) fn write_promised(
+    pub(crate) fn write_back(
         &self,
         inode: &Inode,
         range: Range<u64>,
@@ -57,7 +57,7 @@ impl<P: Pm> Shared<P> {
         }
         let gathered = gather(range.start, data);
         let content = Content::new(range.start, data, &gathered);
-        let write = Write { range, content, purpose: Purpose::Promised, now };
+        let write = Write { range, content, purpose: Purpose::Reserved, now };
         let _stay = inode.stay.read();
         let mut allocated = Runs::new();
         let result = match self.begin(inode, &write, &mut allocated) {

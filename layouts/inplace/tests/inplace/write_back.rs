@@ -1,4 +1,4 @@
-//! Promised writes while their data is on its way: memory that is slow keeps nobody else waiting.
+//! Writeback while its data is on its way: slow PM keeps no other operation waiting.
 
 use std::io::IoSlice;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use nacre_engine::{
-    Data, Durability, Extents, FileKind, Names, NewInode, Result, SetAttr, Timestamp, WriteAt,
+    BelowBuffer, Data, Durability, Extents, FileKind, Names, NewInode, Result, SetAttr, Timestamp, WriteAt,
+    WriteShape,
 };
 use nacre_layout_inplace::check::check;
 use nacre_layout_inplace::{InplaceFs, MkfsOptions, MountOptions, Node, mkfs};
@@ -110,15 +111,24 @@ impl World {
         fs.unlink(&fs.root(), b"waste", now(0)).unwrap();
         let file = fs.create(&fs.root(), b"file", &new()).unwrap();
         let world = World { pm, fs, file };
-        world.put(0, &[1; 8 * BLOCK], Durability::Now);
+        world.put(0, &[1; 8 * BLOCK]);
         world
     }
 
     /// In slices of a block, as a write buffer has them.
-    fn put(&self, block: usize, bytes: &[u8], how: Durability) {
+    fn put(&self, block: usize, bytes: &[u8]) {
         let slices: Vec<IoSlice<'_>> = bytes.chunks(BLOCK).map(IoSlice::new).collect();
         let at = WriteAt::Offset((block * BLOCK) as u64);
-        self.fs.write(&self.file, at, &slices, how, now(1)).unwrap();
+        self.fs.write(&self.file, at, &slices, Durability::Now, now(1)).unwrap();
+    }
+
+    /// The same, as a write buffer does.
+    fn put_back(&self, block: usize, bytes: &[u8]) {
+        let slices: Vec<IoSlice<'_>> = bytes.chunks(BLOCK).map(IoSlice::new).collect();
+        let blocks = slices.len() as u64;
+        let shape = WriteShape { blocks, groups: blocks, files: 1, extra: 0 };
+        let reservation = self.fs.reserve_for(&shape).unwrap();
+        self.fs.write_back(&self.file, (block * BLOCK) as u64, &slices, &reservation, now(1)).unwrap();
     }
 
     /// The first byte of each block of the file, all of whose bytes are the same.
@@ -138,13 +148,13 @@ impl World {
     }
 
     /// Writes twos; `meanwhile` comes to its end before the first fence does.
-    fn promise(&self, block: usize, len: usize, meanwhile: impl FnOnce() + Send) {
+    fn put_back_beside(&self, block: usize, len: usize, meanwhile: impl FnOnce() + Send) {
         let (reached, is_reached) = sync_channel(1);
         let (open, is_open) = sync_channel(1);
         let (done, is_done) = sync_channel(1);
         *self.pm.gate.lock().unwrap() = Some((reached, is_open));
         let came = std::thread::scope(|scope| {
-            scope.spawn(|| self.put(block, &vec![2; len], Durability::Promised));
+            scope.spawn(|| self.put_back(block, &vec![2; len]));
             is_reached.recv_timeout(FOR_EVER).unwrap();
             scope.spawn(move || {
                 meanwhile();
@@ -155,7 +165,7 @@ impl World {
             open.send(()).unwrap();
             came
         });
-        came.expect("nobody waits for a write that was promised");
+        came.expect("no operation waits for writeback");
     }
 
     /// What is free is what a mount finds to be, and all is well.
@@ -185,7 +195,7 @@ impl World {
 #[test]
 fn nobody_waits_for_what_is_overwritten() {
     let world = World::new();
-    world.promise(2, 4 * BLOCK, || {
+    world.put_back_beside(2, 4 * BLOCK, || {
         assert_eq!(world.blocks(), [1, 1, 2, 2, 2, 2, 1, 1], "all of it or nothing");
         world.use_it();
     });
@@ -198,7 +208,7 @@ fn nobody_waits_for_what_is_overwritten() {
 #[test]
 fn nobody_waits_for_new_blocks() {
     let world = World::new();
-    world.promise(6, 4 * BLOCK, || {
+    world.put_back_beside(6, 4 * BLOCK, || {
         assert_eq!(world.blocks(), [1; 8], "all of it or nothing");
         world.use_it();
     });
@@ -209,10 +219,10 @@ fn nobody_waits_for_new_blocks() {
 #[test]
 fn what_was_written_meanwhile_is_not_lost_and_no_block_is() {
     let world = World::new();
-    world.promise(8, 4 * BLOCK, || {
+    world.put_back_beside(8, 4 * BLOCK, || {
         // One of the blocks that it allocates, and behind them.
-        world.put(9, &[7; BLOCK], Durability::Now);
-        world.put(13, &[8; BLOCK], Durability::Now);
+        world.put(9, &[7; BLOCK]);
+        world.put(13, &[8; BLOCK]);
         assert_eq!(world.blocks()[8..], [0, 7, 0, 0, 0, 8]);
     });
     assert_eq!(world.blocks()[7..], [1, 2, 2, 2, 2, 0, 8]);
@@ -223,7 +233,7 @@ fn what_was_written_meanwhile_is_not_lost_and_no_block_is() {
 #[test]
 fn the_rest_of_a_new_block_is_zeroed_when_the_file_grew_over_it() {
     let world = World::new();
-    world.promise(8, BLOCK / 2, || world.put(9, &[5; BLOCK], Durability::Now));
+    world.put_back_beside(8, BLOCK / 2, || world.put(9, &[5; BLOCK]));
     let mut bytes = vec![9; BLOCK];
     assert_eq!(world.fs.read(&world.file, 8 * BLOCK as u64, &mut bytes, None).unwrap(), BLOCK);
     assert_eq!((bytes[0], bytes[BLOCK / 2 - 1]), (2, 2));
@@ -240,7 +250,7 @@ fn a_truncation_takes_no_block_that_is_written_to() {
     *world.pm.gate.lock().unwrap() = Some((reached, is_open));
     let change = SetAttr { size: Some(0), ..SetAttr::default() };
     let ended = std::thread::scope(|scope| {
-        scope.spawn(|| world.put(2, &[2; 4 * BLOCK], Durability::Promised));
+        scope.spawn(|| world.put_back(2, &[2; 4 * BLOCK]));
         is_reached.recv_timeout(FOR_EVER).unwrap();
         let cut = scope.spawn(|| world.fs.setattr(&world.file, &change, now(5)).unwrap());
         // It may not have begun yet; what it must not do is end, however long it has been at it.
