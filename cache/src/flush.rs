@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use nacre_engine::sync::RwLockWriteGuard;
 use nacre_engine::sync::atomic::Ordering;
-use nacre_engine::{Attr, BLOCK_SIZE, BelowBuffer, Extents, FallocateMode, Kind, Result, SetAttr, Timestamp};
+use nacre_engine::{
+    Attr, BLOCK_SIZE, BelowBuffer, Extents, FallocateMode, Kind, Result, SetAttr, Step, Timestamp, with_room,
+};
 use nacre_policy::Judged;
 
 use crate::collect::Dirty;
@@ -171,15 +173,15 @@ impl<L: BelowBuffer + Extents> Shared<L> {
 
     /// Runs an operation of the layout. If it finds no space, everything is written, which frees reserved space, and
     /// it runs again.
-    pub(crate) fn with_space<R>(&self, mut act: impl FnMut() -> Result<R>) -> Result<R> {
-        match act() {
-            Err(error) if error.kind() == Kind::NoSpace && self.pool.free() < self.pool.capacity() => {
-                // Blocks that cannot be written stay, and the sync of their file reports the error.
-                let _ = self.flush_everything();
-                act()
-            }
-            result => result,
-        }
+    pub(crate) fn with_space<R>(&self, act: impl FnMut() -> Result<R>) -> Result<R> {
+        with_room(Step::Flush, act, |_| Ok(self.pool.free() < self.pool.capacity() && self.flush_for_space()))
+    }
+
+    /// Writes everything, for space that is reserved. True: it may be free then.
+    pub(crate) fn flush_for_space(&self) -> bool {
+        // Blocks that cannot be written stay, and the sync of their file reports the error.
+        let _ = self.flush_everything();
+        true
     }
 
     pub(crate) fn sync_all(&self) -> Result<()> {

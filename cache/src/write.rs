@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{
-    BLOCK_SIZE, BelowBuffer, Durability, Error, Extents, FileBlock, Kind, Place, Reservation, Result,
-    Timestamp, WriteAt, WriteCost, WriteShape,
+    BLOCK_SIZE, BelowBuffer, Durability, Error, Extents, FileBlock, Kind, Place, Reservation, Result, Step,
+    Timestamp, WriteAt, WriteCost, WriteShape, made_room,
 };
 use nacre_media::Frame;
 use nacre_policy::{Block as ModelBlock, Checker, Model, Path};
@@ -78,7 +78,7 @@ impl Request<'_> {
         }
     }
 
-    /// An upper bound of what their writeback writes.
+    /// An upper bound of the data of their writeback.
     fn shape(&self, group_blocks: u64) -> WriteShape {
         let blocks = self.blocks();
         // The first and the last group may be partial, and the last block comes before those that it follows.
@@ -146,17 +146,13 @@ impl<L: BelowBuffer + Extents> Shared<L> {
         }
         let eagerly = || self.write_eagerly(node, file, &request, Some(&model).filter(|_| may_pay));
         if is_inherited {
-            match eagerly() {
-                // A write through DRAM may find space when an immediate write finds none.
-                Err(error) if error.kind() == Kind::NoSpace => {
-                    file.set_birth(Birth::Over, self.clock.now_ms());
-                    if let Some(offset) =
-                        self.write_lazily(node, file, &request, &[], &model, rules.granularity)?
-                    {
-                        return Ok(offset);
-                    }
-                }
-                written => return written,
+            // A write through DRAM may find space when an immediate write finds none.
+            if let Some(offset) = made_room(Step::Flush, eagerly(), |_| Ok(true))? {
+                return Ok(offset);
+            }
+            file.set_birth(Birth::Over, self.clock.now_ms());
+            if let Some(offset) = self.write_lazily(node, file, &request, &[], &model, rules.granularity)? {
+                return Ok(offset);
             }
         }
         self.with_space(eagerly)
@@ -336,18 +332,12 @@ impl<L: BelowBuffer + Extents> Shared<L> {
             }
             self.pool.wait_for_room(seen);
         }
-        match self.layout.reserve_for(&request.shape(self.cost.group_blocks)) {
-            Ok(reservation) => Ok(Some(Permit { shared: self, blocks, reservation })),
-            Err(error) => {
-                self.pool.give_back(blocks);
-                if error.kind() != Kind::NoSpace {
-                    return Err(error);
-                }
-                // Blocks that cannot be written stay, and the sync of their file reports the error.
-                let _ = self.flush_everything();
-                Ok(None)
-            }
+        let reserved = self.layout.reserve_for(&request.shape(self.cost.group_blocks));
+        if reserved.is_err() {
+            self.pool.give_back(blocks);
         }
+        let reserved = made_room(Step::Flush, reserved, |_| Ok(self.flush_for_space()))?;
+        Ok(reserved.map(|reservation| Permit { shared: self, blocks, reservation }))
     }
 
     /// Writes into DRAM, and the blocks `eager` from there to media. `None` if the layout must do it: the write is not

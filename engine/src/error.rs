@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::reclaim::{Resource, Shortage};
+
 /// The result of every fallible operation of nacre.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -105,9 +107,13 @@ impl Kind {
 
 /// Kind, operation, object and source of a failure.
 ///
-/// An error of a bare kind does not allocate, so expected failures (a lookup of an absent name) cost nothing.
+/// An error of a bare kind does not allocate, so expected failures (a lookup of an absent name) cost nothing. Neither does
+/// a lack of space.
 pub struct Error {
     kind: Kind,
+    /// The resource that is short, and the number of blocks that were asked for.
+    short: Option<Resource>,
+    blocks: u32,
     detail: Option<Box<Detail>>,
 }
 
@@ -122,7 +128,13 @@ struct Detail {
 impl Error {
     /// An error of this kind without details.
     pub const fn new(kind: Kind) -> Error {
-        Error { kind, detail: None }
+        Error { kind, short: None, blocks: 0, detail: None }
+    }
+
+    /// A lack of space: the resource that is short, and the number of blocks that were asked for.
+    pub fn no_space(of: Resource, blocks: u64) -> Error {
+        let blocks = u32::try_from(blocks).unwrap_or(u32::MAX);
+        Error { short: Some(of), blocks, ..Error::new(Kind::NoSpace) }
     }
 
     /// A structure on media that contradicts the format: which one, and how.
@@ -138,6 +150,11 @@ impl Error {
     /// The kind.
     pub fn kind(&self) -> Kind {
         self.kind
+    }
+
+    /// The shortage of a lack of space, if it is known.
+    pub fn shortage(&self) -> Option<Shortage> {
+        self.short.map(|of| Shortage { of, blocks: u64::from(self.blocks) })
     }
 
     /// The object of the failed operation, empty if unknown.
@@ -217,6 +234,9 @@ impl fmt::Display for Error {
             Some(source) if self.kind == Kind::Io => f.write_str(&source)?,
             Some(source) => write!(f, "{} ({source})", self.kind.as_str())?,
             None => f.write_str(self.kind.as_str())?,
+        }
+        if let Some(shortage) = self.shortage() {
+            write!(f, " ({shortage})")?;
         }
         if let Some(detail) = &self.detail
             && !detail.advice.is_empty()

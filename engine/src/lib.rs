@@ -7,6 +7,7 @@
 //! - [`namespace`], [`content`], [`space`]: the three traits that a layout implements: [`Names`], [`Data`],
 //!   [`Extents`]. Its [`capabilities`] are constants.
 //! - [`below_buffer`]: the layer below a write buffer: writeback with a [`reservation`] of space, and questions.
+//! - [`reclaim`]: the one chain of steps that make room if an operation finds no space.
 //! - [`tiering`]: the traits of a layout whose files may have blocks on disks.
 //! - `forward`: macros that forward methods of the contract to another layout.
 //! - `shared`: a shared layout is a layout, too.
@@ -23,6 +24,7 @@ pub mod content;
 pub mod error;
 mod forward;
 pub mod namespace;
+pub mod reclaim;
 pub mod reservation;
 mod shared;
 pub mod size;
@@ -37,6 +39,7 @@ pub use capabilities::Capabilities;
 pub use content::{Data, Durability, FallocateMode, SeekTo, WriteAt};
 pub use error::{Error, Kind, Result, without_number};
 pub use namespace::{DirEntry, InodeCache, Names, RenameMode, XattrMode};
+pub use reclaim::{Resource, Shortage, Step, made_room, or_another_way, unless_full, with_room};
 pub use reservation::{Draw, Reservation, ReservedBlocks, ReservedElsewhere, WriteCost, WriteShape};
 pub use space::{Extents, FsStat, Place, PlacedExtent};
 pub use tiering::{

@@ -5,7 +5,9 @@ use std::io::IoSlice;
 use std::ops::Range;
 
 use fuser::{INodeNo, OpenFlags, Request};
-use nacre_engine::{Attr, Durability, FallocateMode, Kind, Result, SeekTo, SetAttr, WriteAt};
+use nacre_engine::{
+    Attr, Durability, FallocateMode, Kind, Result, SeekTo, SetAttr, Step, WriteAt, or_another_way,
+};
 use nacre_vfs::{Caller, Layout};
 
 use crate::server::{Server, caller};
@@ -73,11 +75,9 @@ impl<L: Layout> Server<L> {
         let time = known();
         let slices = [IoSlice::new(data)];
         let write = |durability| self.vfs.write_pages(&node, offset, &slices, durability, time);
-        match self.room.find(|| write(durability(self.settings.sync))) {
-            // No program can be told any more, so these pages may take a part of the reserve of a full device.
-            Err(error) if error.kind() == Kind::NoSpace => write(Durability::Accepted)?,
-            written => written?,
-        }
+        let written = self.room.find(|| write(durability(self.settings.sync)));
+        // No program can be told any more, so these pages may take a part of the reserve of a full device.
+        or_another_way(Step::Accepted, written, || write(Durability::Accepted).map(Some))?;
         // A request that set another time meanwhile may have been done before this one.
         if let Some(mtime) = known().filter(|&mtime| Some(mtime) != time) {
             let change = SetAttr { mtime: Some(mtime), ..SetAttr::default() };

@@ -9,11 +9,19 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use nacre_engine::{Kind, Result};
+use nacre_engine::{Result, Step, with_room};
 
 /// Milliseconds between attempts. Their sum exceeds the wait of a thread for a busy core, and is small beside the work
 /// of a program on a full device.
-const WAITS: [u64; 6] = [1, 2, 4, 8, 16, 20];
+const WAITS: [u64; Step::Forgets.tries() as usize] = [1, 2, 4, 8, 16, 20];
+
+/// The waits of one operation.
+struct Waits {
+    /// The number of removals when they began.
+    removals: u64,
+    /// The waits that are left.
+    pauses: &'static [u64],
+}
 
 /// The state that tells whether removed files may still give space back.
 #[derive(Debug, Default)]
@@ -32,30 +40,29 @@ impl Room {
 
     /// Runs `attempt`, which changes nothing if it finds no space, and repeats it while space may come.
     pub(crate) fn find<T>(&self, attempt: impl Fn() -> Result<T>) -> Result<T> {
-        match attempt() {
-            Err(error) if error.kind() == Kind::NoSpace => {
-                self.wait(&attempt, std::thread::sleep).unwrap_or(Err(error))
-            }
-            done => done,
+        let mut waits = None;
+        let result = with_room(Step::Forgets, attempt, |_| Ok(self.wait(&mut waits)));
+        if let Some(Waits { removals, pauses }) = waits
+            && pauses.is_empty()
+            && result.is_err()
+        {
+            self.waited_for.fetch_max(removals, Ordering::Relaxed);
         }
+        result
     }
 
-    /// The result of `attempt` after waiting, or `None` if all removals were waited for before.
+    /// Waits once more. False if all removals were waited for before.
     #[cold]
-    fn wait<T>(&self, attempt: impl Fn() -> Result<T>, sleep: impl Fn(Duration)) -> Option<Result<T>> {
+    fn wait(&self, waits: &mut Option<Waits>) -> bool {
         let removals = self.removals.load(Ordering::Relaxed);
-        if removals == self.waited_for.load(Ordering::Relaxed) {
-            return None;
+        let Waits { removals, pauses } = waits.get_or_insert(Waits { removals, pauses: &WAITS });
+        let Some((pause, rest)) = pauses.split_first() else { return false };
+        if *removals == self.waited_for.load(Ordering::Relaxed) {
+            return false;
         }
-        for pause in WAITS {
-            sleep(Duration::from_millis(pause));
-            match attempt() {
-                Err(error) if error.kind() == Kind::NoSpace => {}
-                done => return Some(done),
-            }
-        }
-        self.waited_for.fetch_max(removals, Ordering::Relaxed);
-        None
+        std::thread::sleep(Duration::from_millis(*pause));
+        *pauses = rest;
+        true
     }
 }
 

@@ -12,8 +12,8 @@
 use nacre_engine::sync::Mutex;
 use nacre_engine::sync::atomic::{AtomicBool, Ordering};
 use nacre_engine::{
-    Block, Error, FreeRun, Kind, Reservation, ReservedElsewhere, Result, Tier, TierRun, TierState, Tiered,
-    WriteShape,
+    Block, Error, FreeRun, Reservation, ReservedElsewhere, Resource, Result, Tier, TierRun, TierState,
+    Tiered, WriteShape,
 };
 use nacre_media::Durable;
 use nacre_media::block::BlockDevice;
@@ -169,7 +169,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Places<L, D> {
     }
 
     /// Runs `act`, which takes at most `blocks` blocks of PM, or of tiers without [`Places::take_on`].
-    /// [`NoSpace`](Kind::NoSpace) when neither PM nor, beside the reservations, the tiers have that many.
+    /// [`NoSpace`](nacre_engine::Kind::NoSpace) when neither PM nor, beside the reservations, the tiers have that many.
     pub(crate) fn beside_reserved<T>(&self, blocks: u64, act: impl FnOnce() -> Result<T>) -> Result<T> {
         if !self.has_tiers() {
             return act();
@@ -178,7 +178,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Places<L, D> {
         shares.credit = 0;
         let is_beside = || blocks <= self.room_below().saturating_sub(shares.below);
         if shares.below > 0 && self.layout.stat().available < blocks && !is_beside() {
-            return Err(Error::new(Kind::NoSpace).advice(ADVICE));
+            return Err(Error::no_space(Resource::Pm, blocks).advice(ADVICE));
         }
         act()
     }
@@ -212,7 +212,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Places<L, D> {
         }
     }
 
-    /// Takes blocks of a tier. [`NoSpace`](Kind::NoSpace) also while the tier is being drained, and when tiers would
+    /// Takes blocks of a tier. [`NoSpace`](nacre_engine::Kind::NoSpace) also while the tier is being drained, and when tiers would
     /// have less room left than is reserved there. The latter does not hold for `reserved` blocks: those of reserved
     /// data, or of demotions that make room for it.
     pub(crate) fn take_on(
@@ -227,12 +227,14 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Places<L, D> {
         shares.credit = 0;
         let is_draining = |one: &Tier| one.number == tier && one.state == TierState::Draining;
         if self.layout.tiers().iter().any(is_draining) {
-            return Err(Error::new(Kind::NoSpace)
+            return Err(Error::no_space(Resource::Tier(tier), blocks)
                 .object(format!("tier {tier}"))
                 .advice("it is being drained: tier drain --cancel places blocks there again"));
         }
         if !reserved && shares.below > 0 && self.room_below() < shares.below + blocks {
-            return Err(Error::new(Kind::NoSpace).object(format!("tier {tier}")).advice(ADVICE));
+            return Err(Error::no_space(Resource::Tier(tier), blocks)
+                .object(format!("tier {tier}"))
+                .advice(ADVICE));
         }
         self.layout.allocate_on(tier, goal, blocks)
     }

@@ -131,6 +131,34 @@ fn the_mover_and_the_contract_do_not_grow() {
     ]);
 }
 
+/// One chain makes room after a lack of space. Other places that look for it choose another place for data, leave
+/// optional work, or report; some of these do so by `unless_full`.
+#[test]
+fn a_lack_of_space_is_handled_in_one_place() {
+    let is_match = |line: &&str| {
+        let patterns = ["== Kind::NoSpace", "!= Kind::NoSpace", "Kind::NoSpace =>"];
+        !line.trim_start().starts_with("//")
+            && (patterns.iter().any(|pattern| line.contains(pattern))
+                || line.contains("matches!") && line.contains("Kind::NoSpace"))
+    };
+    let apart = ["engine/src/reclaim.rs", "engine/src/error.rs", "fuse/src/errno.rs"];
+    let layers = ["engine", "layouts", "cache", "mover", "tiers", "vfs", "stack", "fuse"];
+    let sources = layers.iter().flat_map(|layer| files(layer, ".rs"));
+    let sources = sources.filter(|path| path.components().any(|part| part.as_os_str() == "src"));
+    let (mut places, mut choices) = (Vec::new(), 0);
+    for path in sources.filter(|path| !apart.iter().any(|file| path.ends_with(file))) {
+        let name = path.strip_prefix(root()).expect("in the workspace").display().to_string();
+        let text = shipped(&path);
+        choices += text.matches("unless_full(").count();
+        places.extend(text.lines().filter(is_match).map(|line| format!("{name}: {}", line.trim())));
+    }
+    println!("places that look for a lack of space:\n{}", places.join("\n"));
+    assert_all([
+        hold("places that look for a lack of space", places.len(), 12, 12),
+        hold("calls of unless_full", choices, 12, 12),
+    ]);
+}
+
 #[test]
 fn functions_and_files_are_short_and_take_few_arguments() {
     let (mut waivers, mut file, mut function) = (0, (0, String::new()), (0, String::new()));

@@ -197,7 +197,7 @@ impl BelowBuffer for MemLayout {
         let state = self.state.lock();
         let blocks = WRITE_COST.of(shape);
         state.check_space(blocks)?;
-        state.reserved.reserve(blocks, || true).ok_or(Kind::NoSpace.into())
+        state.reserved.reserve(blocks, || true).ok_or_else(|| unreachable!("they were counted"))
     }
 
     fn write_back(

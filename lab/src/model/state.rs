@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hasher};
 use std::sync::Arc;
 
-use nacre_engine::{Attr, BLOCK_SIZE, FileKind, InodeId, Kind, NewInode, ReservedBlocks, Result, Timestamp};
+use nacre_engine::{
+    Attr, BLOCK_SIZE, Error, FileKind, InodeId, Kind, NewInode, ReservedBlocks, Resource, Result, Timestamp,
+};
 
 /// Longest name in bytes.
 pub(super) const MAX_NAME: usize = 255;
@@ -230,7 +232,11 @@ impl State {
             _ if !new.target.is_empty() => return Err(Kind::InvalidInput.into()),
             _ => {}
         }
-        if self.inodes.len() as u64 >= self.max_inodes { Err(Kind::NoSpace.into()) } else { Ok(()) }
+        if self.inodes.len() as u64 >= self.max_inodes {
+            Err(Error::no_space(Resource::Inodes, 0))
+        } else {
+            Ok(())
+        }
     }
 
     /// Gives back an inode that has neither links nor nodes.
@@ -256,7 +262,7 @@ impl State {
     /// Refuses to use `blocks` more blocks than there are.
     pub(super) fn check_space(&self, blocks: u64) -> Result<()> {
         if blocks > (self.capacity - self.used).saturating_sub(self.reserved.blocks()) {
-            Err(Kind::NoSpace.into())
+            Err(Error::no_space(Resource::Pm, blocks))
         } else {
             Ok(())
         }

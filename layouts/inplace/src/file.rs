@@ -13,7 +13,7 @@ use std::io::IoSlice;
 use std::ops::Range;
 
 use nacre_engine::sync::atomic::Ordering;
-use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, Result, Timestamp, WriteAt};
+use nacre_engine::{BLOCK_SIZE, Block, Error, Resource, Result, Timestamp, WriteAt};
 use nacre_layout_parts::content::{Content, gather};
 use nacre_layout_parts::ranges::end_of;
 use nacre_layout_parts::rules::{InodeFacts, check_write};
@@ -171,7 +171,7 @@ impl<P: Pm> Shared<P> {
             self.reclaim_buried();
         }
         if missing + missing / 256 > self.alloc.available_blocks() {
-            return Err(Error::new(Kind::NoSpace));
+            return Err(Error::no_space(Resource::Pm, missing));
         }
         Ok(())
     }

@@ -314,10 +314,7 @@ impl<P: Pm + 'static> BelowBuffer for InplaceFs<P> {
     fn reserve_for(&self, shape: &WriteShape) -> Result<Reservation> {
         let fs = self.writable()?;
         let blocks = CAPABILITIES.write_cost.of(shape);
-        fs.alloc.reserve_blocks(blocks).or_else(|_| {
-            fs.reclaim_buried();
-            fs.alloc.reserve_blocks(blocks)
-        })
+        fs.with_deferred_frees(|| fs.alloc.reserve_blocks(blocks))
     }
 
     fn write_back(

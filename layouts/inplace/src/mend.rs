@@ -12,7 +12,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, Kind, LINE_SIZE, Result, size};
+use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, LINE_SIZE, Resource, Result, size};
 use nacre_layout_parts::renew::{has_pattern, is_lost, renew, store_word};
 use nacre_layout_parts::report::Problem;
 use nacre_media::{Durable, Overlay, Pm};
@@ -203,7 +203,7 @@ impl<P: Pm> Rescue<'_, P> {
     fn tree(&self, alloc: &Allocator, mut blocks: Vec<u64>, pages: &[Page]) -> Result<(u64, u64)> {
         let count = blocks.len() + pages.len();
         if count > BLOCK_WORDS {
-            return Err(Error::new(Kind::NoSpace).object("names for inodes without names"));
+            return Err(Error::no_space(Resource::Limit, 0).object("names for inodes without names"));
         }
         let mut runs = Runs::new();
         alloc.allocate(pages.len() as u64 + u64::from(count > 1), Purpose::Metadata, &mut runs)?;

@@ -124,13 +124,7 @@ impl<P: Pm> Shared<P> {
 
     /// Makes an inode without a name, which has no links yet.
     fn make_inode(&self, new: &NewInode<'_>, parent: u64) -> Result<Made> {
-        let number = self.allocate_number().or_else(|error| match error.kind() {
-            Kind::NoSpace => {
-                self.reclaim_buried();
-                self.allocate_number()
-            }
-            _ => Err(error),
-        })?;
+        let number = self.with_deferred_frees(|| self.allocate_number())?;
         let mut runs = Runs::new();
         let made = self.build_inode(number, new, parent, &mut runs);
         if made.is_err() {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use nacre_engine::sync::atomic::{AtomicU64, Ordering};
 use nacre_engine::sync::{Mutex, RwLock};
-use nacre_engine::{Block, Error, Kind, Result};
+use nacre_engine::{Block, Error, Kind, Resource, Result};
 use nacre_layout_parts::eviction::Eviction;
 use nacre_media::Pm;
 use zerocopy::{FromZeros, IntoBytes};
@@ -159,7 +159,7 @@ impl Table {
             let room = self.limit().saturating_sub(old * BLOCK_INODES) / BLOCK_INODES;
             let want = GROWTH_BLOCKS.min(room);
             if want == 0 {
-                return Err(Error::new(Kind::NoSpace).object("the inode table"));
+                return Err(Error::no_space(Resource::Inodes, 0).object("the inode table"));
             }
             let grown = grow(&Full { address: self.address, root: state.root, blocks: old, want })?;
             let end = old + grown.blocks.len() as u64;
@@ -167,7 +167,7 @@ impl Table {
             self.blocks.write().extend(grown.blocks);
             state.free.extend((old * BLOCK_INODES..end * BLOCK_INODES).rev());
         }
-        let number = state.free.pop().ok_or(Error::new(Kind::NoSpace))?;
+        let number = state.free.pop().ok_or_else(|| Error::no_space(Resource::Inodes, 0))?;
         self.in_use.fetch_add(1, Ordering::Relaxed);
         Ok(number)
     }

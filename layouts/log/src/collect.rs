@@ -14,7 +14,7 @@
 //! first.
 
 use nacre_engine::sync::atomic::Ordering;
-use nacre_engine::{Block, Kind, Result};
+use nacre_engine::{Block, Result, unless_full};
 use nacre_media::{Durable, Pm};
 use zerocopy::FromBytes;
 
@@ -34,11 +34,8 @@ const PORTION: usize = 4;
 impl Log {
     /// Collects a portion of garbage. Called before a page is added.
     pub(crate) fn collect<P: Pm>(&mut self, fs: &Shared<P>, inode: &Inode) -> Result<()> {
-        match self.collect_portion(fs, inode) {
-            // Copies find no space now; nothing has changed, and the operation that adds the page may find some.
-            Err(error) if error.kind() == Kind::NoSpace => Ok(()),
-            result => result,
-        }
+        // If copies find no space now, nothing has changed, and the operation that adds the page may find some.
+        unless_full(self.collect_portion(fs, inode)).map(drop)
     }
 
     fn collect_portion<P: Pm>(&mut self, fs: &Shared<P>, inode: &Inode) -> Result<()> {
@@ -71,9 +68,8 @@ impl Log {
         self.collector.all_at = self.state.next_sequence;
         self.begin_collection();
         while self.collector.from != NO_PAGE {
-            match self.collect_portion(fs, inode) {
-                Err(error) if error.kind() == Kind::NoSpace => break,
-                result => result?,
+            if unless_full(self.collect_portion(fs, inode))?.is_none() {
+                break;
             }
         }
         Ok(self.index.page_count < before)

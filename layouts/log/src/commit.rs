@@ -19,7 +19,7 @@
 //! entries becomes the log when `head` is stored, and the inode's lines count no more.
 
 use nacre_engine::sync::atomic::Ordering;
-use nacre_engine::{Block, Error, Kind, Result};
+use nacre_engine::{Block, Error, Kind, Resource, Result, Step, made_room};
 use nacre_media::{Durable, Flushed, Pm};
 use smallvec::SmallVec;
 use zerocopy::FromBytes;
@@ -105,7 +105,7 @@ impl Log {
             return Err(Error::new(Kind::NotFound));
         }
         if self.state.next_sequence + batch.len() as u64 > MAX_SEQUENCE {
-            return Err(Error::new(Kind::NoSpace)
+            return Err(Error::no_space(Resource::Limit, 0)
                 .object(format!("log of inode {}: all its numbers are used", inode.number))
                 .advice("copy the file: the copy has new numbers"));
         }
@@ -132,14 +132,11 @@ impl Log {
                 if may_collect {
                     self.collect(fs, inode)?;
                 }
-                page = match self.add_page(fs, inode, batch.purpose(), &[]) {
-                    Err(error) if error.kind() == Kind::NoSpace && may_collect => {
-                        if !self.collect_all(fs, inode)? {
-                            return Err(error);
-                        }
-                        self.add_page(fs, inode, batch.purpose(), &[])?
-                    }
-                    page => page?,
+                let added = self.add_page(fs, inode, batch.purpose(), &[]);
+                let collect = |_| Ok(may_collect && self.collect_all(fs, inode)?);
+                page = match made_room(Step::Collection, added, collect)? {
+                    Some(page) => page,
+                    None => self.add_page(fs, inode, batch.purpose(), &[])?,
                 };
                 line = 0;
             }

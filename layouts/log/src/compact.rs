@@ -21,7 +21,7 @@
 
 use std::sync::Arc;
 
-use nacre_engine::{CompactedLog, Kind, Result};
+use nacre_engine::{CompactedLog, Result, unless_full};
 use nacre_layout_parts::format::incompatible;
 use nacre_media::Pm;
 use zerocopy::FromBytes;
@@ -47,11 +47,8 @@ impl<P: Pm> Shared<P> {
         if log.state.broken || log.state.dead_inode || inode.trim_is_pending() {
             return Ok(nothing);
         }
-        match log.compact(self, inode, begin) {
-            // There is none for the copies; nothing has changed.
-            Err(error) if error.kind() == Kind::NoSpace => Ok(nothing),
-            done => done,
-        }
+        // If there is no space for the copies, nothing has changed.
+        Ok(unless_full(log.compact(self, inode, begin))?.unwrap_or(nothing))
     }
 }
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use nacre_engine::sync::MutexGuard;
 use nacre_engine::sync::atomic::Ordering;
-use nacre_engine::{Attr, Error, FileKind, Kind, NewInode, Result, Timestamp};
+use nacre_engine::{Attr, Error, FileKind, Kind, NewInode, Result, Step, Timestamp, with_room};
 use nacre_layout_parts::rules::{check_link, check_lookup, check_name, check_new, check_removable};
 use nacre_media::{Durable, Flushed, Pm};
 use smallvec::SmallVec;
@@ -188,13 +188,12 @@ impl<P: Pm> Shared<P> {
     /// Makes an inode without a name.
     fn make_inode(&self, new: &NewInode<'_>, parent: u64) -> Result<Made> {
         check_new(new, MAX_XATTR_SIZE)?;
-        let free = match self.inodes.allocate(&*self.pm, &self.alloc) {
-            Err(error) if error.kind() == Kind::NoSpace => {
-                self.free_everything_waiting();
-                self.inodes.allocate(&*self.pm, &self.alloc)?
-            }
-            other => other?,
-        };
+        let allocate = || self.inodes.allocate(&*self.pm, &self.alloc);
+        // The caller has locks of directories.
+        let free = with_room(Step::DeferredFrees, allocate, |_| {
+            self.free_everything_waiting();
+            Ok(true)
+        })?;
         let mut used = Used { number: free.number, runs: SmallVec::new() };
         let built = self.build_inode(new, parent, free, &mut used);
         if built.is_err() && used.number != 0 {

@@ -17,7 +17,7 @@
 use std::collections::VecDeque;
 
 use nacre_engine::sync::atomic::Ordering;
-use nacre_engine::{BLOCK_SIZE, Block, Kind, Result, Timestamp};
+use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, Resource, Result, Timestamp, unless_full};
 use nacre_layout_parts::content::{Content, gather};
 use nacre_media::{Durable, Flushed, Pm};
 use smallvec::SmallVec;
@@ -112,9 +112,8 @@ impl<P: Pm> Shared<P> {
         if !rest.borrows {
             return self.write_piece(write, rest, supply);
         }
-        match self.write_piece(write, takes(Purpose::Pieces), supply) {
-            Err(error) if error.kind() == Kind::NoSpace => {}
-            other => return other,
+        if let Some(end) = unless_full(self.write_piece(write, takes(Purpose::Pieces), supply))? {
+            return Ok(end);
         }
         match self.write_in_place(write, rest)? {
             None => self.write_piece(write, takes(Purpose::Overwrite), supply),
@@ -155,7 +154,7 @@ impl<P: Pm> Shared<P> {
     /// Lines of a page that was taken for something else are not for more pieces.
     pub(crate) fn check_pieces(&self, log: &Log, pages: Purpose) -> Result<()> {
         match pages == Purpose::Pieces && log.index.page_count > 1 && !self.alloc.fits(1, pages) {
-            true => Err(Kind::NoSpace.into()),
+            true => Err(Error::no_space(Resource::Pm, 1)),
             false => Ok(()),
         }
     }
@@ -195,7 +194,7 @@ impl<P: Pm> Shared<P> {
         }
         let piece_end = if at == end { rest.end } else { at * BLOCK_SIZE };
         if piece_end <= rest.offset {
-            return Err(Kind::NoSpace.into());
+            return Err(Error::no_space(Resource::Pm, end - at));
         }
         Ok(Targets { range: Range { end: piece_end, ..rest }, prepared, borrowed, supplied })
     }
@@ -272,7 +271,7 @@ impl<P: Pm> Shared<P> {
             run.extend((!is_whole).then_some(piece));
         });
         let (Some(&from), Some(last)) = (run.first(), run.last()) else {
-            return Err(Kind::NoSpace.into());
+            return Err(Error::no_space(Resource::Pm, 1));
         };
         let mut zeroed = None;
         for piece in run.iter().filter(|piece| !is_written(piece.place)) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::sync::thread;
-use nacre_engine::{BLOCK_SIZE, Block, Result};
+use nacre_engine::{BLOCK_SIZE, Block, Result, Step, with_room};
 use nacre_media::Pm;
 
 use crate::alloc::{Purpose, Runs};
@@ -23,11 +23,16 @@ impl<P: Pm> Shared<P> {
         purpose: Purpose,
         runs: &mut Runs,
     ) -> Result<()> {
-        if self.alloc.allocate_near(goal, blocks, purpose, runs).is_ok() {
-            return Ok(());
-        }
-        self.free_all_now();
-        self.alloc.allocate_near(goal, blocks, purpose, runs)
+        self.with_deferred_frees(|| self.alloc.allocate_near(goal, blocks, purpose, runs))
+    }
+
+    /// Runs an operation. If it finds no space, blocks that wait to be freed are freed, and it runs again.
+    #[inline]
+    pub(crate) fn with_deferred_frees<T>(&self, act: impl FnMut() -> Result<T>) -> Result<T> {
+        with_room(Step::DeferredFrees, act, |_| {
+            self.free_all_now();
+            Ok(true)
+        })
     }
 
     /// Reclaims inodes without links and without holders.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use nacre_engine::sync::MutexGuard;
 use nacre_engine::sync::atomic::Ordering;
-use nacre_engine::{Error, FileKind, Kind, RenameMode, Result, Timestamp};
+use nacre_engine::{Error, FileKind, Kind, RenameMode, Resource, Result, Timestamp};
 use nacre_layout_parts::rules::{self, check_name, whiteout};
 use nacre_media::{Durable, Flushed, Pm};
 use smallvec::{SmallVec, smallvec};
@@ -240,7 +240,7 @@ impl<P: Pm> Shared<P> {
         let gate = self.transactions.gate.read();
         // With room for all that take a number at the same time.
         if self.transactions.next.load(Ordering::Relaxed) > MAX_SEQUENCE - (1 << 32) {
-            return Err(Error::new(Kind::NoSpace)
+            return Err(Error::no_space(Resource::Limit, 0)
                 .object("transactions: all numbers are used")
                 .advice("copy all files to a new file system"));
         }

@@ -7,7 +7,7 @@ use nacre_engine::sync::MutexGuard;
 use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{
     Attr, BLOCK_SIZE, Error, FallocateMode, FileBlock, FileKind, Kind, Place, PlacedExtent, Result, SeekTo,
-    SetAttr, Timestamp,
+    SetAttr, Timestamp, unless_full,
 };
 use nacre_layout_parts::ranges::{edges, whole_blocks};
 use nacre_layout_parts::rules::{InodeFacts, check_fallocate};
@@ -143,9 +143,9 @@ impl<P: Pm> Shared<P> {
         // DRAM: that is no reason to tell a sync that data is missing.
         for pages in [None, Some(Purpose::Overwrite)] {
             let commit = Commit::of(inode, &mut log).pages(pages);
-            match commit.attributes(self, (attributes, attributes), inode.size(), 0) {
-                Err(error) if error.kind() == Kind::NoSpace => {}
-                result => return result,
+            let committed = commit.attributes(self, (attributes, attributes), inode.size(), 0);
+            if unless_full(committed)?.is_some() {
+                break;
             }
         }
         Ok(())

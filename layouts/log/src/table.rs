@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use nacre_engine::sync::atomic::{AtomicU64, Ordering};
 use nacre_engine::sync::{Mutex, OnceLock, RwLock};
-use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, Result};
+use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, Resource, Result};
 use nacre_layout_parts::eviction::Eviction;
 use nacre_media::{Durable, Pm};
 use zerocopy::IntoBytes;
@@ -320,7 +320,7 @@ impl InodeTable {
         if index == 0 {
             numbers.retain(|free| free.number != 0); // number 0 names no inode
         }
-        let free = numbers.pop().ok_or(Error::new(Kind::NoSpace))?;
+        let free = numbers.pop().ok_or_else(|| Error::no_space(Resource::Inodes, 0))?;
         self.lanes[own].lock().append(&mut numbers);
         Ok(free)
     }
@@ -334,7 +334,7 @@ impl InodeTable {
     fn add_chunk(&self, spare: &mut Spare, pm: &impl Pm, blocks: &Allocator) -> Result<u64> {
         let index = spare.next_chunk;
         if index >= self.max_chunks() {
-            return Err(Error::new(Kind::NoSpace));
+            return Err(Error::no_space(Resource::Inodes, 0));
         }
         let mut runs = Runs::new();
         match blocks.allocate_contiguous(CHUNK_BLOCKS, Purpose::Data) {

@@ -210,10 +210,7 @@ impl<P: Pm + 'static> BelowBuffer for LogFs<P> {
     fn reserve_for(&self, shape: &WriteShape) -> Result<Reservation> {
         let fs = self.writable()?;
         let blocks = CAPABILITIES.write_cost.of(shape);
-        fs.alloc.reserve_blocks(blocks).or_else(|_| {
-            fs.free_all_now();
-            fs.alloc.reserve_blocks(blocks)
-        })
+        fs.with_deferred_frees(|| fs.alloc.reserve_blocks(blocks))
     }
 
     fn write_back(

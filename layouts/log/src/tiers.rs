@@ -11,7 +11,7 @@ use std::sync::atomic::AtomicU64;
 
 use nacre_engine::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use nacre_engine::sync::{Mutex, RwLock};
-use nacre_engine::{BLOCK_SIZE, Block, Error, FreeRun, Kind, Result, TierRun, TierSpace, size};
+use nacre_engine::{BLOCK_SIZE, Block, Error, FreeRun, Kind, Resource, Result, TierRun, TierSpace, size};
 
 use crate::alloc::{Allocator, Purpose, Run, Runs, for_each_mask};
 use crate::blockmap::Piece;
@@ -226,7 +226,8 @@ impl Tiers {
         let space = self.space.read();
         let alloc = space.get(&tier).ok_or_else(|| unknown(tier))?;
         let mut runs = Runs::new();
-        alloc.allocate_near(goal, blocks, Purpose::Data, &mut runs)?;
+        let taken = alloc.allocate_near(goal, blocks, Purpose::Data, &mut runs);
+        taken.map_err(|_| Error::no_space(Resource::Tier(tier), blocks))?;
         Ok(runs.into_iter().map(|Run { start, len }| TierRun { tier, start, len }).collect())
     }
 
@@ -312,7 +313,7 @@ pub(crate) fn unknown(tier: u8) -> Error {
 pub(crate) fn has_memory_for(number: u8, blocks: u64) -> Result<()> {
     let words = usize::try_from(blocks.div_ceil(64)).unwrap_or(usize::MAX);
     Vec::<u64>::new().try_reserve_exact(words).map_err(|_| {
-        Error::new(Kind::NoSpace)
+        Error::no_space(Resource::Limit, 0)
             .object(format!(
                 "tier {number} of {}: {} of DRAM for a map of free blocks",
                 size::exact(blocks.saturating_mul(BLOCK_SIZE)),

@@ -1,6 +1,6 @@
 //! Extended attributes: entries of the inode's log, with an index in DRAM ([`xattr_index`](crate::xattr_index)).
 
-use nacre_engine::{BLOCK_SIZE, Error, Kind, Result, Timestamp, XattrMode};
+use nacre_engine::{BLOCK_SIZE, Error, Kind, Resource, Result, Timestamp, XattrMode};
 use nacre_layout_parts::rules::{check_xattr, check_xattr_mode};
 use nacre_media::{Durable, Flushed, Pm};
 
@@ -106,7 +106,7 @@ impl<P: Pm> Shared<P> {
         };
         check_xattr_mode(how, exists)?;
         if total + name.len() + value.len() > MAX_TOTAL {
-            return Err(Error::new(Kind::NoSpace));
+            return Err(Error::no_space(Resource::Limit, 0));
         }
         let mut batch = Batch::default();
         let mut pending = None;

@@ -3,7 +3,7 @@
 //! A region of checked words, each the number of a block, in no order; 0 is a free place. A block is added by one
 //! atomic store and never taken out.
 
-use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, Result};
+use nacre_engine::{BLOCK_SIZE, Block, Error, Resource, Result};
 use nacre_media::Pm;
 
 use crate::format::{Region, open_word, region, seal_word};
@@ -55,12 +55,12 @@ pub fn add(pm: &impl Pm, superblock: &Superblock, block: Block) -> Result<()> {
             return store_word(pm, offset, seal_word(block.0, seed(superblock)));
         }
     }
-    Err(Error::new(Kind::NoSpace)
+    Err(Error::no_space(Resource::Limit, 0)
         .object(format!("the list of bad blocks, which has room for {count}"))
         .advice("replace the device"))
 }
 
-/// Frees the places of words that do not validate. [`Media`](Kind::Media) where the errors of their block stay: the
+/// Frees the places of words that do not validate. [`Media`](nacre_engine::Kind::Media) where the errors of their block stay: the
 /// rest of the list counts nevertheless.
 pub fn clear_damaged(pm: &impl Pm, superblock: &Superblock, bad: &BadBlocks) -> Result<()> {
     let (region, _) = words(superblock)?;

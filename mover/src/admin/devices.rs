@@ -1,7 +1,9 @@
 //! The devices of tiers: attached, detached, added and removed.
 
 use nacre_engine::sync::atomic::Ordering;
-use nacre_engine::{Error, Kind, MAX_TIERS, Result, Tier, TierChange, TierState, Tiered, Timestamp};
+use nacre_engine::{
+    Error, Kind, MAX_TIERS, Resource, Result, Tier, TierChange, TierState, Tiered, Timestamp,
+};
 use nacre_media::Durable;
 use nacre_media::block::BlockDevice;
 use nacre_tiers::{Attachment, Label, NewLabel};
@@ -156,7 +158,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
         let known = self.places.layout.tiers();
         let is_free = |number: &u8| known.iter().all(|tier| tier.number != *number);
         let number = (1..=MAX_TIERS).find(is_free).ok_or_else(|| {
-            Error::new(Kind::NoSpace)
+            Error::no_space(Resource::Limit, 0)
                 .operation("add")
                 .object(format!("the {MAX_TIERS} tiers of a file system"))
         })?;

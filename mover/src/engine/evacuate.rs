@@ -9,7 +9,8 @@ use std::collections::HashMap;
 use std::ops::ControlFlow;
 
 use nacre_engine::{
-    BLOCK_SIZE, DirEntry, Draw, Error, FileBlock, FileKind, InodeId, Kind, Result, TierState, Tiered, size,
+    BLOCK_SIZE, DirEntry, Draw, Error, FileBlock, FileKind, InodeId, Kind, Resource, Result, TierState,
+    Tiered, size,
 };
 use nacre_media::Durable;
 use nacre_media::block::BlockDevice;
@@ -89,7 +90,7 @@ fn no_room(tier: u8, left: u64, room: u64) -> Error {
         0 => String::new(),
         blocks => format!(", {} too little", size::print(blocks * BLOCK_SIZE)),
     };
-    Error::new(Kind::NoSpace).operation("drain").object(format!(
+    Error::no_space(Resource::Tiers, left.saturating_sub(room)).operation("drain").object(format!(
         "tier {tier}: {left_bytes} are on it, and other tiers and PM have room for {room_bytes}{lacking}"
     ))
 }

@@ -8,7 +8,8 @@
 use std::collections::VecDeque;
 
 use nacre_engine::{
-    BLOCK_SIZE, Copied, CopiedFile, Draw, Error, FileKind, InodeId, Kind, Result, Tier, TierRun, Tiered,
+    BLOCK_SIZE, Copied, CopiedFile, Draw, Error, FileKind, InodeId, Kind, Resource, Result, Tier, TierRun,
+    Tiered, unless_full,
 };
 use nacre_media::Durable;
 use nacre_media::block::{BlockDevice, MOST_LENT, Pages};
@@ -179,7 +180,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Places<L, D> {
     ) -> Vec<(InodeId, Outcome)> {
         let mut placed = Vec::new();
         let mut left = batch.parts;
-        let mut full: Vec<Error> = left.iter().map(|_| Kind::NoSpace.into()).collect();
+        let mut full: Vec<Error> =
+            left.iter().map(|part| Error::no_space(Resource::Tiers, part.blocks)).collect();
         for tier in tiers {
             if left.is_empty() {
                 break;
@@ -199,7 +201,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Places<L, D> {
                     Err(error) if self.passes_on(tier.number, &error) => {
                         full.push(match error.kind() {
                             Kind::NoSpace => error,
-                            _ => Error::new(Kind::NoSpace).object(error.to_string()),
+                            _ => Error::no_space(Resource::Tier(tier.number), part.blocks)
+                                .object(error.to_string()),
                         });
                         left.push(part);
                     }
@@ -223,20 +226,21 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Places<L, D> {
         let blocks = parts.iter().map(|part| part.blocks).sum();
         let taken = self.take_on(to.tier, None, blocks, to.reserved).map(|runs| Taken::new(self, runs));
         let moved = match taken {
-            Err(error) if error.kind() == Kind::NoSpace && parts.len() > 1 && self.has_room(parts, to) => {
-                let (some, others) = parts.split_at(parts.len() / 2);
-                let mut moved = self.move_parts(some, to, budget);
-                if moved.len() == some.len() {
-                    moved.extend(self.move_parts(others, to, budget));
+            Err(error) if error.kind() == Kind::NoSpace => match parts {
+                [_, _, ..] if self.has_room(parts, to) => {
+                    let (some, others) = parts.split_at(parts.len() / 2);
+                    let mut moved = self.move_parts(some, to, budget);
+                    if moved.len() == some.len() {
+                        moved.extend(self.move_parts(others, to, budget));
+                    }
+                    return moved;
                 }
-                return moved;
-            }
-            Err(error) if error.kind() == Kind::NoSpace && parts.len() == 1 && to.partly => {
-                match parts[0].first(self.room_on(to.tier, to.reserved)) {
+                [part] if to.partly => match part.first(self.room_on(to.tier, to.reserved)) {
                     Some(some) => return self.move_parts(&[some], to, budget),
                     None => Err(error),
-                }
-            }
+                },
+                _ => Err(error),
+            },
             taken => taken.and_then(|taken| self.move_into(taken, parts, to, budget)),
         };
         moved.unwrap_or_else(|error| {
@@ -366,13 +370,11 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Places<L, D> {
         for tier in self.takers(None) {
             loop {
                 let room = self.room_on(tier.number, reserved).min(most - total);
-                match self.allocate_unwritten_on(node, tier.number, room, reserved) {
-                    // Blocks that wait for readers are not free yet.
-                    Err(error) if error.kind() == Kind::NoSpace => break,
-                    demoted => match demoted?.moved {
-                        0 => break,
-                        moved => total += moved,
-                    },
+                // Blocks that wait for readers are not free yet.
+                let demoted = unless_full(self.allocate_unwritten_on(node, tier.number, room, reserved))?;
+                match demoted.unwrap_or_default().moved {
+                    0 => break,
+                    moved => total += moved,
                 }
             }
         }

@@ -3,7 +3,7 @@
 
 use nacre_engine::sync::MutexGuard;
 use nacre_engine::sync::atomic::{AtomicU64, Ordering};
-use nacre_engine::{BLOCK_SIZE, FsStat, Kind, Result, Tier, TierState, Tiered, size};
+use nacre_engine::{BLOCK_SIZE, FsStat, Kind, Result, Step, Tier, TierState, Tiered, size, with_room};
 use nacre_media::Durable;
 use nacre_media::block::BlockDevice;
 use nacre_policy::migration::Need;
@@ -22,7 +22,7 @@ const LEAST: u64 = 32;
 
 /// Times that an operation is tried, with the blocks at its edges promoted before each: another thread may demote
 /// them in between.
-pub(crate) const ATTEMPTS: usize = 16;
+pub(crate) const ATTEMPTS: u32 = Step::Relocation.tries();
 
 /// An operation that waits for room, as long as this lives.
 struct Waiting<'f>(&'f AtomicU64);
@@ -81,22 +81,12 @@ impl Drop for Flight<'_> {
 impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
     /// Does something that needs a little space; when there is none, blocks move down first.
     pub(crate) fn with_reclaim<T>(&self, act: impl Fn() -> Result<T>) -> Result<T> {
-        self.with_reclaim_for(Why::Space, act)
+        with_room(Step::Relocation, act, |_| self.make_room(1, Why::Space))
     }
 
-    pub(crate) fn with_reclaim_for<T>(&self, why: Why, act: impl Fn() -> Result<T>) -> Result<T> {
-        // Others may take it before this one does.
-        for _ in 0..ATTEMPTS {
-            match act() {
-                Err(error) if error.kind() == Kind::NoSpace && self.places.has_tiers() => {
-                    if !self.reclaim(1, why)? {
-                        return Err(error);
-                    }
-                }
-                other => return other,
-            }
-        }
-        act()
+    /// Makes at least so many blocks of PM free, if there are tiers.
+    pub(crate) fn make_room(&self, blocks: u64, why: Why) -> Result<bool> {
+        Ok(self.places.has_tiers() && self.reclaim(blocks, why)?)
     }
 
     /// Makes at least so many blocks of PM free; false when nothing more can be moved.

@@ -6,7 +6,7 @@ use std::ops::Range;
 use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{
     BLOCK_SIZE, Block, Draw, FileBlock, Kind, Place, Result, Tier, TierRun, Tiered, Timestamp, WriteAt,
-    Written,
+    Written, unless_full,
 };
 use nacre_media::Durable;
 use nacre_media::block::BlockDevice;
@@ -150,10 +150,9 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Files<'_, L, D> {
         let before = self.place_before(node, offset);
         for Tier { number, .. } in self.places.takers(before.map(|(tier, _)| tier)) {
             let goal = before.filter(|(tier, _)| *tier == number).map(|(_, block)| block.plus(1));
-            let runs = match self.places.take_on(number, goal, blocks, draw.is_reserved()) {
-                Err(error) if error.kind() == Kind::NoSpace => continue,
-                other => Taken::new(self.places, other?),
-            };
+            let taken = self.places.take_on(number, goal, blocks, draw.is_reserved());
+            let Some(runs) = unless_full(taken)? else { continue };
+            let runs = Taken::new(self.places, runs);
             let pieces = segments::split(runs.runs().iter().copied(), &content);
             let mut start = FileBlock(offset / BLOCK_SIZE);
             let mut written = Vec::new();

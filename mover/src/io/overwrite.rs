@@ -13,7 +13,7 @@ use std::io::IoSlice;
 
 use nacre_engine::{
     Attr, BLOCK_SIZE, Draw, FileBlock, Kind, Place, PlacedExtent, Result, TierRun, Tiered, Timestamp,
-    WriteAt, Written,
+    WriteAt, Written, unless_full,
 };
 use nacre_media::Durable;
 use nacre_media::block::{BlockDevice, Pages};
@@ -39,13 +39,12 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Files<'_, L, D> {
         now: Timestamp,
     ) -> Result<Option<u64>> {
         if self.places.has_tiers()
-            && let Some(offset) = or_none(self.write_where_allocated(node, at, data, now))?
+            && let Some(offset) = unless_full(self.write_where_allocated(node, at, data, now))?.flatten()
         {
             return Ok(Some(offset));
         }
-        match self.places.layout.overwrite(node, at, data, draw, now) {
-            Err(error) if matches!(error.kind(), Kind::NoSpace | Kind::Elsewhere) => {}
-            written => return written.map(Some),
+        if let Some(offset) = self.overwrite_on_pm(node, at, data, draw, now)? {
+            return Ok(Some(offset));
         }
         let (WriteAt::Offset(offset), true) = (at, self.places.has_tiers()) else { return Ok(None) };
         let end = offset + segments::length(data);
@@ -117,6 +116,21 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Files<'_, L, D> {
         Ok(is_done.then_some(offset))
     }
 
+    /// Overwrites blocks on PM with the layout's reserve; `None` when that is not enough, or they are on a tier.
+    fn overwrite_on_pm(
+        &self,
+        node: &L::Node,
+        at: WriteAt,
+        data: &[IoSlice<'_>],
+        draw: Draw<'_>,
+        now: Timestamp,
+    ) -> Result<Option<u64>> {
+        match self.places.layout.overwrite(node, at, data, draw, now) {
+            Err(error) if error.kind() == Kind::Elsewhere => Ok(None),
+            written => unless_full(written),
+        }
+    }
+
     /// Overwrites one block, or a part of it, wherever it is; false where even that is too much.
     fn overwrite_block(
         &self,
@@ -131,11 +145,9 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Files<'_, L, D> {
         let mut held = Held::new(&self.mover.engine.held, self.places.layout.id(node));
         held.hold(&[block]);
         for _ in 0..ATTEMPTS {
-            match self.places.layout.overwrite(node, at, data, draw, now) {
-                Err(error) if matches!(error.kind(), Kind::NoSpace | Kind::Elsewhere) => {}
-                written => return written.map(|_| true),
-            }
-            if or_none(self.write_where_allocated(node, at, data, now))?.is_some() {
+            if self.overwrite_on_pm(node, at, data, draw, now)?.is_some()
+                || unless_full(self.write_where_allocated(node, at, data, now))?.flatten().is_some()
+            {
                 return Ok(true);
             }
             if self.borrow_up(node, block)? {
@@ -174,7 +186,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Files<'_, L, D> {
         let proof = self.places.tiers.flush(run.iter().map(|(part, _)| part.run.tier))?;
         let written: Vec<Written> = run.into_iter().map(|(part, _)| part).collect();
         let done = self.places.layout.publish_first_write(node, &written, size, now, proof, true);
-        Ok(or_none(done.map(|done| done.then_some(size)))?.is_some())
+        Ok(unless_full(done)?.unwrap_or(false))
     }
 
     /// Overwrites a block, or a part of it, where it is on a tier; false where it is not.
@@ -219,22 +231,15 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Files<'_, L, D> {
             let Place::Tier { tier, block } = from.extent.place else { return Ok(true) };
             let mut content = Pages::lent(BLOCK_SIZE as usize);
             self.places.read_all(node, &found, &mut content)?;
-            match self.places.layout.bring_up(node, from, &content, Draw::Overwrite, modified) {
-                Err(error) if error.kind() == Kind::NoSpace => return Ok(false),
-                came => came.map(|_| self.places.tiers.pages().drop_range(tier, block, 1))?,
+            let came = self.places.layout.bring_up(node, from, &content, Draw::Overwrite, modified);
+            if unless_full(came)?.is_none() {
+                return Ok(false);
             }
+            self.places.tiers.pages().drop_range(tier, block, 1);
         }
         // Where nothing goes down, less can be borrowed the next time.
         let _ = self.mover.reclaim(1, Why::Space)?;
         Ok(true)
-    }
-}
-
-/// Where there is no space for that, there may be for something else.
-fn or_none(written: Result<Option<u64>>) -> Result<Option<u64>> {
-    match written {
-        Err(error) if error.kind() == Kind::NoSpace => Ok(None),
-        written => written,
     }
 }
 

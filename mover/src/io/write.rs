@@ -1,11 +1,13 @@
 //! Writing files that may be on tiers. An operation that keeps a part of a block on a tier fails in the layout before
 //! it has changed anything; the blocks at the edges of its range are promoted then, and it is tried again.
 
+use std::cell::Cell;
 use std::io::IoSlice;
 
 use nacre_engine::sync::Mutex;
 use nacre_engine::{
-    BLOCK_SIZE, Draw, Durability, FallocateMode, FileBlock, InodeId, Kind, Result, Tiered, Timestamp, WriteAt,
+    BLOCK_SIZE, Draw, Durability, FallocateMode, FileBlock, InodeId, Kind, Result, Step, Tiered, Timestamp,
+    WriteAt, made_room, or_another_way, with_room,
 };
 use nacre_media::Durable;
 use nacre_media::block::BlockDevice;
@@ -109,23 +111,18 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Files<'_, L, D> {
         let blocks = if mode == FallocateMode::PunchHole { 0 } else { len / BLOCK_SIZE + 2 };
         let allocate = || self.places.layout.fallocate(node, mode, offset, len, now);
         let act = || self.places.beside_reserved(blocks, || self.places.on_usable(allocate));
-        match act() {
-            Err(error) if error.kind() == Kind::NoSpace => {
+        let done = match act() {
+            Err(error) if error.kind() == Kind::Elsewhere => None,
+            done => made_room(Step::Relocation, done, |_| {
                 // Of all that it wants the file has no more than it has.
                 let has = self.places.layout.getattr(node)?.allocated.div_ceil(BLOCK_SIZE);
-                if blocks.saturating_sub(has + 2) > self.mover.stat().available {
-                    return Err(error);
-                }
-            }
-            Err(error) if error.kind() == Kind::Elsewhere => {}
-            done => {
-                done?;
-                self.note_allocated(node, mode, offset, len, now);
-                return Ok(());
-            }
+                Ok(blocks.saturating_sub(has + 2) <= self.mover.stat().available)
+            })?,
+        };
+        if done.is_none() {
+            // Blocks without a place in PM have one on tiers: only those at the edges need PM.
+            self.with_edges(node, 2, Draw::Available, edges, act)?;
         }
-        // Blocks without a place in PM have one on tiers: only those at the edges need PM.
-        self.with_edges(node, 2, Draw::Available, edges, act)?;
         self.note_allocated(node, mode, offset, len, now);
         Ok(())
     }
@@ -158,16 +155,12 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Files<'_, L, D> {
             false => None,
         };
         let in_memory = || self.with_edges(node, blocks, draw, edges, write);
-        let written = match below.map_or_else(in_memory, Ok) {
-            Err(error) if error.kind() == Kind::NoSpace => {
-                let written = match self.write_below(node, at, data, draw, now)? {
-                    None => self.write_on_full(node, at, data, draw, now)?,
-                    written => written,
-                };
-                written.ok_or(error)?
+        let written = or_another_way(Step::Reserve, below.map_or_else(in_memory, Ok), || {
+            match self.write_below(node, at, data, draw, now)? {
+                None => self.write_on_full(node, at, data, draw, now),
+                written => Ok(written),
             }
-            other => other?,
-        };
+        })?;
         if self.places.has_tiers() {
             self.stats.samples.count(AccessKind::Written, len);
             self.note(node, AccessKind::Written, written, len, Some(now));
@@ -187,16 +180,22 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Files<'_, L, D> {
         act: impl Fn() -> Result<T>,
     ) -> Result<T> {
         let mut held = Held::new(&self.mover.engine.held, self.places.layout.id(node));
+        // Promotions of edges share the tries: one operation relocates no more often than that.
+        let left = Cell::new(ATTEMPTS);
+        let make = |blocks: u64| match left.get() {
+            0 => Ok(false),
+            tries => {
+                left.set(tries - 1);
+                self.mover.make_room(blocks, Why::for_write(draw))
+            }
+        };
         for _ in 0..ATTEMPTS {
             match act() {
                 Err(error) if error.kind() == Kind::Elsewhere => {}
-                Err(error) if error.kind() == Kind::NoSpace && self.places.has_tiers() => {
-                    if !self.mover.reclaim(blocks, Why::for_write(draw))? {
-                        return Err(error);
-                    }
-                    continue;
-                }
-                other => return other,
+                done => match made_room(Step::Relocation, done, |_| make(blocks))? {
+                    Some(done) => return Ok(done),
+                    None => continue,
+                },
             }
             let size = self.places.layout.size(node)?;
             let mut edges = edges(size);
@@ -204,7 +203,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Files<'_, L, D> {
             held.hold(&edges);
             for block in edges {
                 let up = || self.places.promote_from(node, FileBlock(block), 1, draw, |_| true);
-                self.mover.with_reclaim_for(Why::for_write(draw), up)?;
+                with_room(Step::Relocation, up, |_| make(1))?;
             }
         }
         act()

@@ -6,8 +6,8 @@ use std::io::IoSlice;
 use std::sync::Arc;
 
 use nacre_engine::{
-    BLOCK_SIZE, Data, Durability, Extents, FallocateMode, FileBlock, FileKind, Kind, Names, NewInode, Result,
-    TierTable, Timestamp, WriteAt, XattrMode,
+    BLOCK_SIZE, Data, Durability, Extents, FallocateMode, FileBlock, FileKind, Kind, Names, NewInode,
+    Resource, Result, TierTable, Timestamp, WriteAt, XattrMode,
 };
 use nacre_layout_log::check::check;
 use nacre_layout_log::{LogFs, MkfsOptions, MountOptions, mkfs};
@@ -73,6 +73,36 @@ fn assert_sound(memory: &SimPm, fs: Fs) {
     fs.into_layout().abandon();
     let report = check(memory, false).expect("check");
     assert!(report.problems.is_empty(), "{:?}", report.problems);
+}
+
+/// A write that finds PM full relocates a bounded number of blocks, and a write on a full file system none.
+#[test]
+fn a_write_on_a_full_device_moves_a_bounded_amount() {
+    const GROUP: u64 = MIB;
+    /// The least that direct reclaim makes free, in blocks.
+    const AT_LEAST: u64 = 2048;
+    let (_, fs) = machine(32 * MIB, 64 * MIB, GROUP);
+    let file = create(&fs, "file").expect("there is room");
+    let block = [7; BLOCK_SIZE as usize];
+    let (mut relocations, mut offset) = (0, 0);
+    let error = loop {
+        let before = fs.status().moved;
+        match write(&fs, &file, offset, &block) {
+            Ok(_) => offset += BLOCK_SIZE,
+            Err(error) => break error,
+        }
+        let moved = fs.status().moved - before;
+        assert!(moved <= AT_LEAST * BLOCK_SIZE + GROUP, "{moved} bytes moved at {offset}");
+        relocations += u64::from(moved > 0);
+    };
+    assert!((4..=64 * MIB / BLOCK_SIZE).contains(&relocations), "{relocations} relocations");
+    assert_eq!(error.shortage().map(|shortage| shortage.of), Some(Resource::Pm));
+    assert!(error.to_string().contains("of PM"), "{error}");
+    let before = fs.status().moved;
+    for _ in 0..10 {
+        assert_eq!(write(&fs, &file, offset, &block).map_err(|error| error.kind()), Err(Kind::NoSpace));
+    }
+    assert_eq!(fs.status().moved, before);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The attributes of an inode as version 1 has them: all together, and written anew with each change.
 
-use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, Result, XattrMode};
+use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, Resource, Result, XattrMode};
 use nacre_layout_parts::rules::check_xattr_mode;
 use nacre_media::Pm;
 use zerocopy::{FromBytes, IntoBytes};
@@ -32,7 +32,7 @@ pub(super) fn write<P: Pm>(
         payload.extend_from_slice(value);
     }
     if payload.len() > MAX_TOTAL {
-        return Err(Error::new(Kind::NoSpace));
+        return Err(Error::no_space(Resource::Limit, 0));
     }
     let others = match blocks_for(payload.len()) {
         0 => Vec::new(),

@@ -5,7 +5,7 @@
 //! grow with the attributes. When the index has no room for one more leaf, all leaves are written anew, as full as they
 //! can be, which leaves room for a hundred splits.
 
-use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, Result, XattrMode};
+use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, Resource, Result, XattrMode};
 use nacre_layout_parts::rules::{MAX_NAME, check_xattr_mode};
 use nacre_media::Pm;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
@@ -332,7 +332,7 @@ pub(super) fn write_all<P: Pm>(
     sorted.sort_by_key(|(name, _)| *name); // stable: the last value of a name comes last
     let total: u64 = sorted.iter().map(|(name, value)| counts(name, value.len())).sum();
     if total > MAX_TOTAL as u64 {
-        return Err(Error::new(Kind::NoSpace));
+        return Err(Error::no_space(Resource::Limit, 0));
     }
     let last = sorted.chunk_by(|one, next| one.0 == next.0).filter_map(|same| same.last());
     let records = last.map(|(name, value)| Record::write(fs, name, value, change));
@@ -364,7 +364,7 @@ pub(super) fn change<P: Pm>(
             check_xattr_mode(how, position.is_ok())?;
             total += counts(name, value.len());
             if total > MAX_TOTAL as u64 {
-                return Err(Error::new(Kind::NoSpace));
+                return Err(Error::no_space(Resource::Limit, 0));
             }
             let record = Record::write(fs, name, value, change)?;
             match position {

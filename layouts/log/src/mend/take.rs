@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, TimeRange};
+use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, Resource, TimeRange};
 use nacre_media::Pm;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
@@ -176,7 +176,7 @@ impl<'a, P: Pm> Taker<'a, P> {
 
     /// An inode that is to be made, with this header and nothing in its log.
     pub(super) fn take_new(&self, number: u64, raw: RawInode) -> Result<Taken, Error> {
-        let address = self.chunks.address(number).ok_or(Error::new(nacre_engine::Kind::NoSpace))?;
+        let address = self.chunks.address(number).ok_or_else(|| Error::no_space(Resource::Inodes, 0))?;
         let seed = inode_seed(self.volume_seed, number, raw.generation);
         let source = LogSource { number, generation: raw.generation, seed, address };
         let mut taken = self.build(source, raw, Salvage::default())?;

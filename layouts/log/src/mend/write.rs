@@ -1,6 +1,6 @@
 //! Writes the decided changes: new logs, names in lost+found, words of the chunk table.
 
-use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, Kind, Result};
+use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, Kind, Resource, Result};
 use nacre_layout_parts::renew::{copy_of_what_is_left, is_lost, renew, store_word};
 use nacre_media::{Flushed, Pm};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
@@ -59,7 +59,7 @@ impl<'w, P: Pm> Writer<'w, P> {
                 return Ok(Block(block));
             }
         }
-        Err(Error::new(Kind::NoSpace).object("the repair"))
+        Err(Error::no_space(Resource::Pm, 1).object("the repair"))
     }
 
     fn mark(&mut self, run: Run) {
@@ -242,7 +242,7 @@ impl<'w, P: Pm> Writer<'w, P> {
         }
         let free = (ROOT_INODE + 1..tree.chunks.list.len() as u64 * CHUNK_INODES)
             .find(|&number| !tree.is_known(number) && tree.chunks.address(number).is_some());
-        let number = free.ok_or(Error::new(Kind::NoSpace))?;
+        let number = free.ok_or_else(|| Error::no_space(Resource::Inodes, 0))?;
         let generation = tree.generation_of(number).wrapping_add(1).max(1);
         let mut new = Edit::of(new_directory(tree.taker, number, generation, ROOT_INODE)?);
         new.append.extend(names);
@@ -316,7 +316,8 @@ pub(super) fn write_chunk(
                 .rev()
                 .filter(|&block| !used(block) && is_zero(pm, Block(block)))
                 .map(Block);
-            let mut next = || free.next().ok_or(Error::new(Kind::NoSpace).object("the repair"));
+            let mut next =
+                || free.next().ok_or_else(|| Error::no_space(Resource::Pm, 1).object("the repair"));
             let mut blocks = [Block(0); CHUNK_BLOCKS as usize];
             for (block, part) in blocks.iter_mut().zip(parts) {
                 *block = match part {

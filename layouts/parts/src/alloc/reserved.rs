@@ -16,7 +16,7 @@
 
 use nacre_engine::sync::MutexGuard;
 use nacre_engine::sync::atomic::{Ordering, fence};
-use nacre_engine::{Error, Kind, Reservation, Result};
+use nacre_engine::{Error, Reservation, Resource, Result};
 use smallvec::SmallVec;
 
 use super::bitmap::LaneMap;
@@ -81,10 +81,12 @@ impl Allocator {
         self.reserved.blocks()
     }
 
-    /// Reserves blocks for [`Purpose::Reserved`]; [`NoSpace`](Kind::NoSpace) when data could not have so many. Of two
+    /// Reserves blocks for [`Purpose::Reserved`]; [`NoSpace`](nacre_engine::Kind::NoSpace) when data could not have so many. Of two
     /// that ask for the last ones at once both may be refused.
     pub fn reserve_blocks(&self, blocks: u64) -> Result<Reservation> {
-        self.reserved.reserve(blocks, || self.are_there()).ok_or(Kind::NoSpace.into())
+        self.reserved
+            .reserve(blocks, || self.are_there())
+            .ok_or_else(|| Error::no_space(Resource::Pm, blocks))
     }
 
     /// Whether the reserved blocks are free, beside the reserve.
@@ -119,7 +121,7 @@ impl Allocator {
         purpose: Purpose,
         mut take: impl FnMut(&mut Lanes<'_>) -> Option<R>,
     ) -> Result<R> {
-        let no_space = || Error::new(Kind::NoSpace);
+        let no_space = || Error::no_space(Resource::Pm, want);
         if purpose == Purpose::Reserved {
             // Blocks may come to a lane that was looked at while those of the next ones go: all locks tell.
             return take(&mut self.each_lane()).or_else(|| take(&mut self.all_lanes())).ok_or_else(no_space);

@@ -6,7 +6,7 @@ mod prepare;
 use std::io::IoSlice;
 use std::sync::Arc;
 
-use nacre_engine::{BLOCK_SIZE, Block, Kind, Result, Timestamp, WriteAt};
+use nacre_engine::{BLOCK_SIZE, Block, Kind, Result, Step, Timestamp, WriteAt, or_another_way};
 use nacre_layout_parts::ranges::end_of;
 use nacre_layout_parts::rules::{InodeFacts, check_write};
 use nacre_media::Pm;
@@ -191,11 +191,11 @@ impl<P: Pm> Shared<P> {
                     if error.kind() != Kind::Media {
                         self.free_runs(&prepared.runs);
                     }
-                    if error.kind() == Kind::NoSpace && !is_freed {
-                        // The log found no page for its entries.
-                        return self.write_on_full(write, range);
-                    }
-                    return Err(error);
+                    // The log may have found no page for its entries.
+                    return or_another_way(Step::Reserve, Err(error), || match is_freed {
+                        true => Ok(None),
+                        false => self.write_on_full(write, range).map(Some),
+                    });
                 }
             }
         }
