@@ -160,7 +160,7 @@ impl Extents for MemLayout {
 
     fn stat(&self) -> FsStat {
         let state = self.state.lock();
-        let reserved = state.reserved.blocks();
+        let reserved = state.reserved_blocks();
         let free = (state.capacity - state.used).saturating_sub(reserved);
         FsStat {
             blocks: state.capacity,
@@ -194,10 +194,14 @@ impl BelowBuffer for MemLayout {
     no_tiers_below_buffer!();
 
     fn reserve_for(&self, shape: &WriteShape) -> Result<Reservation> {
-        let state = self.state.lock();
+        let mut state = self.state.lock();
         let blocks = WRITE_COST.of(shape);
         state.check_space(blocks)?;
-        state.reserved.reserve(blocks, || true).ok_or_else(|| unreachable!("they were counted"))
+        state
+            .reserved
+            .get_or_insert_default()
+            .reserve(blocks, || true)
+            .ok_or_else(|| unreachable!("they were counted"))
     }
 
     fn write_back(

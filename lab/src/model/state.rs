@@ -129,8 +129,9 @@ pub(super) struct State {
     pub(super) used: u64,
     /// A regular file was made immutable or append-only once.
     pub(super) has_guarded: bool,
-    /// Blocks that are reserved for later writes.
-    pub(super) reserved: Arc<ReservedBlocks>,
+    /// Blocks that are reserved for later writes, once there are any. Its atomics are not for tests of interleavings,
+    /// which use the model beside the threads that they explore.
+    pub(super) reserved: Option<Arc<ReservedBlocks>>,
     /// Most inodes that may exist.
     pub(super) max_inodes: u64,
 }
@@ -146,7 +147,7 @@ impl State {
             capacity,
             used: 0,
             has_guarded: false,
-            reserved: Arc::default(),
+            reserved: None,
             max_inodes,
         };
         let root = NewInode {
@@ -167,7 +168,7 @@ impl State {
     /// The state after a remount: nothing is held, and inodes without a name are gone.
     pub(super) fn remounted(&self) -> State {
         let mut state = self.clone();
-        state.reserved = Arc::default();
+        state.reserved = None;
         let numbers: Vec<u64> = state.inodes.keys().copied().collect();
         for number in numbers {
             state.get_mut(number).holds = 0;
@@ -259,9 +260,14 @@ impl State {
         self.next_place
     }
 
+    /// The number of reserved blocks.
+    pub(super) fn reserved_blocks(&self) -> u64 {
+        self.reserved.as_ref().map_or(0, |reserved| reserved.blocks())
+    }
+
     /// Refuses to use `blocks` more blocks than there are.
     pub(super) fn check_space(&self, blocks: u64) -> Result<()> {
-        if blocks > (self.capacity - self.used).saturating_sub(self.reserved.blocks()) {
+        if blocks > (self.capacity - self.used).saturating_sub(self.reserved_blocks()) {
             Err(Error::no_space(Resource::Pm, blocks))
         } else {
             Ok(())
