@@ -89,70 +89,78 @@ pub trait Pm: Send + Sync {
     }
 }
 
-impl<P: Pm + ?Sized> Pm for std::sync::Arc<P> {
-    #[inline]
-    fn len(&self) -> u64 {
-        (**self).len()
-    }
+/// Forwards the interface through a pointer.
+macro_rules! forward_pm {
+    ($pointer:ty) => {
+        impl<P: Pm + ?Sized> Pm for $pointer {
+            #[inline]
+            fn len(&self) -> u64 {
+                (**self).len()
+            }
 
-    #[inline]
-    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
-        (**self).read(offset, buf)
-    }
+            #[inline]
+            fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+                (**self).read(offset, buf)
+            }
 
-    #[inline]
-    fn load_u64(&self, offset: u64) -> Result<u64> {
-        (**self).load_u64(offset)
-    }
+            #[inline]
+            fn load_u64(&self, offset: u64) -> Result<u64> {
+                (**self).load_u64(offset)
+            }
 
-    #[inline]
-    #[track_caller]
-    fn store(&self, offset: u64, bytes: &[u8]) -> Result<Stored> {
-        (**self).store(offset, bytes)
-    }
+            #[inline]
+            #[track_caller]
+            fn store(&self, offset: u64, bytes: &[u8]) -> Result<Stored> {
+                (**self).store(offset, bytes)
+            }
 
-    #[inline]
-    #[track_caller]
-    fn copy(&self, offset: u64, bytes: &[u8]) -> Result<Flushed> {
-        (**self).copy(offset, bytes)
-    }
+            #[inline]
+            #[track_caller]
+            fn copy(&self, offset: u64, bytes: &[u8]) -> Result<Flushed> {
+                (**self).copy(offset, bytes)
+            }
 
-    #[inline]
-    #[track_caller]
-    fn zero(&self, offset: u64, len: u64) -> Result<Flushed> {
-        (**self).zero(offset, len)
-    }
+            #[inline]
+            #[track_caller]
+            fn zero(&self, offset: u64, len: u64) -> Result<Flushed> {
+                (**self).zero(offset, len)
+            }
 
-    #[inline]
-    #[track_caller]
-    fn flush(&self, stored: Stored) -> Flushed {
-        (**self).flush(stored)
-    }
+            #[inline]
+            #[track_caller]
+            fn flush(&self, stored: Stored) -> Flushed {
+                (**self).flush(stored)
+            }
 
-    #[inline]
-    #[track_caller]
-    fn fence(&self, flushed: Flushed) -> Durable {
-        (**self).fence(flushed)
-    }
+            #[inline]
+            #[track_caller]
+            fn fence(&self, flushed: Flushed) -> Durable {
+                (**self).fence(flushed)
+            }
 
-    #[inline]
-    #[track_caller]
-    fn publish_u64(&self, offset: u64, value: u64, after: Durable) -> Result<Stored> {
-        (**self).publish_u64(offset, value, after)
-    }
+            #[inline]
+            #[track_caller]
+            fn publish_u64(&self, offset: u64, value: u64, after: Durable) -> Result<Stored> {
+                (**self).publish_u64(offset, value, after)
+            }
 
-    #[inline]
-    #[track_caller]
-    fn publish_entry(&self, offset: u64, bytes: &[u8], after: Durable) -> Result<Flushed> {
-        (**self).publish_entry(offset, bytes, after)
-    }
+            #[inline]
+            #[track_caller]
+            fn publish_entry(&self, offset: u64, bytes: &[u8], after: Durable) -> Result<Flushed> {
+                (**self).publish_entry(offset, bytes, after)
+            }
 
-    fn known_errors(&self) -> Vec<Range<u64>> {
-        (**self).known_errors()
-    }
+            fn known_errors(&self) -> Vec<Range<u64>> {
+                (**self).known_errors()
+            }
 
-    #[inline(always)]
-    fn is_seeded(&self, mistake: u32) -> bool {
-        (**self).is_seeded(mistake)
-    }
+            #[inline(always)]
+            fn is_seeded(&self, mistake: u32) -> bool {
+                (**self).is_seeded(mistake)
+            }
+        }
+    };
 }
+
+forward_pm!(std::sync::Arc<P>);
+forward_pm!(&P);

@@ -18,7 +18,7 @@
 //! | `cached` | the write buffer over a layout |
 //! | `threads`, `turns` | several threads; the order of their turns |
 //! | `power` | simulated PM that can lose its power, for tests that do not explore |
-//! | `subject`, `log`, `inplace`, `source` | the subject of an exploration; the layouts; places in their source |
+//! | `subject`, `log`, `inplace`, `pool`, `source` | the subject of an exploration; the layouts; places in their source |
 //! | `tiered`, `disk` | the log layout over PM and a disk; the disk, and mistakes that can be made before it |
 
 mod cached;
@@ -31,6 +31,7 @@ mod inplace;
 mod lanes;
 mod log;
 mod op;
+mod pool;
 mod power;
 mod record;
 mod recovery;
@@ -55,6 +56,7 @@ pub use case::minimise;
 pub use explore::{MAX_SAMPLES_BY_LINES, MEMORY, Settings, explore, reproduce, sites};
 pub use full::full;
 pub use inplace::{Inplace, InplaceLinear};
+pub use pool::Pool;
 pub use lanes::lanes;
 pub use log::Log;
 pub use op::{Op, Runner, payload};

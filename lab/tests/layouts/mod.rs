@@ -2,7 +2,7 @@
 //! behaviour suite, random system calls and random sequences beside the model, the crash explorer, and threads in many
 //! schedules. Each test program includes this module.
 //!
-//! Two of them ship. The third is [`minimal`]: it shows the least that a layout writes.
+//! Three of them ship. The last is [`minimal`]: it shows the least that a layout writes.
 
 pub(crate) mod minimal;
 
@@ -12,6 +12,7 @@ macro_rules! each_layout {
     ($tests:ident) => {
         $tests!(log, nacre_lab::crash::Log);
         $tests!(inplace, nacre_lab::crash::Inplace);
+        $tests!(pool, nacre_lab::crash::Pool);
         $tests!(minimal, crate::layouts::minimal::Minimal);
     };
 }

@@ -28,7 +28,7 @@ impl<P: Pm + 'static> Scrubbed for Shared<P> {
         Volume {
             pm: &self.pm,
             superblock: &self.superblock,
-            alloc: &self.alloc,
+            retired: &self.alloc,
             read_only: self.read_only,
             root: ROOT_INODE,
         }

@@ -184,9 +184,8 @@ pub fn inode_seed(volume_seed: u32, number: u64, generation: u32) -> u32 {
 /// A checked word: a block number below 2^48 and 16 bits of CRC32C over it, so that a pointer validates itself and is
 /// still stored by one atomic store. The value 0 means none and is stored as 0.
 pub fn seal_word(value: u64, seed: u32) -> u64 {
-    debug_assert!(value != 0 && value < 1 << 48);
-    let check = crc32c::crc32c_append(seed, &value.to_le_bytes()) & 0xffff;
-    value | (u64::from(check) << 48)
+    debug_assert!(value != 0);
+    seal_any(value, seed)
 }
 
 /// The value of a checked word, `None` for none, an error when it does not validate.
@@ -199,6 +198,19 @@ pub fn open_word(word: u64, seed: u32, what: &dyn Fn() -> String) -> Result<Opti
         return Err(Error::corrupt(what()));
     }
     Ok(Some(value))
+}
+
+/// A checked word that may hold the value 0, which is stored with its check, too: so lost bytes are told from "none".
+pub fn seal_any(value: u64, seed: u32) -> u64 {
+    debug_assert!(value < 1 << 48);
+    let check = crc32c::crc32c_append(seed, &value.to_le_bytes()) & 0xffff;
+    value | (u64::from(check) << 48)
+}
+
+/// The value of a word made by [`seal_any`]; `None` when it does not validate.
+pub fn open_any(word: u64, seed: u32) -> Option<u64> {
+    let value = word & ((1 << 48) - 1);
+    (seal_any(value, seed) == word).then_some(value)
 }
 
 impl RawSuperblock {

@@ -73,12 +73,31 @@ pub struct Volume<'a, P> {
     pub pm: &'a P,
     /// The superblock, as the mount has it.
     pub superblock: &'a Mutex<Superblock>,
-    /// Free blocks.
-    pub alloc: &'a Allocator,
+    /// Its blocks with media errors.
+    pub retired: &'a dyn Retired,
     /// Nothing may be written.
     pub read_only: bool,
     /// The inode that all names begin at.
     pub root: u64,
+}
+
+/// The blocks with media errors of a mount: they are not allocated (again).
+pub trait Retired: Sync {
+    /// All of them, in order.
+    fn bad_blocks(&self) -> Vec<Block>;
+
+    /// Takes a block out of use. One that is in use is so when it is freed.
+    fn withdraw(&self, block: Block);
+}
+
+impl Retired for Allocator {
+    fn bad_blocks(&self) -> Vec<Block> {
+        Allocator::bad_blocks(self)
+    }
+
+    fn withdraw(&self, block: Block) {
+        Allocator::withdraw(self, block);
+    }
 }
 
 /// A mounted file system, as a scrub sees it.
@@ -103,6 +122,12 @@ pub trait Scrubbed: Send + Sync + 'static {
 
     /// Calls `visit` with the names in a directory. Nothing when it is none.
     fn for_each_name(&self, number: u64, visit: &mut NameVisitor<'_>) -> Result<()>;
+
+    /// Compares second copies of metadata, in a layout that keeps them, and mends damaged ones. Calls `found` with a
+    /// description, and whether it is mended; `spend` with bytes that were read, until that says to stop.
+    fn check_copies(&self, found: &mut dyn FnMut(String, bool), spend: &mut dyn FnMut(u64) -> bool) {
+        let _ = (found, spend);
+    }
 
     /// The numbers of its tiers, and the bytes in use on each.
     fn tiers(&self) -> Vec<(u8, u64)> {
@@ -167,7 +192,7 @@ impl Scrubber {
             first_data_block,
             status: Arc::clone(&self.status),
             stop: Arc::clone(&self.stop),
-            retired: fs.volume().alloc.bad_blocks().into_iter().collect(),
+            retired: fs.volume().retired.bad_blocks().into_iter().collect(),
             unread: Vec::new(),
             pace: Pace { started: Instant::now(), done: 0, rate },
         };
@@ -179,7 +204,7 @@ impl Scrubber {
     /// How far the last one is.
     pub fn status(&self, fs: &impl Scrubbed) -> ScrubStatus {
         let mut status = self.status.lock().clone();
-        status.bad_blocks = fs.volume().alloc.bad_blocks().len() as u64;
+        status.bad_blocks = fs.volume().retired.bad_blocks().len() as u64;
         status
     }
 
@@ -226,6 +251,7 @@ struct Scrub<F> {
 impl<F: Scrubbed> Scrub<F> {
     fn run(mut self) {
         background::begin();
+        self.copies();
         let read = self.superblocks().and_then(|()| self.inodes()).and_then(|()| self.blocks());
         let ended = read.and_then(|bad| self.tell(&bad)).and_then(|()| self.tiers());
         let mut status = self.status.lock();
@@ -242,6 +268,20 @@ impl<F: Scrubbed> Scrub<F> {
 
     fn found(&self, words: String) {
         note(&mut self.status.lock().findings, words);
+    }
+
+    /// Second copies of metadata must be like the first.
+    fn copies(&mut self) {
+        let (status, stop, pace) = (&self.status, &self.stop, &mut self.pace);
+        let mut found = |words: String, is_mended: bool| {
+            let mut status = status.lock();
+            note(&mut status.findings, words);
+            status.repaired += u64::from(is_mended);
+        };
+        self.fs.check_copies(&mut found, &mut |bytes| {
+            pace.spend(bytes);
+            !stop.load(Ordering::Acquire)
+        });
     }
 
     /// Both copies must validate; a bad one is written from the superblock of the mount.
@@ -361,14 +401,14 @@ impl<F: Scrubbed> Scrub<F> {
 
     /// Puts blocks into the list of bad blocks.
     fn withdraw(&self, bad: &BTreeSet<u64>) -> Result<()> {
-        let Volume { pm, superblock, alloc, read_only, .. } = self.fs.volume();
+        let Volume { pm, superblock, retired, read_only, .. } = self.fs.volume();
         let superblock = superblock.lock();
         for block in blocks_of(bad).into_iter().filter(|block| block.0 >= self.first_data_block) {
-            if !alloc.bad_blocks().contains(&block) {
+            if !retired.bad_blocks().contains(&block) {
                 if !read_only {
                     badblocks::add(pm, &superblock, block)?;
                 }
-                alloc.withdraw(block);
+                retired.withdraw(block);
             }
         }
         Ok(())

@@ -1,0 +1,96 @@
+//! The pool layout as the explorer sees it.
+
+use nacre_layout_pool::PoolFs;
+use nacre_media::SimPm;
+
+use super::source::{Sources, Spot};
+use super::subject::{Harmless, Mistake, Registered};
+use super::tree::Ctime;
+
+/// The pool layout.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Pool;
+
+/// The files that store, flush or fence.
+pub(super) static SOURCES: Sources = Sources::new(
+    "layouts/pool/src",
+    &[
+        ("buddy.rs", include_str!("../../../layouts/pool/src/buddy.rs")),
+        ("check.rs", include_str!("../../../layouts/pool/src/check.rs")),
+        ("commit.rs", include_str!("../../../layouts/pool/src/commit.rs")),
+        ("file.rs", include_str!("../../../layouts/pool/src/file.rs")),
+        ("inode.rs", include_str!("../../../layouts/pool/src/inode.rs")),
+        ("lanes.rs", include_str!("../../../layouts/pool/src/lanes.rs")),
+        ("mkfs.rs", include_str!("../../../layouts/pool/src/mkfs.rs")),
+        ("places.rs", include_str!("../../../layouts/pool/src/places.rs")),
+        ("pools.rs", include_str!("../../../layouts/pool/src/pools.rs")),
+        ("recover.rs", include_str!("../../../layouts/pool/src/recover.rs")),
+        ("scrub.rs", include_str!("../../../layouts/pool/src/scrub.rs")),
+        ("sets.rs", include_str!("../../../layouts/pool/src/sets.rs")),
+        ("space.rs", include_str!("../../../layouts/pool/src/space.rs")),
+        ("twin.rs", include_str!("../../../layouts/pool/src/twin.rs")),
+    ],
+);
+
+const COMMIT_POINTS: [&str; 11] = [
+    "an intent",
+    "backups",
+    "primaries",
+    "an operation is done",
+    "a new entry",
+    "data before what leads to it",
+    "zeros before the size grows",
+    "a new pool block",
+    "a list of items outside its lane",
+    "recovery makes copies equal",
+    "the time of a read",
+];
+
+const HARMLESS: [Harmless; 0] = [];
+
+/// The commit point of a store, by its place in the source.
+fn commit_of_store(spot: Spot) -> Option<usize> {
+    Some(match (spot.file, spot.function) {
+        ("lanes.rs", "write_intent") => 0,
+        ("commit.rs", "run") if spot.text.contains("pm.copy") => 1,
+        ("commit.rs", "run") => 2,
+        ("lanes.rs", "store_done") => 3,
+        ("commit.rs", "write_one") => 4,
+        ("file.rs", "copy_part" | "copy_edge") | ("space.rs", "zero_edges") => 5,
+        ("places.rs", "zero_tail") => 6,
+        ("pools.rs", "write_pool_block") => 7,
+        ("commit.rs", "place_list") => 8,
+        ("recover.rs", "copy_item") => 9,
+        ("inode.rs", "note_read") => 10,
+        _ => return None,
+    })
+}
+
+/// Sites that no workload passes, each with the reason.
+const PASSED_ELSEWHERE: [(&str, &str); 0] = [];
+
+impl Registered for Pool {
+    type Fs = PoolFs<SimPm>;
+
+    const CTIME: Ctime = Ctime::Exact;
+    const COMMIT_POINTS: &'static [&'static str] = &COMMIT_POINTS;
+    const HARMLESS: &'static [Harmless] = &HARMLESS;
+    const PASSED_ELSEWHERE: &'static [(&'static str, &'static str)] = &PASSED_ELSEWHERE;
+
+    fn sources() -> &'static Sources {
+        &SOURCES
+    }
+
+    fn commit_of_store(spot: Spot, _: u64) -> Option<usize> {
+        commit_of_store(spot)
+    }
+
+    fn commit_of_fence(_: Option<Spot>, _: Option<Spot>) -> Option<usize> {
+        None
+    }
+
+    fn mistakes() -> Vec<Mistake> {
+        let all = nacre_layout_pool::Mistake::ALL.iter();
+        all.map(|mistake| Mistake { number: mistake.number(), words: mistake.words() }).collect()
+    }
+}

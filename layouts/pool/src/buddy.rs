@@ -1,0 +1,509 @@
+//! Free blocks: their bits on PM are the only truth. An operation that takes blocks of a group, or frees them, has the
+//! lock of the group until its commit.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use nacre_engine::{Block, Durability, Error, Kind, Result};
+use nacre_media::Pm;
+use smallvec::SmallVec;
+
+use crate::bits::{self, Bits, MAX_ORDER};
+use crate::commit::{Account, Change};
+use crate::format::{GROUP_BLOCKS, MAP_WORDS, purpose, seal_any};
+use crate::fs::Shared;
+use crate::seeded::Mistake;
+
+/// Blocks that follow each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Run {
+    pub(crate) start: u64,
+    pub(crate) len: u64,
+}
+
+pub(crate) type Runs = SmallVec<[Run; 4]>;
+
+/// The use of blocks, which decides how many an allocation leaves free.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// New data, and names.
+    Data,
+    /// What lets a full file system be tidied up.
+    Metadata,
+    /// In place of blocks that the same operation frees.
+    Overwrite,
+    /// A write that was accepted before; its blocks are reserved.
+    Promised,
+}
+
+impl Purpose {
+    pub(crate) fn of_write(durability: Durability) -> Purpose {
+        match durability {
+            Durability::Promised => Purpose::Promised,
+            Durability::Accepted => Purpose::Metadata,
+            Durability::Lazy | Durability::Now => Purpose::Data,
+        }
+    }
+}
+
+/// Counts of blocks and inodes.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Counts {
+    /// Free blocks in groups of data.
+    pub(crate) free: u64,
+    /// Free blocks in groups of pool blocks.
+    pub(crate) in_pools: u64,
+    /// Groups of data without a block in use.
+    pub(crate) whole: u64,
+    /// Reserved blocks.
+    pub(crate) promised: u64,
+    /// Blocks that new data leaves free.
+    pub(crate) reserve: u64,
+    /// Blocks that new data leaves to pool blocks: in their groups, or whole groups.
+    pub(crate) for_pools: u64,
+    /// Inodes in use.
+    pub(crate) inodes: u64,
+}
+
+impl Counts {
+    /// Without anything in use, of a zone of so many groups.
+    pub(crate) fn of_zone(groups: u64) -> Counts {
+        // A node for each group of a file that is changed block by block takes 1 in 256 blocks, copies included.
+        let part = groups * GROUP_BLOCKS / 128;
+        Counts { reserve: part.max(32), for_pools: part.max(64), ..Counts::default() }
+    }
+
+    /// Blocks that a user can still take.
+    pub(crate) fn available(&self) -> u64 {
+        self.free.saturating_sub(self.left_by(Purpose::Data))
+    }
+
+    /// Blocks that an allocation leaves free.
+    fn left_by(&self, purpose: Purpose) -> u64 {
+        match purpose {
+            Purpose::Data => {
+                let missing = self.for_pools.saturating_sub(self.in_pools);
+                self.reserve + self.promised + missing.next_multiple_of(GROUP_BLOCKS)
+            }
+            Purpose::Metadata => self.promised,
+            Purpose::Overwrite | Purpose::Promised => 0,
+        }
+    }
+
+    /// Whether blocks of files may be taken from a group that has none in use.
+    fn may_break_group(&self) -> bool {
+        self.in_pools + self.whole * GROUP_BLOCKS >= self.for_pools + GROUP_BLOCKS
+    }
+
+    fn take(&mut self, blocks: u64, purpose: Purpose) -> Result<()> {
+        if blocks > 0 && self.free < blocks + self.left_by(purpose) {
+            return Err(Error::new(Kind::NoSpace));
+        }
+        self.free -= blocks;
+        Ok(())
+    }
+
+    /// Takes a whole group for pool blocks, from those that are kept for them, too.
+    pub(crate) fn take_group(&mut self, purpose: Purpose) -> Result<()> {
+        let left = if purpose == Purpose::Data { self.reserve + self.promised } else { self.left_by(purpose) };
+        if self.free < GROUP_BLOCKS + left {
+            return Err(Error::new(Kind::NoSpace));
+        }
+        self.free -= GROUP_BLOCKS;
+        Ok(())
+    }
+
+    /// An operation is over.
+    pub(crate) fn is_over(&mut self, account: &Account) {
+        self.free += account.freed;
+        self.whole = self.whole.saturating_add_signed(account.whole);
+        self.inodes = self.inodes.saturating_add_signed(account.inodes);
+    }
+
+    /// An operation does not happen.
+    pub(crate) fn give_back(&mut self, account: &Account) {
+        self.free += account.taken;
+    }
+}
+
+/// A byte for each group: what a search need not look at. Nothing depends on it.
+pub(crate) struct Hints {
+    groups: Vec<AtomicU8>,
+}
+
+/// Nothing is known of the group.
+const UNKNOWN: u8 = 0;
+/// It has no free block.
+const FULL: u8 = 1;
+/// Its greatest free run is of this order, added.
+const ORDER: u8 = 2;
+/// It has pool blocks.
+const POOL: u8 = 32;
+
+impl Hints {
+    pub(crate) fn new(groups: u64) -> Hints {
+        Hints { groups: (0..groups).map(|_| AtomicU8::new(UNKNOWN)).collect() }
+    }
+
+    fn get(&self, group: u64) -> u8 {
+        self.groups[group as usize].load(Ordering::Relaxed)
+    }
+
+    fn set(&self, group: u64, hint: u8) {
+        let cell = &self.groups[group as usize];
+        if cell.load(Ordering::Relaxed) != hint {
+            cell.store(hint, Ordering::Relaxed);
+        }
+    }
+
+    /// The group has pool blocks.
+    pub(crate) fn set_pool(&self, group: u64) {
+        self.set(group, POOL);
+    }
+
+    /// The group has data, with these free blocks.
+    pub(crate) fn set_data(&self, group: u64, free: &Bits) {
+        self.set(group, bits::largest(free).map_or(FULL, |order| ORDER + order as u8));
+    }
+
+    /// The group may have pool blocks.
+    pub(crate) fn may_be_pool(&self, group: u64) -> bool {
+        matches!(self.get(group), UNKNOWN | POOL)
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.groups.len() as u64
+    }
+}
+
+/// The map of a group in an operation.
+pub(crate) struct GroupEdit {
+    pub(crate) group: u64,
+    /// As on media.
+    pub(crate) old: Bits,
+    pub(crate) old_purpose: u64,
+    /// Blocks that the operation takes.
+    pub(crate) taken: Bits,
+    /// Blocks that it frees. They are not free before the commit.
+    pub(crate) freed: Bits,
+    /// Blocks that it uses until its end.
+    borrowed: Bits,
+    pub(crate) purpose: u64,
+}
+
+impl GroupEdit {
+    /// Blocks that can be taken.
+    fn available(&self) -> Bits {
+        bits::without(&bits::without(&self.old, &self.taken), &self.borrowed)
+    }
+
+    /// The bits after the commit.
+    pub(crate) fn new_bits(&self) -> Bits {
+        bits::either(&bits::without(&self.old, &self.taken), &self.freed)
+    }
+
+    /// Nothing of it changes.
+    pub(crate) fn is_untouched(&self) -> bool {
+        self.taken == [0; 8] && self.freed == [0; 8] && self.borrowed == [0; 8]
+    }
+}
+
+/// The answer of a search.
+enum Found {
+    /// Blocks of a group.
+    At(usize, u64),
+    /// None. Another operation has a group that was not looked at.
+    Nowhere(Option<usize>),
+}
+
+impl<P: Pm> Shared<P> {
+    /// The bits and the purpose of a group.
+    pub(crate) fn read_map(&self, group: u64) -> Result<(Bits, u64)> {
+        let address = self.geometry.map(group);
+        let mut words = [0; MAP_WORDS + 1];
+        let seed = self.geometry.seed(address);
+        self.read_words(address, seed, &mut words, || format!("the map of group {group}"))?;
+        let (map, purpose) = words.split_at(MAP_WORDS);
+        let mut bits = [0; MAP_WORDS];
+        bits.copy_from_slice(map);
+        Ok((bits::of_words(&bits), purpose[0]))
+    }
+}
+
+impl<P: Pm> Change<'_, P> {
+    /// The index of a group's map, which is locked.
+    pub(crate) fn group(&mut self, group: u64) -> Result<usize> {
+        if let Some(index) = self.groups.iter().position(|edit| edit.group == group) {
+            return Ok(index);
+        }
+        self.lock_group(group)?;
+        let (old, old_purpose) = self.fs.read_map(group)?;
+        let none = [0; 8];
+        self.groups.push(GroupEdit {
+            group,
+            old,
+            old_purpose,
+            taken: none,
+            freed: none,
+            borrowed: none,
+            purpose: old_purpose,
+        });
+        Ok(self.groups.len() - 1)
+    }
+
+    /// Takes blocks from the count.
+    pub(crate) fn take_space(&mut self, blocks: u64, purpose: Purpose) -> Result<()> {
+        self.fs.counts.lock().take(blocks, purpose)?;
+        self.account.taken += blocks;
+        Ok(())
+    }
+
+    /// Allocates blocks, in as few runs as there are, the first behind `goal` if that is free.
+    pub(crate) fn allocate(
+        &mut self,
+        goal: Option<u64>,
+        blocks: u64,
+        purpose: Purpose,
+        runs: &mut Runs,
+    ) -> Result<()> {
+        self.take_space(blocks, purpose)?;
+        self.find_runs(goal, blocks, runs)
+    }
+
+    /// Finds blocks that were taken from the count.
+    pub(crate) fn find_runs(&mut self, goal: Option<u64>, blocks: u64, runs: &mut Runs) -> Result<()> {
+        let mut left = blocks;
+        if let Some(goal) = goal {
+            left -= self.take_at(goal, left, runs)?;
+        }
+        let mut most = MAX_ORDER;
+        while left > 0 {
+            let order = bits::order_of(left).min(most);
+            match self.search(order)? {
+                Found::At(index, start) => {
+                    let len = left.min(1 << order);
+                    let run = bits::run(start, len);
+                    let edit = &mut self.groups[index];
+                    edit.taken = bits::either(&edit.taken, &run);
+                    let start = edit.group * GROUP_BLOCKS + start;
+                    push(runs, Run { start, len });
+                    left -= len;
+                }
+                Found::Nowhere(Some(lock)) if order == 0 => {
+                    self.taken = Some(lock);
+                    return Err(Error::new(Kind::Busy));
+                }
+                Found::Nowhere(_) if order == 0 => return Err(Error::new(Kind::NoSpace)),
+                Found::Nowhere(_) => most = order - 1,
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes free blocks from `goal` on, within its group; gives how many.
+    fn take_at(&mut self, goal: u64, most: u64, runs: &mut Runs) -> Result<u64> {
+        let (group, within) = (goal / GROUP_BLOCKS, goal % GROUP_BLOCKS);
+        // A file of groups begins its next one at a group's start.
+        if within == 0 || group >= self.fs.geometry.groups {
+            return Ok(0);
+        }
+        let Ok(index) = self.group(group) else {
+            self.taken = None;
+            return Ok(0);
+        };
+        let edit = &mut self.groups[index];
+        if edit.purpose != purpose::DATA {
+            return Ok(0);
+        }
+        let len = bits::free_from(&edit.available(), within, most);
+        if len > 0 {
+            edit.taken = bits::either(&edit.taken, &bits::run(within, len));
+            push(runs, Run { start: goal, len });
+        }
+        Ok(len)
+    }
+
+    /// Finds a run of 2^order free blocks: near the last one, then in a group that is in use, then in any.
+    fn search(&mut self, order: u32) -> Result<Found> {
+        let groups = self.fs.geometry.groups;
+        let first = self.lane.group.load(Ordering::Relaxed);
+        let mut busy = None;
+        if let Some(at) = self.try_group(first, order, &mut busy)? {
+            return Ok(at);
+        }
+        let may_break = self.fs.counts.lock().may_break_group();
+        let turns: &[bool] = if may_break || order == 0 { &[false, true] } else { &[false] };
+        for &whole in turns {
+            for group in (first..groups).chain(0..first) {
+                let hint = self.fs.hints.get(group);
+                let is_large_enough = hint == UNKNOWN || (ORDER + order as u8..POOL).contains(&hint);
+                if !is_large_enough || (!whole && hint == ORDER + MAX_ORDER as u8) {
+                    continue;
+                }
+                if let Some(at) = self.try_group(group, order, &mut busy)? {
+                    self.lane.group.store(group, Ordering::Relaxed);
+                    return Ok(at);
+                }
+            }
+        }
+        Ok(Found::Nowhere(busy))
+    }
+
+    fn try_group(&mut self, group: u64, order: u32, busy: &mut Option<usize>) -> Result<Option<Found>> {
+        if self.fs.hints.get(group) == POOL {
+            return Ok(None);
+        }
+        let index = match self.group(group) {
+            Ok(index) => index,
+            Err(error) if error.kind() == Kind::Busy && self.taken.is_some() => {
+                *busy = self.taken.take();
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
+        };
+        let edit = &self.groups[index];
+        if edit.purpose != purpose::DATA {
+            self.fs.hints.set_pool(group);
+            return Ok(None);
+        }
+        let available = edit.available();
+        if let Some(start) = bits::find(&available, order) {
+            return Ok(Some(Found::At(index, start)));
+        }
+        self.fs.hints.set_data(group, &available);
+        if edit.is_untouched() {
+            self.groups.swap_remove(index);
+        }
+        Ok(None)
+    }
+
+    /// Frees blocks. They can be taken after the commit.
+    pub(crate) fn free_run(&mut self, run: Run) -> Result<()> {
+        let mut run = run;
+        while run.len > 0 {
+            let (group, within) = (run.start / GROUP_BLOCKS, run.start % GROUP_BLOCKS);
+            let len = run.len.min(GROUP_BLOCKS - within);
+            let mut freed = bits::run(within, len);
+            let index = self.group(group)?;
+            let bad: SmallVec<[u64; 4]> =
+                self.fs.bad.lock().range(run.start..run.start + len).copied().collect();
+            let edit = &mut self.groups[index];
+            if bits::meet(&bits::either(&edit.old, &edit.freed), &freed) {
+                return Err(Error::corrupt(format!("group {group}: a free block is freed")));
+            }
+            // Blocks with media errors stay in use.
+            for block in bad {
+                freed = bits::without(&freed, &bits::run(block % GROUP_BLOCKS, 1));
+            }
+            edit.freed = bits::either(&edit.freed, &freed);
+            self.account.freed += bits::count(&freed);
+            run = Run { start: run.start + len, len: run.len - len };
+        }
+        Ok(())
+    }
+
+    /// Uses free blocks until the end of the operation; gives the first byte.
+    pub(crate) fn borrow_run(&mut self, blocks: u64) -> Result<u64> {
+        let order = blocks.next_power_of_two().trailing_zeros();
+        if order > MAX_ORDER {
+            return Err(Error::new(Kind::NoSpace));
+        }
+        match self.search(order)? {
+            Found::At(index, start) => {
+                let edit = &mut self.groups[index];
+                edit.borrowed = bits::either(&edit.borrowed, &bits::run(start, blocks));
+                Ok(Block(edit.group * GROUP_BLOCKS + start).offset())
+            }
+            Found::Nowhere(Some(lock)) => {
+                self.taken = Some(lock);
+                Err(Error::new(Kind::Busy))
+            }
+            Found::Nowhere(None) => Err(Error::new(Kind::NoSpace)),
+        }
+    }
+
+    /// Items for the maps that change.
+    pub(crate) fn put_groups(&mut self) {
+        let groups = std::mem::take(&mut self.groups);
+        for edit in &groups {
+            let address = self.fs.geometry.map(edit.group);
+            let (old, new) = (bits::to_words(&edit.old), bits::to_words(&edit.new_bits()));
+            let changed = |index: &usize| old[*index] != new[*index];
+            let (first, last) = ((0..MAP_WORDS).find(changed), (0..MAP_WORDS).rfind(changed));
+            let seed = self.fs.geometry.seed(address);
+            if let (Some(first), Some(last)) = (first, last) {
+                let mut bytes: SmallVec<[u8; MAP_WORDS * 8]> = SmallVec::new();
+                for word in &new[first..=last] {
+                    bytes.extend_from_slice(&seal_any(*word, seed).to_le_bytes());
+                }
+                let at = address + first as u64 * 8;
+                if Mistake::BitsOutside.is_made(&*self.fs.pm) {
+                    self.store_outside(at, &bytes);
+                } else {
+                    self.item(at, &bytes);
+                }
+            }
+            if edit.purpose != edit.old_purpose {
+                self.word(self.fs.geometry.purpose(edit.group), address, edit.purpose);
+            }
+        }
+        self.groups = groups;
+    }
+
+    /// A mistake on purpose: both copies are stored beside the operation.
+    fn store_outside(&mut self, address: u64, bytes: &[u8]) {
+        for place in [address, self.fs.geometry.twin(address)] {
+            if let Ok(copied) = self.fs.pm.copy(place, bytes) {
+                self.fs.pm.fence(copied);
+            }
+        }
+    }
+
+    /// Groups that have no block in use any more, or that had none.
+    pub(crate) fn whole_groups(&self) -> i64 {
+        let is_whole = |bits: &Bits, purpose: u64| i64::from(purpose == purpose::DATA && *bits == [u64::MAX; 8]);
+        let change = |edit: &GroupEdit| {
+            is_whole(&edit.new_bits(), edit.purpose) - is_whole(&edit.old, edit.old_purpose)
+        };
+        self.groups.iter().map(change).sum()
+    }
+
+    /// What searches may know after the commit.
+    pub(crate) fn hint_groups(&self) {
+        for edit in &self.groups {
+            match edit.purpose {
+                purpose::DATA => self.fs.hints.set_data(edit.group, &edit.new_bits()),
+                _ => self.fs.hints.set_pool(edit.group),
+            }
+        }
+    }
+
+    /// The index of a group of data without a block in use, of which the operation changes nothing; it is locked.
+    pub(crate) fn whole_group(&mut self) -> Result<Option<usize>> {
+        let groups = self.fs.geometry.groups;
+        let first = self.lane.pool_group.load(Ordering::Relaxed);
+        let mut busy = None;
+        for group in (first..groups).chain(0..first) {
+            let hint = self.fs.hints.get(group);
+            let is_ours = self.groups.iter().any(|edit| edit.group == group);
+            if is_ours || !(hint == UNKNOWN || hint == ORDER + MAX_ORDER as u8) {
+                continue;
+            }
+            if let Some(Found::At(index, _)) = self.try_group(group, MAX_ORDER, &mut busy)? {
+                return Ok(Some(index));
+            }
+        }
+        if busy.is_some() {
+            self.taken = busy;
+            return Err(Error::new(Kind::Busy));
+        }
+        Ok(None)
+    }
+}
+
+/// Adds a run, which may continue the last one.
+fn push(runs: &mut Runs, run: Run) {
+    match runs.last_mut() {
+        Some(last) if last.start + last.len == run.start => last.len += run.len,
+        _ => runs.push(run),
+    }
+}

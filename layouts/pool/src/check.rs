@@ -1,0 +1,635 @@
+//! Checks a file system that is not mounted: both copies of everything, every structure that is reachable, every entry
+//! and block against its bit, names against inodes. Repairs what one copy or the rest of the structures prove.
+//!
+//! A file system without a clean unmount is first recovered: on the media when it is repaired, else in DRAM over them.
+//! So an operation that a crash interrupted is no damage.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::time::Instant;
+
+use nacre_engine::{BLOCK_SIZE, Block, FileKind, Kind, Result, size};
+use nacre_layout_parts::badblocks;
+use nacre_layout_parts::report::{CheckReport, MediaReport, RecoveryReport, Repair};
+use nacre_layout_parts::rules::check_name;
+use nacre_media::{Overlay, Pm};
+use zerocopy::IntoBytes;
+
+use crate::bits::{self, Bits};
+use crate::blockmap::{Tree, node_of, span};
+use crate::copies::{Copies, Fix};
+use crate::directory::{Part, TIE_BITS, hash, long_name};
+use crate::format::{
+    GROUP_BLOCKS, GROUP_BYTES, INLINE_TARGET, LONG_NAME, NODE_WORDS, POOL_BITS, POOL_HEAD, ROOT_INODE,
+    RawInode, WORD_BITS, purpose, seal_any, word,
+};
+use crate::fs::Shared;
+use crate::geometry::Geometry;
+use crate::inode::kind_of;
+use crate::mount::open;
+use crate::pools::{INODES, NODES, SIZES};
+use crate::recover::recover;
+use crate::twin::mend_page;
+use crate::volumes;
+
+/// Checks the file system on `pm`, which must not be mounted, and repairs what `repair` allows.
+///
+/// An error means that nothing could be checked: there is no file system, or nothing that leads into it.
+pub(crate) fn check<P: Pm>(pm: &P, repair: Repair) -> Result<CheckReport> {
+    if repair == Repair::None {
+        return examine(&Overlay::new(pm)).map(|(report, _)| report);
+    }
+    crate::superblock::read(pm)?.superblock.check_writable()?;
+    let (mut report, fixes) = examine(pm)?;
+    if repair == Repair::Safe && report.loses() {
+        return Ok(report);
+    }
+    let found = crate::superblock::read(pm)?;
+    let geometry = Geometry::read(pm, &found.superblock)?;
+    for fix in fixes {
+        apply(pm, &geometry, &fix)?;
+    }
+    let mut superblock = found.superblock.clone();
+    superblock.note_copies(&found);
+    superblock.write(pm)?;
+    for problem in report.problems.iter_mut().filter(|problem| !problem.repair.is_empty()) {
+        problem.repaired = true;
+    }
+    Ok(report)
+}
+
+/// Writes one correction. Pages with media errors are written anew.
+fn apply<P: Pm>(pm: &P, geometry: &Geometry, fix: &Fix) -> Result<()> {
+    let stored = match pm.copy(fix.address, &fix.bytes) {
+        Err(error) if error.kind() == Kind::Media => {
+            let first = fix.address / BLOCK_SIZE;
+            let last = (fix.address + fix.bytes.len() as u64 - 1) / BLOCK_SIZE;
+            for page in first..=last {
+                mend_page(pm, geometry, Block(page), &[])?;
+            }
+            pm.copy(fix.address, &fix.bytes)?
+        }
+        stored => stored?,
+    };
+    pm.fence(stored);
+    Ok(())
+}
+
+/// Reads every block of a file system that is not mounted, for errors of the media. With `record`, the blocks found are
+/// put into the list of bad blocks.
+pub(crate) fn check_media<P: Pm>(pm: &P, record: bool) -> Result<MediaReport> {
+    crate::scrub::check_media(pm, record)
+}
+
+/// Puts the blocks that the media lists as bad into the list of bad blocks of a file system that was just made; gives
+/// their number.
+pub(crate) fn retire_listed<P: Pm>(pm: &P) -> Result<u64> {
+    crate::scrub::retire_listed(pm)
+}
+
+/// One pass over everything, after recovery; gives the corrections.
+fn examine<P: Pm>(pm: &P) -> Result<(CheckReport, Vec<Fix>)> {
+    let started = Instant::now();
+    let found = crate::superblock::read(pm)?;
+    let mut report = CheckReport::begin(&found);
+    let superblock = found.superblock.clone();
+    let geometry = Geometry::read(pm, &superblock)?;
+    let recovered = recover(pm, &geometry)?;
+    let row = volumes::read(pm, &geometry)?;
+    report.summary = volumes::summary(&found, &row);
+    if row.errors != 0 {
+        let errors = size::count(row.errors.into(), "error was", "errors were");
+        report.add(format!("{errors} noted while it was mounted"), "forget them");
+    }
+    let bad = badblocks::read(pm, &superblock)?;
+    if !bad.damaged.is_empty() {
+        let what = format!("the list of bad blocks has {} words that do not validate", bad.damaged.len());
+        report.add(what, "forget what they said; fsck -c finds bad blocks again");
+        badblocks::clear_damaged(pm, &superblock, &bad)?;
+    }
+    report.bad_blocks = bad.blocks.len() as u64;
+    let fs = open(Arc::new(pm), superblock, geometry, row, &recovered, true)?;
+    let mut walk = Walk::new(&fs);
+    walk.rows();
+    walk.space();
+    walk.tree();
+    walk.orphans();
+    walk.compare_entries();
+    walk.compare_blocks();
+    walk.compare_inodes();
+    if row.clean == 1 {
+        walk.compare_counts(&row);
+    }
+    let Walk { free, in_use, copies, problems, directories, inodes, .. } = walk;
+    for (what, repair) in problems {
+        report.add(what, repair);
+    }
+    report.free_blocks = free;
+    report.used_blocks = in_use;
+    report.walk = RecoveryReport {
+        walked: true,
+        directories,
+        files: inodes.len() as u64 - directories,
+        torn: recovered.back,
+        rolled_back: recovered.forward,
+        duration: started.elapsed(),
+        ..RecoveryReport::default()
+    };
+    Ok((report, copies))
+}
+
+/// What was found of an inode.
+struct Seen {
+    raw: RawInode,
+    /// Names that refer to it.
+    names: u32,
+    /// The directory of its name.
+    parent: u64,
+    entries: u64,
+    subdirectories: u32,
+}
+
+struct Walk<'f, P: Pm> {
+    fs: &'f Shared<P>,
+    problems: Vec<(String, &'static str)>,
+    copies: Vec<Fix>,
+    /// The bits of each group, and its purpose.
+    maps: Vec<(Bits, u64)>,
+    /// Entries in use, by their bits, with their pools.
+    allocated: BTreeMap<u64, usize>,
+    /// Entries that something leads to.
+    reached: HashMap<u64, usize>,
+    /// Blocks that something is in.
+    used: Vec<Bits>,
+    inodes: BTreeMap<u64, Seen>,
+    directories: u64,
+    free: u64,
+    in_use: u64,
+}
+
+impl<'f, P: Pm> Walk<'f, P> {
+    fn new(fs: &'f Shared<P>) -> Walk<'f, P> {
+        Walk {
+            fs,
+            problems: Vec::new(),
+            copies: Vec::new(),
+            maps: Vec::new(),
+            allocated: BTreeMap::new(),
+            reached: HashMap::new(),
+            used: vec![[0; 8]; fs.geometry.groups as usize],
+            inodes: BTreeMap::new(),
+            directories: 0,
+            free: 0,
+            in_use: 0,
+        }
+    }
+
+    fn damage(&mut self, what: impl Into<String>) {
+        self.problems.push((what.into(), ""));
+    }
+
+    /// Compares both copies of a structure. Gives the one that is whole.
+    fn both(&mut self, copies: &Copies<'_>) -> Option<Vec<u8>> {
+        let found = copies.compare(&*self.fs.pm, &self.fs.geometry);
+        if let Some((what, fix)) = found.problem {
+            self.problems.push((what, if fix.is_some() { "write it from the other copy" } else { "" }));
+            self.copies.extend(fix);
+        }
+        found.bytes
+    }
+
+    /// A correction of both copies.
+    fn fix(&mut self, address: u64, bytes: &[u8]) {
+        for address in [address, self.fs.geometry.twin(address)] {
+            self.copies.push(Fix { address, bytes: bytes.to_vec() });
+        }
+    }
+
+    /// Rows of zones and volumes, and lanes.
+    fn rows(&mut self) {
+        let geometry = self.fs.geometry;
+        self.both(&Copies::zone(&geometry));
+        self.both(&Copies::volume(&geometry));
+        self.both(&Copies::orphan_heads(&geometry));
+        for index in 0..geometry.lanes {
+            self.both(&Copies::done(&geometry, index));
+        }
+    }
+
+    /// Maps, and the heads of pool blocks; which entries are in use.
+    fn space(&mut self) {
+        let geometry = self.fs.geometry;
+        for group in 0..geometry.groups {
+            self.both(&Copies::map(&geometry, group));
+            let map = self.fs.read_map(group).unwrap_or_else(|error| {
+                self.damage(error.to_string());
+                ([0; 8], purpose::DATA)
+            });
+            self.maps.push(map);
+            let (free, of_group) = map;
+            self.free += bits::count(&free);
+            if of_group & ((1 << purpose::BITS) - 1) != purpose::POOL {
+                continue;
+            }
+            let blocks = geometry.pool_block / BLOCK_SIZE;
+            for slot in 0..geometry.pool_blocks_in_group() {
+                let within = slot * blocks;
+                let all = bits::run(within, blocks);
+                if !bits::meet(&free, &all) {
+                    self.pool_block(group * GROUP_BYTES + slot * geometry.pool_block);
+                } else if bits::without(&all, &free) != [0; 8] {
+                    self.damage(format!("group {group}: a part of a pool block is free"));
+                }
+            }
+        }
+        self.in_use = geometry.groups * GROUP_BLOCKS - geometry.first_data_block - self.free;
+    }
+
+    fn pool_block(&mut self, block: u64) {
+        let geometry = self.fs.geometry;
+        self.mark(block / BLOCK_SIZE, geometry.pool_block / BLOCK_SIZE, "a pool block");
+        self.both(&Copies::pool_head(&geometry, block));
+        let Ok(head) = self.fs.read_head(block) else {
+            return self.damage(format!("the pool block at byte {block}"));
+        };
+        let pool = head.pool as usize;
+        let count = u64::from(head.count);
+        self.both(&Copies::words(
+            block + POOL_BITS,
+            block,
+            count.div_ceil(WORD_BITS) as usize,
+            format!("the bits of the pool block at byte {block}"),
+        ));
+        for index in 0..count {
+            let entry = block + POOL_HEAD + index * SIZES[pool];
+            match self.fs.is_in_use(pool, entry) {
+                Ok(true) => {
+                    self.allocated.insert(entry, pool);
+                    for copies in Copies::entry(&geometry, pool, entry) {
+                        self.both(&copies);
+                    }
+                }
+                Ok(false) => {}
+                Err(error) => return self.damage(error.to_string()),
+            }
+        }
+    }
+
+    /// Blocks have an owner.
+    fn mark(&mut self, start: u64, len: u64, what: &str) {
+        let mut at = start;
+        while at < start + len {
+            let group = at / GROUP_BLOCKS;
+            let count = (GROUP_BLOCKS - at % GROUP_BLOCKS).min(start + len - at);
+            let run = bits::run(at % GROUP_BLOCKS, count);
+            let Some(used) = self.used.get_mut(group as usize) else {
+                return self.damage(format!("{what}: block {at} is beyond the device"));
+            };
+            let twice = bits::meet(used, &run);
+            *used = bits::either(used, &run);
+            if twice {
+                self.damage(format!("{what}: blocks {at}+{count} have two owners"));
+            }
+            at += count;
+        }
+    }
+
+    /// An entry is led to.
+    fn reach(&mut self, pool: usize, address: u64, what: &str) -> bool {
+        if !self.fs.geometry.is_entry(address, SIZES[pool]) {
+            self.damage(format!("{what} leads to byte {address}, where no entry is"));
+            return false;
+        }
+        if self.reached.insert(address, pool).is_some() {
+            self.damage(format!("two things lead to the entry at byte {address}, one of them {what}"));
+            return false;
+        }
+        true
+    }
+
+    /// Every inode that a name leads to.
+    fn tree(&mut self) {
+        let mut queue = VecDeque::from([ROOT_INODE]);
+        self.inode(ROOT_INODE, ROOT_INODE);
+        while let Some(number) = queue.pop_front() {
+            let Some(seen) = self.inodes.get(&number) else { continue };
+            let raw = seen.raw;
+            if let Err(error) = self.directory(number, &raw, &mut queue) {
+                self.damage(error.object(format!("directory {number}")).to_string());
+            }
+        }
+    }
+
+    /// Reads an inode and everything that it has, the first time that it is met. Whether it is there.
+    fn inode(&mut self, number: u64, parent: u64) -> bool {
+        if self.inodes.contains_key(&number) {
+            return true;
+        }
+        let (Ok(address), Ok(raw)) = (self.fs.address(number), self.fs.read_inode(number)) else {
+            self.damage(format!("inode {number} cannot be read"));
+            return false;
+        };
+        self.reach(INODES, address, &format!("a name of inode {number}"));
+        let what = format!("inode {number}");
+        if let Err(error) = self.contents(number, &raw, &what) {
+            self.damage(error.object(what).to_string());
+        }
+        if self.fs.attr(number, &raw).is_err() {
+            self.damage(format!("inode {number}: its attributes"));
+        }
+        self.directories += u64::from(raw.is_directory());
+        self.inodes.insert(number, Seen { raw, names: 0, parent, entries: 0, subdirectories: 0 });
+        true
+    }
+
+    fn contents(&mut self, number: u64, raw: &RawInode, what: &str) -> Result<()> {
+        if raw.attributes != 0 {
+            self.bytes(raw.attributes, what)?;
+            self.fs.read_xattrs(raw.attributes)?;
+        }
+        let root = self.fs.root_of(number, raw)?;
+        match kind_of(raw)? {
+            FileKind::Regular => {
+                let tree = Tree { height: raw.height, root };
+                let mut blocks = 0;
+                if let Some(extent) = tree.extent() {
+                    self.mark(extent.block, extent.len, what);
+                    blocks = extent.len;
+                } else if tree.height > 0 {
+                    blocks = self.node(node_of(root), u32::from(tree.height), what)?;
+                }
+                if blocks != raw.entries {
+                    self.damage(format!("{what} says {} blocks and has {blocks}", raw.entries));
+                }
+                // Each piece lies where pieces can.
+                self.fs.for_each(tree, 0, u64::MAX, &mut |_| Ok(()))?;
+            }
+            FileKind::Directory => {
+                let mut parts = Vec::new();
+                self.fs.for_each_part(Tree { height: raw.height, root }, &mut |part| {
+                    parts.push(part);
+                    Ok(())
+                })?;
+                for part in parts {
+                    match part {
+                        Part::Set(set) => self.reach(set.pool, set.address, what),
+                        Part::Node(node) => self.reach(NODES, node, what),
+                    };
+                }
+            }
+            FileKind::Symlink => {
+                if raw.size as usize > INLINE_TARGET {
+                    self.bytes(root, what)?;
+                }
+                let target = self.fs.target_of(number, raw)?;
+                if target.is_empty() || target.contains(&0) {
+                    self.damage(format!("{what}: its target"));
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Marks a node of a file and what is below it; gives how many blocks that are.
+    fn node(&mut self, node: u64, height: u32, what: &str) -> Result<u64> {
+        if !self.reach(NODES, node, what) {
+            return Ok(0);
+        }
+        let mut words = [0; NODE_WORDS];
+        self.fs.read_node(node, 0, &mut words)?;
+        let mut blocks = 0;
+        for value in words.into_iter().filter(|&value| value != 0) {
+            if height == 1 || height == 2 && value & word::HUGE != 0 {
+                self.mark(value & word::BLOCK_MASK, span(height - 1), what);
+                blocks += span(height - 1);
+            } else {
+                blocks += self.node(node_of(value), height - 1, what)?;
+            }
+        }
+        Ok(blocks)
+    }
+
+    fn bytes(&mut self, address: u64, what: &str) -> Result<()> {
+        let mut parts = Vec::new();
+        self.fs.read_bytes(address, |pool, at| parts.push((pool, at)))?;
+        for (pool, at) in parts {
+            self.reach(pool, at, what);
+        }
+        Ok(())
+    }
+
+    fn directory(&mut self, number: u64, raw: &RawInode, queue: &mut VecDeque<u64>) -> Result<()> {
+        let fs = self.fs;
+        let tree = fs.directory(number, raw)?;
+        let mut sets = Vec::new();
+        fs.for_each_part(tree, &mut |part| {
+            if let Part::Set(set) = part {
+                sets.push(set);
+            }
+            Ok(())
+        })?;
+        let mut names: HashSet<Vec<u8>> = HashSet::new();
+        let mut cookies = BTreeSet::new();
+        for set in sets {
+            for raw in fs.names_of(set)? {
+                if raw.flags & LONG_NAME != 0 {
+                    self.bytes(long_name(&raw), &format!("a name of directory {number}"))?;
+                }
+                let name = fs.name_of(&raw)?.to_vec();
+                let shown = String::from_utf8_lossy(&name).into_owned();
+                let hash = hash(&name, fs.hash_seed);
+                if check_name(&name).is_err() {
+                    self.damage(format!("directory {number}: the name {shown:?} cannot be one"));
+                }
+                let is_placed = fs.way(tree, hash)?.is_some_and(|way| way.set == set);
+                if raw.cookie >> TIE_BITS != hash || !is_placed || fs.find(tree, &name)?.is_none() {
+                    self.damage(format!("directory {number}: {shown:?} is not where it is looked for"));
+                }
+                if !names.insert(name) || !cookies.insert(raw.cookie) {
+                    self.damage(format!("directory {number}: {shown:?} is there twice"));
+                }
+                self.name(number, &raw, &shown, queue);
+            }
+        }
+        Ok(())
+    }
+
+    fn name(
+        &mut self,
+        dir: u64,
+        raw: &crate::format::RawDentry,
+        shown: &str,
+        queue: &mut VecDeque<u64>,
+    ) {
+        let is_new = !self.inodes.contains_key(&raw.inode);
+        let is_directory = raw.kind == FileKind::Directory as u8;
+        if !self.inode(raw.inode, dir) {
+            return;
+        }
+        let Some(seen) = self.inodes.get_mut(&raw.inode) else { return };
+        seen.names += 1;
+        let matches = seen.raw.generation == raw.generation && seen.raw.kind == raw.kind;
+        if !matches {
+            self.damage(format!("directory {dir}: {shown:?} refers to no inode"));
+        }
+        match (is_directory, is_new) {
+            (true, true) => queue.push_back(raw.inode),
+            (true, false) => self.damage(format!("directory {} has two names", raw.inode)),
+            _ => {}
+        }
+        if let Some(parent) = self.inodes.get_mut(&dir) {
+            parent.entries += 1;
+            parent.subdirectories += u32::from(is_directory);
+        }
+    }
+
+    /// The lists of inodes without names.
+    fn orphans(&mut self) {
+        let first = match self.fs.first_orphans() {
+            Ok(first) => first,
+            Err(error) => return self.damage(error.to_string()),
+        };
+        for mut number in first {
+            let mut before = 0;
+            while number != 0 {
+                let listed = self.fs.neighbours(number).and_then(|near| Ok((near, self.fs.read_inode(number)?)));
+                let ([next, previous], raw) = match listed {
+                    Ok(listed) => listed,
+                    Err(error) => return self.damage(error.to_string()),
+                };
+                if previous != before || raw.links != 0 || self.inodes.contains_key(&number) {
+                    self.damage(format!("inode {number}: its place in a list of orphans"));
+                    break;
+                }
+                self.inode(number, 0);
+                (before, number) = (number, next);
+            }
+        }
+    }
+
+    /// Entries in use that nothing leads to, and entries that are led to and not in use.
+    fn compare_entries(&mut self) {
+        let is_whole = self.problems.iter().all(|(_, repair)| !repair.is_empty());
+        let leaked: Vec<(u64, usize)> = self
+            .allocated
+            .iter()
+            .filter(|(entry, _)| !self.reached.contains_key(entry))
+            .map(|(&entry, &pool)| (entry, pool))
+            .collect();
+        let lost: Vec<u64> = self
+            .reached
+            .iter()
+            .filter(|(entry, pool)| self.allocated.get(entry) != Some(pool))
+            .map(|(&entry, _)| entry)
+            .collect();
+        for entry in lost {
+            self.damage(format!("the entry at byte {entry} is used and says that it is free"));
+        }
+        let mut words: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
+        for (entry, pool) in leaked {
+            let what = format!("nothing leads to the entry at byte {entry}");
+            self.problems.push((what, if is_whole { "free it" } else { "" }));
+            let block = self.fs.geometry.pool_of(entry);
+            let index = (entry - block - POOL_HEAD) / SIZES[pool];
+            let word = words.entry(block + POOL_BITS + index / WORD_BITS * 8).or_insert((block, 0));
+            word.1 |= 1 << (index % WORD_BITS);
+        }
+        for (address, (block, freed)) in words.into_iter().filter(|_| is_whole) {
+            let seed = self.fs.geometry.seed(block);
+            if let Ok(free) = self.fs.read_word(address, seed, String::new) {
+                self.fix(address, &seal_any(free | freed, seed).to_le_bytes());
+            }
+        }
+    }
+
+    /// Blocks against the bits of their groups.
+    fn compare_blocks(&mut self) {
+        let geometry = self.fs.geometry;
+        self.mark(0, geometry.first_data_block, "the regions");
+        let bad: Vec<u64> = self.fs.bad.lock().iter().copied().collect();
+        for block in bad {
+            if let Some(used) = self.used.get_mut((block / GROUP_BLOCKS) as usize) {
+                *used = bits::either(used, &bits::run(block % GROUP_BLOCKS, 1));
+            }
+        }
+        let is_whole = self.problems.iter().all(|(_, repair)| !repair.is_empty());
+        for group in 0..geometry.groups {
+            let (free, _) = self.maps[group as usize];
+            let used = self.used[group as usize];
+            if bits::meet(&free, &used) {
+                self.damage(format!("group {group}: blocks in use say that they are free"));
+            }
+            let leaked = bits::without(&bits::without(&[u64::MAX; 8], &used), &free);
+            if leaked != [0; 8] {
+                let what = format!("group {group}: {} blocks belong to nothing", bits::count(&leaked));
+                self.problems.push((what, if is_whole { "free them" } else { "" }));
+                if is_whole {
+                    let map = geometry.map(group);
+                    let seed = geometry.seed(map);
+                    let words = bits::to_words(&bits::either(&free, &leaked)).map(|word| seal_any(word, seed));
+                    self.fix(map, words.as_bytes());
+                }
+            }
+        }
+    }
+
+    /// What inodes say of their names.
+    fn compare_inodes(&mut self) {
+        let is_whole = self.problems.iter().all(|(_, repair)| !repair.is_empty());
+        let mut fixes = Vec::new();
+        for (&number, seen) in &self.inodes {
+            let mut raw = seen.raw;
+            let names = if number == ROOT_INODE { 1 } else { seen.names };
+            if raw.links != names {
+                let links = size::count(raw.links.into(), "link", "links");
+                self.problems.push((
+                    format!("inode {number} says {links} and has {names}"),
+                    if is_whole { "count them" } else { "" },
+                ));
+                raw.links = names;
+            }
+            if raw.is_directory() {
+                if raw.parent != seen.parent && names > 0 {
+                    let parent = seen.parent;
+                    let what = format!("directory {number} does not say that it is in directory {parent}");
+                    self.problems.push((what, if is_whole { "say so" } else { "" }));
+                    raw.parent = parent;
+                }
+                if (raw.entries, raw.subdirectories) != (seen.entries, seen.subdirectories) {
+                    let what = format!("directory {number} says {} names and has {}", raw.entries, seen.entries);
+                    self.problems.push((what, if is_whole { "count them" } else { "" }));
+                    (raw.entries, raw.subdirectories) = (seen.entries, seen.subdirectories);
+                }
+            }
+            if raw != seen.raw
+                && let Ok(address) = self.fs.address(number)
+            {
+                raw.head.checksum = raw.compute_checksum(self.fs.geometry.seed(address));
+                fixes.push((address, raw));
+            }
+        }
+        for (address, raw) in fixes.into_iter().filter(|_| is_whole) {
+            self.fix(address, raw.as_bytes());
+        }
+    }
+
+    /// The counts of a clean unmount.
+    fn compare_counts(&mut self, row: &crate::format::RawVolume) {
+        match self.fs.count() {
+            Ok(counts) => {
+                let mut after = *row;
+                after.keep(&counts);
+                if row.counts() != after.counts() {
+                    let (said, has) = (row.counts(), after.counts());
+                    let what = format!("the volume says that free blocks and inodes are {said:?}, and has {has:?}");
+                    self.problems.push((what, "count them"));
+                    let at = self.fs.geometry.volumes.start;
+                    after.checksum = after.compute_checksum(self.fs.geometry.seed(at));
+                    self.fix(at, &after.as_bytes()[..crate::format::VOLUME_BYTES]);
+                }
+            }
+            Err(error) => self.damage(error.to_string()),
+        }
+    }
+}

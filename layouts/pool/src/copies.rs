@@ -1,0 +1,206 @@
+//! Both copies of each structure, compared: for a check and for a scrub.
+
+use nacre_media::Pm;
+use zerocopy::{FromZeros, IntoBytes};
+
+use crate::directory::{PLACE, dentry_of};
+use crate::format::{
+    ATIME, BYTES_HEAD, INODE_SIZE, LANE_DONE, LINE, MAP_WORDS, NEXT_ORPHAN, NODE_WORDS, ORPHAN_HEADS,
+    POOL_MAGIC, RawBytes, RawInode, RawPoolHead, RawVolume, RawZone, VOLUME_BYTES, bytes_checksum, open_any,
+    status,
+};
+use crate::geometry::Geometry;
+use crate::pools::{INODES, NODES, SETS, SIZES};
+
+/// Bytes that are to be stored.
+pub(crate) struct Fix {
+    pub(crate) address: u64,
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// How a structure is told from damage.
+enum Form {
+    /// Checked words with the seed of an address.
+    Words(u64),
+    Zone,
+    Volume,
+    PoolHead,
+    Inode,
+    Name,
+    Bytes,
+}
+
+/// A structure that is there twice.
+pub(crate) struct Copies<'n> {
+    address: u64,
+    len: usize,
+    form: Form,
+    what: std::borrow::Cow<'n, str>,
+}
+
+/// The result of a comparison.
+pub(crate) struct Compared {
+    /// The copy that is whole.
+    pub(crate) bytes: Option<Vec<u8>>,
+    /// What is wrong, and the correction if there is one.
+    pub(crate) problem: Option<(String, Option<Fix>)>,
+}
+
+impl<'n> Copies<'n> {
+    fn new(address: u64, len: usize, form: Form, what: impl Into<std::borrow::Cow<'n, str>>) -> Copies<'n> {
+        Copies { address, len, form, what: what.into() }
+    }
+
+    pub(crate) fn zone(geometry: &Geometry) -> Copies<'n> {
+        Copies::new(geometry.zones.start, size_of::<RawZone>(), Form::Zone, "the row of zone 0")
+    }
+
+    pub(crate) fn volume(geometry: &Geometry) -> Copies<'n> {
+        Copies::new(geometry.volumes.start, VOLUME_BYTES, Form::Volume, "the row of the volume")
+    }
+
+    pub(crate) fn orphan_heads(geometry: &Geometry) -> Copies<'n> {
+        let at = geometry.volumes.start;
+        Copies::words(at + VOLUME_BYTES as u64, at, ORPHAN_HEADS, "the lists of orphans".to_owned())
+    }
+
+    pub(crate) fn done(geometry: &Geometry, index: u64) -> Copies<'n> {
+        let lane = geometry.lane(index);
+        Copies::words(lane + LANE_DONE, lane, 1, format!("lane {index}"))
+    }
+
+    pub(crate) fn map(geometry: &Geometry, group: u64) -> Copies<'n> {
+        let map = geometry.map(group);
+        Copies::words(map, map, MAP_WORDS + 1, format!("the map of group {group}"))
+    }
+
+    pub(crate) fn pool_head(_: &Geometry, block: u64) -> Copies<'n> {
+        let what = format!("the head of the pool block at byte {block}");
+        Copies::new(block, size_of::<RawPoolHead>(), Form::PoolHead, what)
+    }
+
+    /// Checked words, of which `owner` gives the seed.
+    pub(crate) fn words(address: u64, owner: u64, count: usize, what: String) -> Copies<'n> {
+        Copies::new(address, count * 8, Form::Words(owner), what)
+    }
+
+    /// The structures of an entry in use.
+    pub(crate) fn entry(geometry: &Geometry, pool: usize, address: u64) -> Vec<Copies<'n>> {
+        match pool {
+            INODES => {
+                let number = address / INODE_SIZE;
+                let words = address + NEXT_ORPHAN;
+                vec![
+                    Copies::new(address, INODE_SIZE as usize, Form::Inode, format!("inode {number}")),
+                    Copies::words(words, address, 2, format!("the list of inode {number}")),
+                ]
+            }
+            SETS..=3 => (0..SIZES[pool] / PLACE)
+                .map(|index| {
+                    let place = address + index * PLACE;
+                    Copies::new(place, PLACE as usize, Form::Name, format!("the name at byte {place}"))
+                })
+                .collect(),
+            NODES => vec![Copies::words(address, address, NODE_WORDS, format!("the node at byte {address}"))],
+            _ => {
+                debug_assert!(geometry.is_entry(address, SIZES[pool]));
+                vec![Copies::new(address, SIZES[pool] as usize, Form::Bytes, format!("the bytes at {address}"))]
+            }
+        }
+    }
+
+    fn is_valid(&self, geometry: &Geometry, bytes: &[u8]) -> bool {
+        let seed = geometry.seed(self.address);
+        match self.form {
+            Form::Words(owner) => {
+                let seed = geometry.seed(owner);
+                let (words, _) = bytes.as_chunks::<8>();
+                words.iter().all(|word| open_any(u64::from_le_bytes(*word), seed).is_some())
+            }
+            Form::Zone => {
+                let mut row = RawZone::new_zeroed();
+                row.as_mut_bytes().copy_from_slice(bytes);
+                row.checksum == row.compute_checksum(seed)
+            }
+            Form::Volume => {
+                let mut row = RawVolume::new_zeroed();
+                row.as_mut_bytes()[..VOLUME_BYTES].copy_from_slice(bytes);
+                row.checksum == row.compute_checksum(seed)
+            }
+            Form::PoolHead => {
+                let mut head = RawPoolHead::new_zeroed();
+                head.as_mut_bytes().copy_from_slice(bytes);
+                head.magic == POOL_MAGIC && head.checksum == head.compute_checksum(seed)
+            }
+            Form::Inode => {
+                let mut raw = RawInode::new_zeroed();
+                raw.as_mut_bytes().copy_from_slice(bytes);
+                raw.head.status == status::CONSISTENT && raw.head.checksum == raw.compute_checksum(seed)
+            }
+            Form::Name => {
+                let raw = dentry_of(bytes);
+                raw.head.checksum == raw.compute_checksum(seed)
+            }
+            Form::Bytes => used_bytes(bytes)
+                .is_some_and(|bytes| bytes[..4] == bytes_checksum(bytes, seed).to_le_bytes()),
+        }
+    }
+
+    /// The bytes that both copies have alike.
+    fn significant(&self, bytes: &[u8]) -> Vec<u8> {
+        let mut bytes = bytes.to_vec();
+        match self.form {
+            Form::Inode => {
+                // These are stored apart from the rest.
+                bytes[ATIME as usize..ATIME as usize + 8].fill(0);
+                bytes[NEXT_ORPHAN as usize..NEXT_ORPHAN as usize + 16].fill(0);
+            }
+            Form::Bytes => bytes.truncate(used_bytes(&bytes).map_or(0, <[u8]>::len)),
+            _ => {}
+        }
+        bytes
+    }
+
+    /// Compares the copies.
+    pub(crate) fn compare(&self, pm: &impl Pm, geometry: &Geometry) -> Compared {
+        let places = [self.address, geometry.twin(self.address)];
+        let [primary, backup] = places.map(|place| {
+            let mut bytes = vec![0; self.len];
+            pm.read(place, &mut bytes).ok()?;
+            self.is_valid(geometry, &bytes).then_some(bytes)
+        });
+        let from = |bytes: &[u8], address: u64| Some(Fix { address, bytes: bytes.to_vec() });
+        let what = &self.what;
+        let problem = match (&primary, &backup) {
+            (Some(primary), Some(backup)) if self.significant(primary) == self.significant(backup) => None,
+            (Some(primary), Some(_)) => Some((format!("the copies of {what} differ"), from(primary, places[1]))),
+            (Some(primary), None) => Some((format!("the backup of {what} is damaged"), from(primary, places[1]))),
+            (None, Some(backup)) => Some((format!("the primary of {what} is damaged"), from(backup, places[0]))),
+            (None, None) => self.line_by_line(pm, geometry, places),
+        };
+        Compared { bytes: primary.or(backup), problem }
+    }
+
+    /// Of checked words, damage in both copies may be in different lines.
+    fn line_by_line(&self, pm: &impl Pm, geometry: &Geometry, places: [u64; 2]) -> Option<(String, Option<Fix>)> {
+        let lost = Some((format!("both copies of {} are damaged", self.what), None));
+        let Form::Words(owner) = self.form else { return lost };
+        let mut at = 0;
+        while at < self.len {
+            let count = ((LINE - (self.address + at as u64) % LINE) as usize).min(self.len - at);
+            let part = Copies::words(places[0] + at as u64, owner, count / 8, self.what.to_string());
+            if let Some((_, None)) = part.compare(pm, geometry).problem {
+                return lost;
+            }
+            at += count;
+        }
+        Some((format!("lines of both copies of {} are damaged", self.what), None))
+    }
+}
+
+/// The bytes of an entry of bytes that its checksum covers.
+fn used_bytes(bytes: &[u8]) -> Option<&[u8]> {
+    let mut raw = RawBytes::new_zeroed();
+    raw.as_mut_bytes().copy_from_slice(bytes.get(..BYTES_HEAD)?);
+    bytes.get(..BYTES_HEAD.checked_add(raw.len as usize)?)
+}

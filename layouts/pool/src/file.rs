@@ -1,0 +1,358 @@
+//! Reading and writing files.
+//!
+//! Written blocks are never overwritten: their new contents go to new blocks. Blocks that were never written, and the
+//! bytes of the last block behind the size, are filled where they are, since no reader sees them before the commit.
+//! What raises the size over such bytes makes them zeros first. A written block wholly behind the size is left of a
+//! truncation that a crash interrupted: it counts as a hole.
+
+use std::io::IoSlice;
+
+use nacre_engine::{BLOCK_SIZE, Block, Durability, Error, Kind, Result, Timestamp, WriteAt};
+use nacre_layout_parts::content::{Content, gather};
+use nacre_layout_parts::ranges::end_of;
+use nacre_layout_parts::rules::check_write;
+use nacre_media::Pm;
+use smallvec::SmallVec;
+
+use crate::blockmap::{Piece, Tree};
+use crate::buddy::{Purpose, Runs};
+use crate::commit::{Change, join};
+use crate::format::{MAX_FILE_SIZE, RawInode};
+use crate::fs::Shared;
+use crate::held::HeldInode;
+use crate::places::Places;
+use crate::seeded::Mistake;
+
+/// Blocks of the parts in which a full device overwrites, where it has no room for all of a write.
+const PART: u64 = 64;
+
+/// A write of a range.
+pub(crate) struct Write<'c, 'a> {
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    pub(crate) content: &'c Content<'a>,
+    pub(crate) purpose: Purpose,
+    pub(crate) now: Timestamp,
+}
+
+/// What a block of a write is before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Before {
+    /// Nothing that a reader sees: the new block holds zeros beside the data.
+    Nothing,
+    /// Allocated and never written: it is filled where it is.
+    Unwritten(u64),
+    /// The last block of the file, and the write begins behind its end: it is filled where it is.
+    Tail(u64),
+    /// Written: the rest of it is copied.
+    Written(u64),
+}
+
+impl<P: Pm> Shared<P> {
+    pub(crate) fn read(
+        &self,
+        inode: &HeldInode,
+        offset: u64,
+        buffer: &mut [u8],
+        now: Option<Timestamp>,
+    ) -> Result<usize> {
+        inode.check_file()?;
+        let _lock = self.read_lock(inode.number);
+        let raw = self.read_inode(inode.number)?;
+        if offset >= raw.size || buffer.is_empty() {
+            return Ok(0);
+        }
+        let len = buffer.len().min((raw.size - offset) as usize);
+        let buffer = &mut buffer[..len];
+        let end = offset + len as u64;
+        let tree = self.tree(inode.number, &raw)?;
+        let mut at = offset;
+        let named = |error: Error, at: u64| error.object(format!("inode {} at byte {at}", inode.number));
+        let mut failed_at = offset;
+        self.for_each(tree, offset / BLOCK_SIZE, end.div_ceil(BLOCK_SIZE), &mut |piece| {
+            if !piece.is_written {
+                return Ok(());
+            }
+            let from = (piece.start * BLOCK_SIZE).max(offset);
+            let to = (piece.end() * BLOCK_SIZE).min(end);
+            failed_at = from;
+            buffer[(at - offset) as usize..(from - offset) as usize].fill(0);
+            let media = piece.offset() + (from - piece.start * BLOCK_SIZE);
+            self.pm.read(media, &mut buffer[(from - offset) as usize..(to - offset) as usize])?;
+            at = to;
+            Ok(())
+        })
+        .map_err(|error| named(error, failed_at))?;
+        buffer[(at - offset) as usize..].fill(0);
+        if let Some(now) = now {
+            self.note_read(inode.number, &raw, now)?;
+        }
+        Ok(len)
+    }
+
+    pub(crate) fn write(
+        &self,
+        inode: &HeldInode,
+        at: WriteAt,
+        data: &[IoSlice<'_>],
+        durability: Durability,
+        now: Timestamp,
+    ) -> Result<u64> {
+        inode.check_file()?;
+        let purpose = Purpose::of_write(durability);
+        let len: u64 = data.iter().map(|slice| slice.len() as u64).sum();
+        let _lock = self.lock(&[inode.number]);
+        let raw = self.read_inode(inode.number)?;
+        if purpose != Purpose::Promised {
+            check_write(raw.flags, at)?;
+        }
+        let offset = match at {
+            WriteAt::Offset(offset) => offset,
+            WriteAt::End => raw.size,
+        };
+        let end = end_of(offset, len, MAX_FILE_SIZE)?;
+        if len == 0 {
+            return Ok(offset);
+        }
+        let joined = gather(offset, data);
+        let content = Content::new(offset, data, &joined);
+        let mut write = Write { start: offset, end, content: &content, purpose, now };
+        match self.write_range(inode, &write) {
+            // A full device has no room for all new blocks at once. In parts, each frees the blocks of the one before.
+            Err(error) if error.kind() == Kind::NoSpace && end.div_ceil(BLOCK_SIZE) - offset / BLOCK_SIZE > 1 => {
+                self.check_overwrites(inode, offset, end)?;
+                for part in [PART, 1] {
+                    let mut result = Ok(());
+                    while write.start < end && result.is_ok() {
+                        write.end = ((write.start / BLOCK_SIZE + part) * BLOCK_SIZE).min(end);
+                        result = self.write_range(inode, &write);
+                        if result.is_ok() {
+                            write.start = write.end;
+                        }
+                    }
+                    match result {
+                        Err(error) if error.kind() == Kind::NoSpace && part > 1 => {}
+                        result => return result.map(|()| offset),
+                    }
+                }
+                Err(error)
+            }
+            result => result.map(|()| offset),
+        }
+    }
+
+    /// Every block of a range is there already: a full device can write it, in parts.
+    fn check_overwrites(&self, inode: &HeldInode, start: u64, end: u64) -> Result<()> {
+        let raw = self.read_inode(inode.number)?;
+        let tree = self.tree(inode.number, &raw)?;
+        let (first, last) = (start / BLOCK_SIZE, end.div_ceil(BLOCK_SIZE));
+        let mut there = 0;
+        self.for_each(tree, first, last, &mut |piece| {
+            there += piece.len;
+            Ok(())
+        })?;
+        if there == last - first { Ok(()) } else { Err(Error::new(Kind::NoSpace)) }
+    }
+
+    /// One operation: a range, the size, the times.
+    fn write_range(&self, inode: &HeldInode, write: &Write<'_, '_>) -> Result<()> {
+        self.change(|change| {
+            let number = inode.number;
+            let raw = *change.edit(number)?;
+            let tree = self.tree(number, &raw)?;
+            let (first, last) = (write.start / BLOCK_SIZE, write.end.div_ceil(BLOCK_SIZE));
+            let mut places = change.places(&raw, tree, (first, last), write.start)?;
+            change.fill(inode, &raw, tree, &mut places, write)?;
+            let purpose = if write.purpose == Purpose::Data { Purpose::Metadata } else { write.purpose };
+            change.put_places(number, tree, &places, purpose)?;
+            let mut now = self.times.pack(write.now);
+            if write.purpose == Purpose::Promised {
+                // Times that changed since the write was accepted stay changed.
+                now = self.later(now, raw.ctime);
+            }
+            let new = change.edit(number)?;
+            new.size = raw.size.max(write.end);
+            new.modified(now);
+            change.commit()
+        })
+    }
+
+    /// The later of two packed times.
+    pub(crate) fn later(&self, first: u64, second: u64) -> u64 {
+        let time = |packed| self.times.unpack(packed).unwrap_or_default();
+        if time(first) >= time(second) { first } else { second }
+    }
+}
+
+impl<P: Pm> Change<'_, P> {
+    /// Writes the data of a range to its blocks, of which new ones are allocated.
+    fn fill(
+        &mut self,
+        inode: &HeldInode,
+        raw: &RawInode,
+        tree: Tree,
+        places: &mut Places,
+        write: &Write<'_, '_>,
+    ) -> Result<()> {
+        let (first, last) = (write.start / BLOCK_SIZE, write.end.div_ceil(BLOCK_SIZE));
+        let old: Vec<Piece> = places.within(first, last).collect();
+        let parts = self.parts(raw.size, &old, write, (first, last));
+        let count = |is: fn(&Before) -> bool| -> u64 {
+            parts.iter().filter(|(_, _, before)| is(before)).map(|(_, len, _)| len).sum()
+        };
+        let replaced = count(|before| matches!(before, Before::Written(_)));
+        let fresh = count(|before| *before == Before::Nothing);
+        if replaced > 0 {
+            check_pins(inode)?;
+        }
+        let mut runs = Runs::new();
+        if replaced + fresh > 0 {
+            let goal = self.goal(tree, first)?;
+            let promised = write.purpose == Purpose::Promised;
+            let of_replaced = if promised { write.purpose } else { Purpose::Overwrite };
+            self.take_space(replaced, of_replaced)?;
+            self.take_space(fresh, write.purpose)?;
+            self.find_runs(goal, replaced + fresh, &mut runs)?;
+        }
+        let mut new: Vec<Piece> = Vec::with_capacity(parts.len());
+        let mut fresh = runs.into_iter();
+        let mut run = fresh.next();
+        for (start, len, before) in parts {
+            if let Before::Unwritten(block) | Before::Tail(block) = before {
+                let piece = Piece { start, len, block, is_written: true };
+                self.copy_part(raw.size, write, piece, before)?;
+                new.push(piece);
+                continue;
+            }
+            let mut at = start;
+            while at < start + len {
+                let Some(have) = &mut run else {
+                    return Err(Error::corrupt("an allocation that is too short"));
+                };
+                let count = have.len.min(start + len - at);
+                let piece = Piece { start: at, len: count, block: have.start, is_written: true };
+                let before = match before {
+                    Before::Written(block) => Before::Written(block + (at - start)),
+                    before => before,
+                };
+                self.copy_part(raw.size, write, piece, before)?;
+                new.push(piece);
+                at += count;
+                (have.start, have.len) = (have.start + count, have.len - count);
+                if have.len == 0 {
+                    run = fresh.next();
+                }
+            }
+        }
+        places.set(first, last, &new);
+        Ok(())
+    }
+
+    /// The parts of a write: first block, blocks, and what they are.
+    fn parts(
+        &self,
+        size: u64,
+        old: &[Piece],
+        write: &Write<'_, '_>,
+        (first, last): (u64, u64),
+    ) -> SmallVec<[(u64, u64, Before); 4]> {
+        let mut parts = SmallVec::new();
+        let mut at = first;
+        for piece in old {
+            if at < piece.start {
+                parts.push((at, piece.start - at, Before::Nothing));
+            }
+            let behind = size.div_ceil(BLOCK_SIZE);
+            let tail = size / BLOCK_SIZE;
+            let mut start = piece.start;
+            if !piece.is_written {
+                parts.push((start, piece.len, Before::Unwritten(piece.block)));
+            } else {
+                // The write begins behind the end of the file in the file's last block.
+                if start == tail && behind > tail && start == first && write.start >= size {
+                    parts.push((start, 1, Before::Tail(piece.block)));
+                    start += 1;
+                }
+                let seen = behind.clamp(start, piece.end());
+                if start < seen {
+                    parts.push((start, seen - start, Before::Written(piece.block + (start - piece.start))));
+                }
+                if seen < piece.end() {
+                    parts.push((seen, piece.end() - seen, Before::Nothing));
+                }
+            }
+            at = piece.end();
+        }
+        if at < last {
+            parts.push((at, last - at, Before::Nothing));
+        }
+        parts
+    }
+
+    /// The block behind the file's block before `first`.
+    fn goal(&self, tree: Tree, first: u64) -> Result<Option<u64>> {
+        let Some(before) = first.checked_sub(1) else { return Ok(None) };
+        let pieces = self.fs.pieces(tree, before, first)?;
+        Ok(pieces.first().map(|piece| piece.block + 1))
+    }
+
+    /// Copies the data of a piece to its blocks, and what else they hold.
+    fn copy_part(&mut self, size: u64, write: &Write<'_, '_>, piece: Piece, before: Before) -> Result<()> {
+        let (start, stop) = (piece.start * BLOCK_SIZE, piece.end() * BLOCK_SIZE);
+        let (from, to) = (start.max(write.start), stop.min(write.end));
+        let media = piece.offset();
+        // Bytes behind the new size are nobody's.
+        let until = stop.min(size.max(write.end));
+        if !Mistake::EdgesNotZeroed.is_made(&*self.fs.pm) && !matches!(before, Before::Tail(_)) {
+            for (edge, end) in [(start, from), (to, until)] {
+                if edge < end {
+                    self.copy_edge(size, before, media + (edge - start), edge, end, start)?;
+                }
+            }
+        }
+        for (at, bytes) in write.content.between(from..to) {
+            let copied = self.fs.pm.copy(media + (at - start), bytes)?;
+            self.pending = join(self.pending.take(), copied);
+        }
+        Ok(())
+    }
+
+    /// Bytes of a new block that are not written: the old ones as far as the file goes, then zeros.
+    fn copy_edge(
+        &mut self,
+        size: u64,
+        before: Before,
+        media: u64,
+        from: u64,
+        end: u64,
+        start: u64,
+    ) -> Result<()> {
+        let pm = &*self.fs.pm;
+        let mut at = from;
+        if let Before::Written(block) = before {
+            let old_end = end.min(size).max(from);
+            let mut bytes = [0; BLOCK_SIZE as usize];
+            while at < old_end {
+                let count = (BLOCK_SIZE - at % BLOCK_SIZE).min(old_end - at);
+                let bytes = &mut bytes[..count as usize];
+                pm.read(Block(block).offset() + (at - start), bytes)?;
+                let copied = pm.copy(media + (at - from), bytes)?;
+                self.pending = join(self.pending.take(), copied);
+                at += count;
+            }
+        }
+        if at < end {
+            let zeroed = pm.zero(media + (at - from), end - at)?;
+            self.pending = join(self.pending.take(), zeroed);
+        }
+        Ok(())
+    }
+}
+
+/// Fails when blocks of this file are mapped. Under its lock.
+pub(crate) fn check_pins(inode: &HeldInode) -> Result<()> {
+    if inode.pins.load(nacre_engine::sync::atomic::Ordering::Acquire) == 0 {
+        return Ok(());
+    }
+    Err(Error::new(Kind::Busy).advice("a program has mapped the file; it must let go of it first"))
+}

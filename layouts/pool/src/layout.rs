@@ -1,0 +1,329 @@
+//! The contract of a layout, implemented: each operation checks that it may write and goes to its module.
+
+use std::io::IoSlice;
+use std::ops::ControlFlow;
+
+use nacre_engine::{
+    Attr, BLOCK_SIZE, Capabilities, Data, DirEntry, Durability, Error, Extents, FallocateMode, FileBlock,
+    FileKind, FsStat, InodeCache, InodeId, Kind, Names, NewInode, PlacedExtent, PromiseCost, RenameMode,
+    Result, SeekTo, SetAttr, Timestamp, WriteAt, XattrMode, no_tiers_below_buffer,
+};
+use nacre_media::Pm;
+
+use crate::format::{GROUP_BLOCKS, MAX_FILE_SIZE, MAX_XATTR_SIZE, compatible};
+use crate::fs::Shared;
+use crate::held::Node;
+use crate::mount::PoolFs;
+use crate::rename::{Asked, Side};
+
+/// The capabilities of the layout.
+pub(crate) const CAPABILITIES: Capabilities = Capabilities {
+    durable_on_return: true,
+    atomic_write: true,
+    max_file_size: MAX_FILE_SIZE,
+    max_xattr_size: MAX_XATTR_SIZE,
+    write_unit: BLOCK_SIZE,
+    max_tiers: 0,
+    always_indexes_names: true,
+};
+
+/// Entries of a directory that are read under its lock at a time.
+const READ_DIR_BATCH: usize = 128;
+
+impl<P: Pm> PoolFs<P> {
+    /// Runs an operation that may take space, once more if inodes were freed for it.
+    fn change<T>(&self, act: impl Fn(&Shared<P>) -> Result<T>) -> Result<T> {
+        let fs = &*self.shared;
+        fs.check_writable()?;
+        fs.reclaim_buried();
+        match act(fs) {
+            Err(error) if error.kind() == Kind::NoSpace && fs.reclaim_buried() => act(fs),
+            result => result,
+        }
+    }
+}
+
+impl<P: Pm + 'static> Names for PoolFs<P> {
+    type Node = Node;
+
+    fn root(&self) -> Node {
+        self.root
+            .clone()
+            .unwrap_or_else(|| unreachable!("the root is held until the unmount consumes the file system"))
+    }
+
+    fn node(&self, id: InodeId) -> Result<Node> {
+        if id.volume != 0 {
+            return Err(Error::new(Kind::Stale));
+        }
+        self.shared.hold(id.number, Some(id.generation))
+    }
+
+    fn node_by_number(&self, number: u64) -> Result<Node> {
+        self.shared.hold(number, None)
+    }
+
+    fn id(&self, node: &Node) -> InodeId {
+        node.inode.id()
+    }
+
+    fn kind(&self, node: &Node) -> FileKind {
+        node.inode.kind
+    }
+
+    fn let_go(&self, node: Node) {
+        drop(node);
+    }
+
+    fn park(&self, node: Node) -> Option<Node> {
+        Some(node)
+    }
+
+    fn unpark(&self, _: u64) {}
+
+    fn inode_cache(&self) -> InodeCache {
+        InodeCache { loaded: self.shared.held.len(), ..InodeCache::default() }
+    }
+
+    fn lookup(&self, dir: &Node, name: &[u8]) -> Result<Node> {
+        self.shared.lookup(&dir.inode, name)
+    }
+
+    fn parent(&self, dir: &Node) -> Result<Node> {
+        dir.inode.check_directory()?;
+        let parent = {
+            let _lock = self.shared.read_lock(dir.inode.number);
+            self.shared.read_inode(dir.inode.number)?.parent
+        };
+        self.shared.hold(parent, None)
+    }
+
+    fn create(&self, dir: &Node, name: &[u8], new: &NewInode<'_>) -> Result<Node> {
+        self.change(|fs| fs.create(&dir.inode, name, new))
+    }
+
+    fn create_unnamed(&self, new: &NewInode<'_>) -> Result<Node> {
+        self.change(|fs| fs.create_unnamed(new))
+    }
+
+    fn link(&self, node: &Node, dir: &Node, name: &[u8], now: Timestamp) -> Result<()> {
+        self.change(|fs| fs.link(&node.inode, &dir.inode, name, now))
+    }
+
+    fn unlink(&self, dir: &Node, name: &[u8], now: Timestamp) -> Result<()> {
+        self.change(|fs| fs.unlink(&dir.inode, name, now))
+    }
+
+    fn rmdir(&self, dir: &Node, name: &[u8], now: Timestamp) -> Result<()> {
+        self.change(|fs| fs.rmdir(&dir.inode, name, now))
+    }
+
+    fn rename(
+        &self,
+        from_dir: &Node,
+        from: &[u8],
+        to_dir: &Node,
+        to: &[u8],
+        mode: RenameMode,
+        now: Timestamp,
+    ) -> Result<()> {
+        let from = Side { dir: &from_dir.inode, name: from };
+        let to = Side { dir: &to_dir.inode, name: to };
+        self.change(|fs| fs.rename(&Asked { from, to, mode, now }))
+    }
+
+    fn read_dir(
+        &self,
+        dir: &Node,
+        cookie: u64,
+        visit: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        dir.inode.check_directory()?;
+        let fs = &*self.shared;
+        let mut after = cookie;
+        loop {
+            let batch = {
+                let _lock = fs.read_lock(dir.inode.number);
+                let raw = fs.read_inode(dir.inode.number)?;
+                fs.list(fs.directory(dir.inode.number, &raw)?, after, READ_DIR_BATCH)?
+            };
+            for listed in &batch {
+                after = listed.cookie;
+                let entry =
+                    DirEntry { cookie: listed.cookie, name: &listed.name, id: listed.id, kind: listed.kind };
+                if visit(entry).is_break() {
+                    return Ok(());
+                }
+            }
+            if batch.len() < READ_DIR_BATCH {
+                return Ok(());
+            }
+        }
+    }
+
+    fn note_read(&self, node: &Node, now: Timestamp) {
+        let fs = &*self.shared;
+        let _lock = fs.read_lock(node.inode.number);
+        // A time of access that cannot be stored is no reason for a read to fail.
+        let _ = fs
+            .read_inode(node.inode.number)
+            .and_then(|raw| fs.note_read(node.inode.number, &raw, now));
+    }
+
+    fn has_guarded(&self) -> bool {
+        self.shared.row.lock().features_compatible & compatible::GUARDED != 0
+    }
+
+    fn read_link(&self, node: &Node) -> Result<Vec<u8>> {
+        self.shared.read_link(&node.inode)
+    }
+
+    fn size(&self, node: &Node) -> Result<u64> {
+        Ok(self.shared.read_inode(node.inode.number)?.size)
+    }
+
+    fn getattr_at(&self, dir: &Node, name: &[u8]) -> Result<Attr> {
+        // A look without a hold: the inode may be gone between the two locks, and so is the name then.
+        let fs = &*self.shared;
+        dir.inode.check_directory()?;
+        nacre_layout_parts::rules::check_lookup(name)?;
+        let _lock = fs.read_lock(dir.inode.number);
+        let raw = fs.read_inode(dir.inode.number)?;
+        let found = fs.find_in(dir.inode.number, &raw, name)?.ok_or(Error::new(Kind::NotFound))?;
+        fs.attr_of(found.id())
+    }
+
+    fn getattr(&self, node: &Node) -> Result<Attr> {
+        self.shared.attr_of(node.inode.id())
+    }
+
+    fn setattr(&self, node: &Node, change: &SetAttr, now: Timestamp) -> Result<Attr> {
+        self.change(|fs| fs.setattr(&node.inode, change, now))
+    }
+
+    fn get_xattr(&self, node: &Node, name: &[u8]) -> Result<Vec<u8>> {
+        self.shared.get_xattr(&node.inode, name)
+    }
+
+    fn list_xattrs(&self, node: &Node) -> Result<Vec<Vec<u8>>> {
+        self.shared.list_xattrs(&node.inode)
+    }
+
+    fn set_xattr(
+        &self,
+        node: &Node,
+        name: &[u8],
+        value: &[u8],
+        how: XattrMode,
+        mode: Option<u32>,
+        now: Timestamp,
+    ) -> Result<()> {
+        self.change(|fs| fs.set_xattr(&node.inode, name, value, how, mode, now))
+    }
+
+    fn remove_xattr(&self, node: &Node, name: &[u8], now: Timestamp) -> Result<()> {
+        self.change(|fs| fs.remove_xattr(&node.inode, name, now))
+    }
+}
+
+impl<P: Pm + 'static> Data for PoolFs<P> {
+    fn read(&self, node: &Node, offset: u64, buf: &mut [u8], now: Option<Timestamp>) -> Result<usize> {
+        self.shared.read(&node.inode, offset, buf, now)
+    }
+
+    fn write(
+        &self,
+        node: &Node,
+        at: WriteAt,
+        data: &[IoSlice<'_>],
+        durability: Durability,
+        now: Timestamp,
+    ) -> Result<u64> {
+        self.change(|fs| fs.write(&node.inode, at, data, durability, now))
+    }
+
+    fn fallocate(
+        &self,
+        node: &Node,
+        mode: FallocateMode,
+        offset: u64,
+        len: u64,
+        now: Timestamp,
+    ) -> Result<()> {
+        self.change(|fs| fs.fallocate(&node.inode, mode, offset, len, now))
+    }
+
+    fn seek(&self, node: &Node, offset: u64, to: SeekTo) -> Result<u64> {
+        self.shared.seek(&node.inode, offset, to)
+    }
+
+    fn sync(&self, _: &Node) -> Result<()> {
+        Ok(())
+    }
+
+    fn closed(&self, _: &Node) -> Result<()> {
+        Ok(())
+    }
+
+    fn sync_all(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl<P: Pm + 'static> Extents for PoolFs<P> {
+    fn resolve(&self, node: &Node, start: FileBlock, len: u64) -> Result<Vec<PlacedExtent>> {
+        self.shared.resolve(&node.inode, start, len)
+    }
+
+    fn pin(&self, node: &Node, start: FileBlock, len: u64) -> Result<Vec<PlacedExtent>> {
+        self.shared.pin(&node.inode, start, len)
+    }
+
+    fn unpin(&self, node: &Node) {
+        node.inode.unpin();
+    }
+
+    fn promise_cost(&self) -> PromiseCost {
+        // A block, and the nodes on its way from the root, of which both copies take a block, each replaced at most
+        // once.
+        PromiseCost { block: 1, group: 16, group_blocks: GROUP_BLOCKS, file: 2 }
+    }
+
+    fn reserve(&self, blocks: u64) -> Result<()> {
+        self.change(|fs| {
+            let mut counts = fs.counts.lock();
+            if counts.available() < blocks {
+                return Err(Error::new(Kind::NoSpace));
+            }
+            counts.promised += blocks;
+            Ok(())
+        })
+    }
+
+    fn release(&self, blocks: u64) {
+        let mut counts = self.shared.counts.lock();
+        assert!(counts.promised >= blocks, "more was given back than was reserved");
+        counts.promised -= blocks;
+    }
+
+    fn stat(&self) -> FsStat {
+        let fs = &self.shared;
+        fs.reclaim_buried();
+        let counts = *fs.counts.lock();
+        let blocks = fs.geometry.groups * GROUP_BLOCKS - fs.geometry.first_data_block;
+        let free = (counts.free + counts.in_pools + fs.unused_active()).saturating_sub(counts.promised);
+        // Both copies of an inode and of its name take less than a block.
+        let inodes_free = counts.available();
+        FsStat { blocks, free, available: counts.available(), inodes: counts.inodes + inodes_free, inodes_free }
+    }
+
+    fn index_bytes(&self) -> u64 {
+        self.shared.index_bytes()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        CAPABILITIES
+    }
+}
+
+no_tiers_below_buffer!(PoolFs<P> where P: Pm);

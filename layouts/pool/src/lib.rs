@@ -1,0 +1,71 @@
+//! The pool layout, as SPFS: all metadata on PM only, in pools of entries, and twice. A mount reads the superblock, the
+//! volume's row and the lanes, however many files there are.
+//!
+//! | file | contents |
+//! | --- | --- |
+//! | `format` | the bytes on media; nothing else defines bytes |
+//! | `geometry` | where the structures are, and where their copies are |
+//! | `mkfs`, `mount`, `recover`, `check` | making, mounting, recovering and checking a file system |
+//! | `superblock`, `volumes` | the fields of the superblock that only this layout has; the rows of volumes |
+//! | `twin`, `copies` | reading from the copy that is whole, and mending the other; comparing both |
+//! | `lanes`, `commit` | where an operation says what it changes; the commit protocol |
+//! | `bits`, `buddy` | the free blocks of a group; taking and freeing blocks |
+//! | `pools`, `bytes` | pools of entries; entries that hold bytes |
+//! | `fs`, `held` | the state of a mount; inodes that callers hold |
+//! | `inode`, `orphans` | inodes where they are; those without names |
+//! | `blockmap`, `places`, `tree_edit` | where a file's blocks are; how an operation leaves them; changing the tree |
+//! | `directory`, `sets` | the names of a directory; changing them |
+//! | `file`, `space`, `namespace`, `rename`, `xattr` | the operations |
+//! | `scrub` | both copies of everything compared while it is mounted |
+//! | `seeded` | mistakes on purpose, for the crash explorer; none over real PM |
+//! | `layout`, `lifecycle` | the contract of `nacre-engine`, and the life of the layout, implemented |
+//!
+//! Neighbours: the contract is in `nacre-engine`, the media in `nacre-media`; the parts shared with other layouts in
+//! `nacre-layout-parts`. The format is described and argued in `docs/format/pool.md`.
+//!
+//! Guarantees: every operation is durable when it returns, and all or nothing after a crash, data included. One
+//! damaged copy of any piece of metadata costs nothing.
+
+mod bits;
+mod blockmap;
+mod buddy;
+mod bytes;
+mod check;
+mod commit;
+mod copies;
+mod directory;
+mod file;
+mod format;
+mod fs;
+mod geometry;
+mod held;
+mod inode;
+mod lanes;
+mod layout;
+mod lifecycle;
+mod mkfs;
+mod mount;
+mod namespace;
+mod orphans;
+mod places;
+mod pools;
+mod recover;
+mod rename;
+mod scrub;
+mod seeded;
+mod sets;
+mod space;
+mod superblock;
+mod tree_edit;
+mod twin;
+mod volumes;
+mod xattr;
+
+pub use held::Node;
+pub use mount::PoolFs;
+pub use nacre_layout_parts::alloc::use_lane;
+pub use nacre_layout_parts::lifecycle::{MkfsOptions, MountOptions};
+pub use nacre_layout_parts::report::RecoveryReport;
+pub use nacre_layout_parts::scrub::ScrubStatus;
+pub use seeded::Mistake;
+pub use superblock::Summary;

@@ -1,0 +1,256 @@
+//! Mounting and unmounting.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Instant;
+
+use nacre_engine::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use nacre_engine::sync::thread::{self, JoinHandle};
+use nacre_engine::sync::Mutex;
+use nacre_engine::{Error, Kind, Result, background};
+use nacre_layout_parts::badblocks;
+use nacre_layout_parts::lifecycle::MountOptions;
+use nacre_layout_parts::report::RecoveryReport;
+use nacre_media::Pm;
+
+use crate::bits;
+use crate::buddy::{Counts, Hints};
+use crate::format::{GROUP_BYTES, ROOT_INODE, RawVolume, purpose};
+use crate::fs::{GROUP_LOCKS, Shared, stripes};
+use crate::geometry::Geometry;
+use crate::held::{HeldTable, Node};
+use crate::lanes::Lane;
+use crate::pools::INODES;
+use crate::recover::{Recovered, is_needed, recover};
+use crate::scrub::Scrubber;
+use crate::seeded::Mistake;
+use crate::superblock::{Summary, Superblock};
+use crate::twin::Damaged;
+use crate::volumes;
+
+/// A mounted file system with the pool layout. Dropping it unmounts it, without telling of errors.
+pub struct PoolFs<P: Pm> {
+    pub(crate) shared: Arc<Shared<P>>,
+    pub(crate) root: Option<Node>,
+    recovery: RecoveryReport,
+    summary: Summary,
+    pub(crate) scrubber: Mutex<Scrubber>,
+    reclaimer: Option<Reclaimer>,
+}
+
+/// The thread that frees inodes without names that a crash left.
+struct Reclaimer {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<()>,
+}
+
+/// The state of a file system whose lanes are decided.
+pub(crate) fn open<P: Pm>(
+    pm: Arc<P>,
+    superblock: Superblock,
+    geometry: Geometry,
+    row: RawVolume,
+    recovered: &Recovered,
+    read_only: bool,
+) -> Result<Shared<P>> {
+    let bad: BTreeSet<u64> =
+        badblocks::read(&*pm, &superblock)?.blocks.into_iter().map(|block| block.0).collect();
+    let lane = |(index, &done): (usize, &u64)| Lane::new(&geometry, index as u64, done);
+    let sequence = if Mistake::SequenceEarly.is_made(&*pm) { 0 } else { recovered.sequence };
+    Ok(Shared {
+        times: superblock.times(),
+        superblock: Mutex::new(superblock),
+        root: row.root,
+        hash_seed: row.hash_seed,
+        read_only,
+        broken: AtomicBool::new(false),
+        sequence: AtomicU64::new(sequence),
+        lanes: recovered.done.iter().enumerate().map(lane).collect(),
+        stripes: stripes(),
+        group_locks: (0..GROUP_LOCKS).map(|_| Mutex::new(())).collect(),
+        orphans: Mutex::new(()),
+        hints: Hints::new(geometry.groups),
+        counts: Mutex::new(Counts {
+            free: row.free_blocks,
+            in_pools: row.free_in_pools,
+            whole: row.whole_groups,
+            inodes: row.inodes,
+            ..Counts::of_zone(geometry.groups)
+        }),
+        held: HeldTable::new(),
+        damaged: Damaged::default(),
+        move_directories: Mutex::new(()),
+        bad: Mutex::new(bad),
+        row: Mutex::new(row),
+        geometry,
+        pm,
+    })
+}
+
+impl<P: Pm + 'static> PoolFs<P> {
+    /// Mounts the file system on `pm`.
+    pub(crate) fn mount(pm: Arc<P>, options: &MountOptions) -> Result<PoolFs<P>> {
+        let started = Instant::now();
+        let found = crate::superblock::read(&*pm)?;
+        let read_only = options.read_only || options.media_read_only;
+        if !read_only {
+            found.superblock.check_writable()?;
+        }
+        let geometry = Geometry::read(&*pm, &found.superblock)?;
+        let recovered = if options.media_read_only {
+            if is_needed(&*pm, &geometry)? {
+                return Err(Error::new(Kind::ReadOnly)
+                    .object("recovery after a crash")
+                    .advice("it has to write: mount it writable once"));
+            }
+            Recovered { done: vec![0; geometry.lanes as usize], ..Recovered::default() }
+        } else {
+            recover(&*pm, &geometry)?
+        };
+        let row = volumes::read(&*pm, &geometry)?;
+        let mut summary = volumes::summary(&found, &row);
+        let mut superblock = found.superblock.clone();
+        superblock.note_copies(&found);
+        if !read_only && found.valid != [true; 2] {
+            superblock.write(&*pm)?;
+        }
+        let mut shared = open(pm, superblock, geometry, row, &recovered, read_only)?;
+        if let Some(lanes) = options.lanes {
+            shared.lanes.truncate(lanes.clamp(1, shared.lanes.len()));
+        }
+        if row.clean != 1 {
+            let counted = shared.count()?;
+            *shared.counts.lock() = counted;
+        }
+        if !read_only {
+            shared.change_row(|row| {
+                row.clean = 0;
+                row.mount_epoch += 1;
+            })?;
+            summary.mount_epoch += 1;
+        }
+        let shared = Arc::new(shared);
+        let root = shared.hold(ROOT_INODE, None).map_err(|error| error.object("root directory"))?;
+        root.inode.check_directory().map_err(|_| Error::corrupt("root directory"))?;
+        let reclaimer = if read_only { None } else { shared.begin_reclaim(options.background)? };
+        let recovery = RecoveryReport {
+            torn: recovered.back,
+            rolled_back: recovered.forward,
+            duration: started.elapsed(),
+            ..RecoveryReport::default()
+        };
+        Ok(PoolFs { shared, root: Some(root), recovery, summary, scrubber: Mutex::default(), reclaimer })
+    }
+}
+
+impl<P: Pm + 'static> Shared<P> {
+    /// Frees inodes without names that a crash left, in a thread if there may be one.
+    fn begin_reclaim(self: &Arc<Shared<P>>, in_background: bool) -> Result<Option<Reclaimer>> {
+        let stop = Arc::new(AtomicBool::new(false));
+        if !in_background {
+            self.reclaim_left(&stop);
+            return Ok(None);
+        }
+        if self.first_orphans()?.is_empty() {
+            return Ok(None);
+        }
+        let (fs, until) = (Arc::clone(self), Arc::clone(&stop));
+        let thread = thread::Builder::new().name("nacre-reclaim".to_owned()).spawn(move || {
+            background::begin();
+            fs.reclaim_left(&until);
+        });
+        let thread = thread.map_err(|error| Error::io("mount", "the thread that frees inodes", error))?;
+        Ok(Some(Reclaimer { stop, thread }))
+    }
+}
+
+impl<P: Pm> Shared<P> {
+    /// Frees the inodes on the lists that nobody holds, from their beginnings on.
+    pub(crate) fn reclaim_left(&self, stop: &AtomicBool) {
+        let mut tried = BTreeSet::new();
+        while !stop.load(Ordering::Acquire) {
+            let Ok(first) = self.first_orphans() else { return };
+            let Some(&number) = first.iter().find(|number| !tried.contains(*number)) else { return };
+            if self.reclaim(number).is_err() || self.held.is_held(number) {
+                tried.insert(number);
+            }
+        }
+    }
+
+    /// Counts free blocks and inodes, from the bits.
+    pub(crate) fn count(&self) -> Result<Counts> {
+        let geometry = self.geometry;
+        let mut counts = Counts::of_zone(geometry.groups);
+        for group in 0..geometry.groups {
+            let (free, of_group) = self.read_map(group)?;
+            if of_group & ((1 << purpose::BITS) - 1) != purpose::POOL {
+                counts.free += bits::count(&free);
+                counts.whole += u64::from(free == [u64::MAX; 8]);
+                self.hints.set_data(group, &free);
+                continue;
+            }
+            self.hints.set_pool(group);
+            counts.in_pools += bits::count(&free);
+            for slot in 0..geometry.pool_blocks_in_group() {
+                let block = group * GROUP_BYTES + slot * geometry.pool_block;
+                let within = block % GROUP_BYTES / nacre_engine::BLOCK_SIZE;
+                if !bits::meet(&free, &bits::run(within, 1)) && self.read_head(block)?.pool as usize == INODES {
+                    counts.inodes += self.entries_in_use(block, INODES)?;
+                }
+            }
+        }
+        Ok(counts)
+    }
+}
+
+impl<P: Pm> PoolFs<P> {
+    /// The report of the recovery at this mount.
+    pub(crate) fn recovery_report(&self) -> &RecoveryReport {
+        &self.recovery
+    }
+
+    /// The contents of the superblock at this mount.
+    pub(crate) fn summary_at_mount(&self) -> &Summary {
+        &self.summary
+    }
+
+    /// Unmounts: the counts of now are kept, and the volume is clean.
+    pub(crate) fn shut_down(&mut self) -> Result<()> {
+        self.stop_threads();
+        if self.root.take().is_none() || self.shared.read_only {
+            return Ok(());
+        }
+        let fs = &self.shared;
+        fs.reclaim_buried();
+        fs.reclaim_left(&AtomicBool::new(false));
+        fs.release_active()?;
+        let counts = *fs.counts.lock();
+        fs.change_row(|row| {
+            row.clean = 1;
+            row.keep(&counts);
+        })?;
+        fs.settle_lanes()
+    }
+
+    /// Ends the threads, and lets go of the file system as a process does that is killed.
+    pub(crate) fn let_go_of_everything(&mut self) {
+        self.stop_threads();
+        self.root = None;
+    }
+
+    fn stop_threads(&mut self) {
+        self.scrubber.lock().stop();
+        if let Some(Reclaimer { stop, thread }) = self.reclaimer.take() {
+            stop.store(true, Ordering::Release);
+            // A panic of the thread was reported when it happened.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl<P: Pm> Drop for PoolFs<P> {
+    fn drop(&mut self) {
+        // Errors are reported by `unmount`; here the next mount finds the state dirty and recovers.
+        let _ = self.shut_down();
+    }
+}

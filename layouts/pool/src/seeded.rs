@@ -1,0 +1,97 @@
+//! Mistakes that the layout makes on purpose, so that the crash explorer can be seen to find them.
+//!
+//! The media says which one is made ([`Pm::is_seeded`](nacre_media::Pm::is_seeded)): simulated memory that was told so.
+//! Over real PM the answer is a constant, so that none of this is compiled into code that mounts a device.
+
+use nacre_media::Pm;
+
+macro_rules! mistakes {
+    ($($(#[$doc:meta])* $name:ident: $words:literal,)*) => {
+        /// A mistake.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        #[repr(u32)]
+        pub enum Mistake {
+            $($(#[$doc])* $name,)*
+        }
+
+        impl Mistake {
+            /// All of them.
+            pub const ALL: &'static [Mistake] = &[$(Mistake::$name),*];
+
+            /// The mistake in words.
+            pub fn words(self) -> &'static str {
+                match self {
+                    $(Mistake::$name => $words,)*
+                }
+            }
+        }
+    };
+}
+
+mistakes! {
+    /// An operation records no intent.
+    NoIntent: "an operation records no intent",
+    /// The intent and the backups share a fence.
+    IntentWithBackups: "the intent and the backups share a fence",
+    /// The backups and the primaries share a fence.
+    BackupsWithPrimaries: "the backups and the primaries share a fence",
+    /// `done` is stored before the primaries.
+    DoneEarly: "an operation is done before its primaries are durable",
+    /// Recovery replays the oldest operation first.
+    AscendingReplay: "recovery replays the oldest operation first",
+    /// Recovery copies backups over primaries without a look at their checks.
+    ForwardUnchecked: "recovery goes forward without checks",
+    /// Recovery leaves backups of an operation that it takes back as they are.
+    BackupNotRefreshed: "recovery leaves the backups of what it takes back",
+    /// Recovery stores `done` before the copies are durable.
+    SpentEarly: "recovery is done before its copies are durable",
+    /// A new entry is written in its primary only.
+    FreshBackupForgotten: "a new entry is written in one copy",
+    /// Data is not durable before the backups lead to it.
+    DataAfterIntent: "data is not durable before what leads to it",
+    /// Bits of free blocks are stored beside the operation.
+    BitsOutside: "bits of free blocks are no items",
+    /// A set of names that is split is two operations.
+    SplitInSteps: "a set of names is split in two operations",
+    /// A rename is two operations.
+    RenamedInSteps: "a rename is two operations",
+    /// A directory that moves does not say where to.
+    ParentForgotten: "a directory that moves keeps its parent",
+    /// The last name goes, and the inode still says that it has one.
+    LinksForgotten: "the last name goes and the inode keeps its link",
+    /// An inode without names is on no list of orphans.
+    OrphanForgotten: "an inode without names is on no list",
+    /// A file grows over bytes behind its end that were not zeroed.
+    GapNotZeroed: "a file grows over bytes that were not zeroed",
+    /// The bytes around the written data in a new block are not zeroed.
+    EdgesNotZeroed: "the rest of a new block is not zeroed",
+    /// An inode's number is used again with the same generation.
+    GenerationKept: "the number of an inode keeps its generation",
+    /// A mount goes on with sequences that a lane has already.
+    SequenceEarly: "a mount uses sequences of operations that lanes have",
+}
+
+impl Mistake {
+    /// Its number for the media. 0 is none.
+    pub fn number(self) -> u32 {
+        self as u32 + 1
+    }
+
+    /// Whether it shall be made.
+    #[inline(always)]
+    pub(crate) fn is_made(self, pm: &impl Pm) -> bool {
+        pm.is_seeded(self.number())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Mistake;
+
+    #[test]
+    fn all_are_listed_once() {
+        for (index, mistake) in Mistake::ALL.iter().enumerate() {
+            assert_eq!(mistake.number() as usize, index + 1);
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! The superblock of this layout; the part that all layouts share is in `nacre-layout-parts`.
+
+use nacre_engine::{Error, Result};
+pub(crate) use nacre_layout_parts::superblock::{Found, Superblock, put_text};
+use nacre_layout_parts::superblock::{LayoutFormat, has_mark};
+use nacre_media::Pm;
+
+pub use nacre_layout_parts::superblock::Summary;
+
+use crate::format::{
+    FORMAT_VERSION, KNOWN_INCOMPATIBLE, KNOWN_READ_ONLY_COMPATIBLE, MAGIC, POOL_MAGIC, RawSuperblock, region,
+};
+use crate::geometry::Geometry;
+use crate::volumes;
+
+static LAYOUT: LayoutFormat = LayoutFormat {
+    magic: MAGIC,
+    version: FORMAT_VERSION,
+    known_incompatible: KNOWN_INCOMPATIBLE,
+    known_read_only_compatible: KNOWN_READ_ONLY_COMPATIBLE,
+};
+
+/// The superblock with these contents, of which both copies are alike.
+pub(crate) fn of(raw: RawSuperblock) -> Superblock {
+    Superblock::of(raw, &LAYOUT)
+}
+
+/// Reads both copies and takes the newer valid one.
+pub(crate) fn read(pm: &impl Pm) -> Result<Found> {
+    let found = Superblock::read(pm, &LAYOUT)?;
+    for kind in [region::BAD_BLOCKS, region::VOLUMES, region::ZONES, region::MAPS, region::LANES] {
+        let region = found.superblock.region(kind)?;
+        let has_halves = kind == region::BAD_BLOCKS || region.blocks.is_multiple_of(2);
+        if region.blocks == 0 || !has_halves {
+            return Err(Error::corrupt("superblock: regions"));
+        }
+    }
+    Ok(found)
+}
+
+/// The summary of the file system on a device, without mounting it.
+pub(crate) fn probe(pm: &impl Pm) -> Result<Summary> {
+    let found = read(pm)?;
+    let geometry = Geometry::read(pm, &found.superblock)?;
+    let row = volumes::read(pm, &geometry)?;
+    Ok(volumes::summary(&found, &row))
+}
+
+/// An error when the file system on a device can only be read; see [`Superblock::check_writable`].
+pub(crate) fn check_writable(pm: &impl Pm) -> Result<()> {
+    read(pm)?.superblock.check_writable()
+}
+
+/// A block looks like one of this layout: a copy of a superblock, or the head of a pool block.
+pub(crate) fn leaves_trace(block: &[u8]) -> bool {
+    block.starts_with(&MAGIC) || has_mark(block, 4, &POOL_MAGIC.to_le_bytes())
+}
