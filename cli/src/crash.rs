@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use clap::{Args, ValueEnum};
 use nacre_lab::crash::sequences::Length;
 use nacre_lab::crash::{
-    Campaign, Case, Inplace, InplaceLinear, Limits, Log, LogWithDisk, MEMORY, Mutant, Outcome, Progress, Rig,
-    Stage, Subject, Verdict, minimise, reproduce, self_test,
+    Campaign, Case, Inplace, InplaceLinear, Limits, Log, LogWithDisk, MEMORY, Mutant, Outcome, Pool,
+    Progress, Rig, Stage, Subject, Verdict, minimise, reproduce, self_test,
 };
 use serde_json::{Value, json};
 
@@ -114,6 +114,8 @@ enum Explored {
     Inplace,
     /// The same without an index of names, as the presets pmfs and hinfs have it
     InplaceLinear,
+    /// All metadata twice, in pools of entries
+    Pool,
 }
 
 /// The length of sequences.
@@ -136,6 +138,7 @@ pub(crate) fn run(args: &CrashArgs) -> Result<ExitCode, Failure> {
         Explored::LogWithDisks => run_on(&LogWithDisk::with_two(), args),
         Explored::Inplace => run_on(&Inplace, args),
         Explored::InplaceLinear => run_on(&InplaceLinear, args),
+        Explored::Pool => run_on(&Pool, args),
     }
 }
 

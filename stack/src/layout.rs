@@ -9,6 +9,7 @@ use nacre_layout_log::LogFs;
 use nacre_layout_parts::lifecycle::Lifecycle;
 use nacre_layout_parts::report::RecoveryReport;
 use nacre_layout_parts::scrub::ScrubStatus;
+use nacre_layout_pool::PoolFs;
 use nacre_media::RealPm;
 use nacre_media::block::RealDisk;
 use nacre_mover::TieredFs;
@@ -26,6 +27,8 @@ pub enum AnyLayout {
     Log(Buffered<TieredLog>),
     /// The `inplace` layout.
     Inplace(Buffered<InplaceFs<RealPm>>),
+    /// The `pool` layout.
+    Pool(Buffered<PoolFs<RealPm>>),
 }
 
 /// A held inode of [`AnyLayout`].
@@ -35,6 +38,8 @@ pub enum AnyNode {
     Log(BufferedNode<<TieredLog as Names>::Node>),
     /// Of the `inplace` layout.
     Inplace(BufferedNode<<InplaceFs<RealPm> as Names>::Node>),
+    /// Of the `pool` layout.
+    Pool(BufferedNode<<PoolFs<RealPm> as Names>::Node>),
 }
 
 /// Evaluates an expression with the type of a layout in place of its kind.
@@ -49,6 +54,10 @@ macro_rules! of_kind {
                 type $layout = nacre_layout_inplace::InplaceFs<nacre_media::RealPm>;
                 $body
             }
+            $crate::LayoutKind::Pool => {
+                type $layout = nacre_layout_pool::PoolFs<nacre_media::RealPm>;
+                $body
+            }
         }
     };
 }
@@ -61,12 +70,14 @@ macro_rules! delegate {
         match $this {
             AnyLayout::Log($layout) => $body,
             AnyLayout::Inplace($layout) => $body,
+            AnyLayout::Pool($layout) => $body,
         }
     };
     ($this:ident, |$layout:ident, $($node:ident),+| $body:expr) => {
         match ($this, $($node),+) {
             (AnyLayout::Log($layout), $(AnyNode::Log($node)),+) => $body,
             (AnyLayout::Inplace($layout), $(AnyNode::Inplace($node)),+) => $body,
+            (AnyLayout::Pool($layout), $(AnyNode::Pool($node)),+) => $body,
             _ => unreachable!("a node of another layout"),
         }
     };
@@ -78,12 +89,14 @@ macro_rules! delegate_node {
         match $this {
             AnyLayout::Log($layout) => $body.map(AnyNode::Log),
             AnyLayout::Inplace($layout) => $body.map(AnyNode::Inplace),
+            AnyLayout::Pool($layout) => $body.map(AnyNode::Pool),
         }
     };
     ($this:ident, |$layout:ident, $($node:ident),+| $body:expr) => {
         match ($this, $($node),+) {
             (AnyLayout::Log($layout), $(AnyNode::Log($node)),+) => $body.map(AnyNode::Log),
             (AnyLayout::Inplace($layout), $(AnyNode::Inplace($node)),+) => $body.map(AnyNode::Inplace),
+            (AnyLayout::Pool($layout), $(AnyNode::Pool($node)),+) => $body.map(AnyNode::Pool),
             _ => unreachable!("a node of another layout"),
         }
     };
@@ -111,17 +124,24 @@ impl Below for TieredLog {
     }
 }
 
-impl Below for InplaceFs<RealPm> {
-    type Base = InplaceFs<RealPm>;
+/// A layout without tiers is its own base.
+macro_rules! own_base {
+    ($($layout:ty),+) => {
+        $(impl Below for $layout {
+            type Base = $layout;
 
-    fn base(&self) -> &InplaceFs<RealPm> {
-        self
-    }
+            fn base(&self) -> &$layout {
+                self
+            }
 
-    fn into_base(self) -> InplaceFs<RealPm> {
-        self
-    }
+            fn into_base(self) -> $layout {
+                self
+            }
+        })+
+    };
 }
+
+own_base!(InplaceFs<RealPm>, PoolFs<RealPm>);
 
 impl AnyLayout {
     /// The PM that it is on.
@@ -133,7 +153,7 @@ impl AnyLayout {
     pub(crate) fn mover(&self) -> Option<&TieredLog> {
         match self {
             AnyLayout::Log(layout) => Some(layout.below()),
-            AnyLayout::Inplace(_) => None,
+            AnyLayout::Inplace(_) | AnyLayout::Pool(_) => None,
         }
     }
 
@@ -141,7 +161,7 @@ impl AnyLayout {
     pub(crate) fn node_below<'n>(&self, node: &'n AnyNode) -> Option<&'n <TieredLog as Names>::Node> {
         match node {
             AnyNode::Log(node) => Some(node.below()),
-            AnyNode::Inplace(_) => None,
+            AnyNode::Inplace(_) | AnyNode::Pool(_) => None,
         }
     }
 
@@ -199,6 +219,7 @@ impl Names for AnyLayout {
         match self {
             AnyLayout::Log(layout) => AnyNode::Log(layout.root()),
             AnyLayout::Inplace(layout) => AnyNode::Inplace(layout.root()),
+            AnyLayout::Pool(layout) => AnyNode::Pool(layout.root()),
         }
     }
 

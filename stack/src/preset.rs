@@ -23,11 +23,13 @@ pub enum LayoutKind {
     Log,
     /// A tree of blocks per file, data in place, metadata under an undo journal.
     Inplace,
+    /// All metadata on PM and twice, in pools of entries; copy-on-write data.
+    Pool,
 }
 
 impl LayoutKind {
     /// All of them.
-    pub const ALL: [LayoutKind; 2] = [LayoutKind::Log, LayoutKind::Inplace];
+    pub const ALL: [LayoutKind; 3] = [LayoutKind::Log, LayoutKind::Inplace, LayoutKind::Pool];
 
     /// Its name.
     pub fn as_str(self) -> &'static str {
@@ -52,8 +54,8 @@ impl FromStr for LayoutKind {
     fn from_str(text: &str) -> Result<LayoutKind> {
         let known = LayoutKind::ALL.into_iter().find(|layout| layout.as_str() == text);
         known.ok_or_else(|| match text {
-            "shadow" | "pool" => not_built("layout", text),
-            _ => unknown("layout", text, "the layouts are: log, inplace"),
+            "shadow" => not_built("layout", text),
+            _ => unknown("layout", text, "the layouts are: log, inplace, pool"),
         })
     }
 }
@@ -80,11 +82,13 @@ pub enum Preset {
     /// As HiNFS-NCLFW: whole blocks are fetched and written back.
     #[serde(rename = "hinfs-nclfw")]
     HinfsNclfw,
+    /// As SPFS: the `pool` layout without a cache, no metadata in DRAM.
+    Spfs,
 }
 
 impl Preset {
     /// All that can be had.
-    pub const ALL: [Preset; 7] = [
+    pub const ALL: [Preset; 8] = [
         Preset::Nacre,
         Preset::Nova,
         Preset::Tpfs,
@@ -92,6 +96,7 @@ impl Preset {
         Preset::Hinfs,
         Preset::HinfsWb,
         Preset::HinfsNclfw,
+        Preset::Spfs,
     ];
 
     /// Its name.
@@ -104,6 +109,7 @@ impl Preset {
             Preset::Hinfs => "hinfs",
             Preset::HinfsWb => "hinfs-wb",
             Preset::HinfsNclfw => "hinfs-nclfw",
+            Preset::Spfs => "spfs",
         }
     }
 
@@ -112,13 +118,14 @@ impl Preset {
         match self {
             Preset::Nacre | Preset::Nova | Preset::Tpfs => LayoutKind::Log,
             Preset::Pmfs | Preset::Hinfs | Preset::HinfsWb | Preset::HinfsNclfw => LayoutKind::Inplace,
+            Preset::Spfs => LayoutKind::Pool,
         }
     }
 
     /// It has a write buffer in DRAM when a program opens the device itself: data that was not synchronised may be lost
     /// in a crash. A mount buffers only on request, because sync(2) does not reach it.
     pub fn buffers_writes(self) -> bool {
-        !matches!(self, Preset::Nova | Preset::Pmfs)
+        !matches!(self, Preset::Nova | Preset::Pmfs | Preset::Spfs)
     }
 
     /// A write buffer of the default size on a device of `device` bytes, if the preset has one: an eighth of that, at
@@ -158,9 +165,9 @@ impl FromStr for Preset {
             return Ok(preset);
         }
         match text {
-            "bpfs" | "acbpfs" | "spfs" => Err(not_built("preset", text)),
+            "bpfs" | "acbpfs" => Err(not_built("preset", text)),
             _ => {
-                let advice = "the presets are: nacre, nova, tpfs, pmfs, hinfs, hinfs-wb, hinfs-nclfw";
+                let advice = "the presets are: nacre, nova, tpfs, pmfs, hinfs, hinfs-wb, hinfs-nclfw, spfs";
                 Err(unknown("preset", text, advice))
             }
         }
@@ -170,7 +177,7 @@ impl FromStr for Preset {
 fn not_built(what: &'static str, name: &str) -> Error {
     Error::new(Kind::Unsupported).object(format!("{what} {name}")).advice(
         "it is planned, not built yet; nacre, nova and tpfs (layout log), pmfs, hinfs, hinfs-wb and hinfs-nclfw \
-         (layout inplace) exist",
+         (layout inplace) and spfs (layout pool) exist",
     )
 }
 
@@ -189,10 +196,10 @@ mod tests {
         for preset in Preset::ALL {
             assert_eq!(preset.as_str().parse::<Preset>().unwrap(), preset);
         }
-        let planned = "spfs".parse::<Preset>().unwrap_err();
+        let planned = "bpfs".parse::<Preset>().unwrap_err();
         assert_eq!(planned.kind(), Kind::Unsupported);
         assert!(planned.to_string().contains("not built yet"), "{planned}");
         assert_eq!("nowhere".parse::<Preset>().unwrap_err().kind(), Kind::InvalidInput);
-        assert_eq!("pool".parse::<LayoutKind>().unwrap_err().kind(), Kind::Unsupported);
+        assert_eq!("shadow".parse::<LayoutKind>().unwrap_err().kind(), Kind::Unsupported);
     }
 }

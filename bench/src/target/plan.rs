@@ -9,7 +9,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Command};
 
-use nacre::{CacheOptions, LayoutKind, OpenOptions, Preset, TierSettings, WriteBuffer};
+use nacre::{CacheOptions, OpenOptions, Preset, TierSettings, WriteBuffer};
 use nacre_engine::size;
 use serde::{Deserialize, Serialize};
 
@@ -226,7 +226,7 @@ impl Plan {
                     return Err(format!("{name}: buffer=0 is for mounts, where nothing waits then"));
                 }
                 if kind == "preset" {
-                    if preset.layout() == LayoutKind::Inplace {
+                    if !preset.layout().capabilities().always_indexes_names {
                         name_index = match &*spec.text("name_index", "")? {
                             "" => None,
                             "on" => Some(true),

@@ -75,7 +75,9 @@ pub(crate) fn find(bits: &Bits, order: u32) -> Option<u64> {
     if order >= 6 {
         let cells = 1usize << (order - 6);
         let mut runs = bits.chunks_exact(cells);
-        return runs.position(|run| run.iter().all(|&cell| cell == u64::MAX)).map(|at| (at * cells * 64) as u64);
+        return runs
+            .position(|run| run.iter().all(|&cell| cell == u64::MAX))
+            .map(|at| (at * cells * 64) as u64);
     }
     // Bits where a run can begin.
     let aligned = (0..64).step_by(1 << order).fold(0u64, |mask, bit| mask | 1 << bit);

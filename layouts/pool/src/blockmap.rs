@@ -66,10 +66,7 @@ impl Tree {
     pub(crate) fn of_extent(piece: &Piece) -> Option<Tree> {
         let fits = piece.start == 0 && piece.len <= root::COUNT_MASK + 1;
         let unwritten = if piece.is_written { 0 } else { root::UNWRITTEN };
-        fits.then(|| Tree {
-            height: 0,
-            root: piece.block | (piece.len - 1) << root::COUNT_SHIFT | unwritten,
-        })
+        fits.then(|| Tree { height: 0, root: piece.block | (piece.len - 1) << root::COUNT_SHIFT | unwritten })
     }
 
     /// Blocks that a tree of its height has words for.

@@ -104,7 +104,8 @@ impl Counts {
 
     /// Takes a whole group for pool blocks, from those that are kept for them, too.
     pub(crate) fn take_group(&mut self, purpose: Purpose) -> Result<()> {
-        let left = if purpose == Purpose::Data { self.reserve + self.promised } else { self.left_by(purpose) };
+        let left =
+            if purpose == Purpose::Data { self.reserve + self.promised } else { self.left_by(purpose) };
         if self.free < GROUP_BLOCKS + left {
             return Err(Error::new(Kind::NoSpace));
         }
@@ -460,7 +461,8 @@ impl<P: Pm> Change<'_, P> {
 
     /// Groups that have no block in use any more, or that had none.
     pub(crate) fn whole_groups(&self) -> i64 {
-        let is_whole = |bits: &Bits, purpose: u64| i64::from(purpose == purpose::DATA && *bits == [u64::MAX; 8]);
+        let is_whole =
+            |bits: &Bits, purpose: u64| i64::from(purpose == purpose::DATA && *bits == [u64::MAX; 8]);
         let change = |edit: &GroupEdit| {
             is_whole(&edit.new_bits(), edit.purpose) - is_whole(&edit.old, edit.old_purpose)
         };

@@ -455,13 +455,7 @@ impl<'f, P: Pm> Walk<'f, P> {
         Ok(())
     }
 
-    fn name(
-        &mut self,
-        dir: u64,
-        raw: &crate::format::RawDentry,
-        shown: &str,
-        queue: &mut VecDeque<u64>,
-    ) {
+    fn name(&mut self, dir: u64, raw: &crate::format::RawDentry, shown: &str, queue: &mut VecDeque<u64>) {
         let is_new = !self.inodes.contains_key(&raw.inode);
         let is_directory = raw.kind == FileKind::Directory as u8;
         if !self.inode(raw.inode, dir) {
@@ -493,7 +487,8 @@ impl<'f, P: Pm> Walk<'f, P> {
         for mut number in first {
             let mut before = 0;
             while number != 0 {
-                let listed = self.fs.neighbours(number).and_then(|near| Ok((near, self.fs.read_inode(number)?)));
+                let listed =
+                    self.fs.neighbours(number).and_then(|near| Ok((near, self.fs.read_inode(number)?)));
                 let ([next, previous], raw) = match listed {
                     Ok(listed) => listed,
                     Err(error) => return self.damage(error.to_string()),
@@ -567,7 +562,8 @@ impl<'f, P: Pm> Walk<'f, P> {
                 if is_whole {
                     let map = geometry.map(group);
                     let seed = geometry.seed(map);
-                    let words = bits::to_words(&bits::either(&free, &leaked)).map(|word| seal_any(word, seed));
+                    let words =
+                        bits::to_words(&bits::either(&free, &leaked)).map(|word| seal_any(word, seed));
                     self.fix(map, words.as_bytes());
                 }
             }
@@ -597,7 +593,8 @@ impl<'f, P: Pm> Walk<'f, P> {
                     raw.parent = parent;
                 }
                 if (raw.entries, raw.subdirectories) != (seen.entries, seen.subdirectories) {
-                    let what = format!("directory {number} says {} names and has {}", raw.entries, seen.entries);
+                    let what =
+                        format!("directory {number} says {} names and has {}", raw.entries, seen.entries);
                     self.problems.push((what, if is_whole { "count them" } else { "" }));
                     (raw.entries, raw.subdirectories) = (seen.entries, seen.subdirectories);
                 }
@@ -617,12 +614,13 @@ impl<'f, P: Pm> Walk<'f, P> {
     /// The counts of a clean unmount.
     fn compare_counts(&mut self, row: &crate::format::RawVolume) {
         match self.fs.count() {
-            Ok(counts) => {
+            Ok((counts, _)) => {
                 let mut after = *row;
                 after.keep(&counts);
                 if row.counts() != after.counts() {
                     let (said, has) = (row.counts(), after.counts());
-                    let what = format!("the volume says that free blocks and inodes are {said:?}, and has {has:?}");
+                    let what =
+                        format!("the volume says that free blocks and inodes are {said:?}, and has {has:?}");
                     self.problems.push((what, "count them"));
                     let at = self.fs.geometry.volumes.start;
                     after.checksum = after.compute_checksum(self.fs.geometry.seed(at));

@@ -22,6 +22,8 @@ pub(crate) struct Fix {
 enum Form {
     /// Checked words with the seed of an address.
     Words(u64),
+    /// Such a word, of which each copy is right.
+    Done(u64),
     Zone,
     Volume,
     PoolHead,
@@ -66,7 +68,7 @@ impl<'n> Copies<'n> {
 
     pub(crate) fn done(geometry: &Geometry, index: u64) -> Copies<'n> {
         let lane = geometry.lane(index);
-        Copies::words(lane + LANE_DONE, lane, 1, format!("lane {index}"))
+        Copies::new(lane + LANE_DONE, 8, Form::Done(lane), format!("lane {index}"))
     }
 
     pub(crate) fn map(geometry: &Geometry, group: u64) -> Copies<'n> {
@@ -104,7 +106,12 @@ impl<'n> Copies<'n> {
             NODES => vec![Copies::words(address, address, NODE_WORDS, format!("the node at byte {address}"))],
             _ => {
                 debug_assert!(geometry.is_entry(address, SIZES[pool]));
-                vec![Copies::new(address, SIZES[pool] as usize, Form::Bytes, format!("the bytes at {address}"))]
+                vec![Copies::new(
+                    address,
+                    SIZES[pool] as usize,
+                    Form::Bytes,
+                    format!("the bytes at {address}"),
+                )]
             }
         }
     }
@@ -112,7 +119,7 @@ impl<'n> Copies<'n> {
     fn is_valid(&self, geometry: &Geometry, bytes: &[u8]) -> bool {
         let seed = geometry.seed(self.address);
         match self.form {
-            Form::Words(owner) => {
+            Form::Words(owner) | Form::Done(owner) => {
                 let seed = geometry.seed(owner);
                 let (words, _) = bytes.as_chunks::<8>();
                 words.iter().all(|word| open_any(u64::from_le_bytes(*word), seed).is_some())
@@ -141,8 +148,9 @@ impl<'n> Copies<'n> {
                 let raw = dentry_of(bytes);
                 raw.head.checksum == raw.compute_checksum(seed)
             }
-            Form::Bytes => used_bytes(bytes)
-                .is_some_and(|bytes| bytes[..4] == bytes_checksum(bytes, seed).to_le_bytes()),
+            Form::Bytes => {
+                used_bytes(bytes).is_some_and(|bytes| bytes[..4] == bytes_checksum(bytes, seed).to_le_bytes())
+            }
         }
     }
 
@@ -155,6 +163,8 @@ impl<'n> Copies<'n> {
                 bytes[ATIME as usize..ATIME as usize + 8].fill(0);
                 bytes[NEXT_ORPHAN as usize..NEXT_ORPHAN as usize + 16].fill(0);
             }
+            // A later fence makes it durable, in one copy or in both.
+            Form::Done(_) => bytes.clear(),
             Form::Bytes => bytes.truncate(used_bytes(&bytes).map_or(0, <[u8]>::len)),
             _ => {}
         }
@@ -173,16 +183,27 @@ impl<'n> Copies<'n> {
         let what = &self.what;
         let problem = match (&primary, &backup) {
             (Some(primary), Some(backup)) if self.significant(primary) == self.significant(backup) => None,
-            (Some(primary), Some(_)) => Some((format!("the copies of {what} differ"), from(primary, places[1]))),
-            (Some(primary), None) => Some((format!("the backup of {what} is damaged"), from(primary, places[1]))),
-            (None, Some(backup)) => Some((format!("the primary of {what} is damaged"), from(backup, places[0]))),
+            (Some(primary), Some(_)) => {
+                Some((format!("the copies of {what} differ"), from(primary, places[1])))
+            }
+            (Some(primary), None) => {
+                Some((format!("the backup of {what} is damaged"), from(primary, places[1])))
+            }
+            (None, Some(backup)) => {
+                Some((format!("the primary of {what} is damaged"), from(backup, places[0])))
+            }
             (None, None) => self.line_by_line(pm, geometry, places),
         };
         Compared { bytes: primary.or(backup), problem }
     }
 
     /// Of checked words, damage in both copies may be in different lines.
-    fn line_by_line(&self, pm: &impl Pm, geometry: &Geometry, places: [u64; 2]) -> Option<(String, Option<Fix>)> {
+    fn line_by_line(
+        &self,
+        pm: &impl Pm,
+        geometry: &Geometry,
+        places: [u64; 2],
+    ) -> Option<(String, Option<Fix>)> {
         let lost = Some((format!("both copies of {} are damaged", self.what), None));
         let Form::Words(owner) = self.form else { return lost };
         let mut at = 0;

@@ -138,7 +138,8 @@ impl<P: Pm> Shared<P> {
         let mut node = node_of(directory.root);
         let mut above = 0;
         loop {
-            if LEVEL_BITS * (above + 1) > HASH_BITS || !self.geometry.is_entry(node, SIZES[crate::pools::NODES])
+            if LEVEL_BITS * (above + 1) > HASH_BITS
+                || !self.geometry.is_entry(node, SIZES[crate::pools::NODES])
             {
                 return Err(damaged());
             }

@@ -119,7 +119,9 @@ impl<P: Pm> Shared<P> {
         let mut write = Write { start: offset, end, content: &content, purpose, now };
         match self.write_range(inode, &write) {
             // A full device has no room for all new blocks at once. In parts, each frees the blocks of the one before.
-            Err(error) if error.kind() == Kind::NoSpace && end.div_ceil(BLOCK_SIZE) - offset / BLOCK_SIZE > 1 => {
+            Err(error)
+                if error.kind() == Kind::NoSpace && end.div_ceil(BLOCK_SIZE) - offset / BLOCK_SIZE > 1 =>
+            {
                 self.check_overwrites(inode, offset, end)?;
                 for part in [PART, 1] {
                     let mut result = Ok(());

@@ -5,8 +5,8 @@ use nacre_media::Pm;
 use zerocopy::{FromZeros, IntoBytes};
 
 use crate::format::{
-    GROUP_BLOCKS, GROUP_BYTES, INODE_SIZE, LANE_ITEMS, MAP_WORDS, POOL_HEAD, RawItem, RawMap, RawZone, region,
-    seed_at,
+    GROUP_BLOCKS, GROUP_BYTES, INODE_SIZE, LANE_ITEMS, MAP_WORDS, POOL_HEAD, RawItem, RawMap, RawZone,
+    region, seed_at,
 };
 use crate::superblock::Superblock;
 use crate::twin;
@@ -173,7 +173,8 @@ impl Geometry {
 
     /// Where the inode with a number is, in a volume whose root is at `root`. `None` for no number of an inode.
     pub(crate) fn inode(&self, number: u64, root: u64) -> Option<u64> {
-        let address = if number == crate::format::ROOT_INODE { root } else { number.checked_mul(INODE_SIZE)? };
+        let address =
+            if number == crate::format::ROOT_INODE { root } else { number.checked_mul(INODE_SIZE)? };
         self.is_entry(address, INODE_SIZE).then_some(address)
     }
 }

@@ -165,9 +165,7 @@ impl<P: Pm + 'static> Names for PoolFs<P> {
         let fs = &*self.shared;
         let _lock = fs.read_lock(node.inode.number);
         // A time of access that cannot be stored is no reason for a read to fail.
-        let _ = fs
-            .read_inode(node.inode.number)
-            .and_then(|raw| fs.note_read(node.inode.number, &raw, now));
+        let _ = fs.read_inode(node.inode.number).and_then(|raw| fs.note_read(node.inode.number, &raw, now));
     }
 
     fn has_guarded(&self) -> bool {
@@ -314,7 +312,13 @@ impl<P: Pm + 'static> Extents for PoolFs<P> {
         let free = (counts.free + counts.in_pools + fs.unused_active()).saturating_sub(counts.promised);
         // Both copies of an inode and of its name take less than a block.
         let inodes_free = counts.available();
-        FsStat { blocks, free, available: counts.available(), inodes: counts.inodes + inodes_free, inodes_free }
+        FsStat {
+            blocks,
+            free,
+            available: counts.available(),
+            inodes: counts.inodes + inodes_free,
+            inodes_free,
+        }
     }
 
     fn index_bytes(&self) -> u64 {

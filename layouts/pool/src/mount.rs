@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
+use nacre_engine::sync::Mutex;
 use nacre_engine::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use nacre_engine::sync::thread::{self, JoinHandle};
-use nacre_engine::sync::Mutex;
 use nacre_engine::{Error, Kind, Result, background};
 use nacre_layout_parts::badblocks;
 use nacre_layout_parts::lifecycle::MountOptions;
@@ -119,8 +119,12 @@ impl<P: Pm + 'static> PoolFs<P> {
             shared.lanes.truncate(lanes.clamp(1, shared.lanes.len()));
         }
         if row.clean != 1 {
-            let counted = shared.count()?;
+            let (counted, unused) = shared.count()?;
             *shared.counts.lock() = counted;
+            // A crash came between the making of a pool block and its first entry.
+            if !read_only {
+                unused.into_iter().try_for_each(|block| shared.release_pool_block(block))?;
+            }
         }
         if !read_only {
             shared.change_row(|row| {
@@ -177,10 +181,11 @@ impl<P: Pm> Shared<P> {
         }
     }
 
-    /// Counts free blocks and inodes, from the bits.
-    pub(crate) fn count(&self) -> Result<Counts> {
+    /// Counts free blocks and inodes, from the bits; and finds pool blocks without an entry in use.
+    pub(crate) fn count(&self) -> Result<(Counts, Vec<u64>)> {
         let geometry = self.geometry;
         let mut counts = Counts::of_zone(geometry.groups);
+        let mut unused = Vec::new();
         for group in 0..geometry.groups {
             let (free, of_group) = self.read_map(group)?;
             if of_group & ((1 << purpose::BITS) - 1) != purpose::POOL {
@@ -194,12 +199,18 @@ impl<P: Pm> Shared<P> {
             for slot in 0..geometry.pool_blocks_in_group() {
                 let block = group * GROUP_BYTES + slot * geometry.pool_block;
                 let within = block % GROUP_BYTES / nacre_engine::BLOCK_SIZE;
-                if !bits::meet(&free, &bits::run(within, 1)) && self.read_head(block)?.pool as usize == INODES {
-                    counts.inodes += self.entries_in_use(block, INODES)?;
+                if bits::meet(&free, &bits::run(within, 1)) {
+                    continue;
                 }
+                let pool = self.read_head(block)?.pool as usize;
+                let in_use = self.entries_in_use(block, pool)?;
+                if pool == INODES {
+                    counts.inodes += in_use;
+                }
+                unused.extend((in_use == 0).then_some(block));
             }
         }
-        Ok(counts)
+        Ok((counts, unused))
     }
 }
 

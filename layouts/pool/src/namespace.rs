@@ -99,13 +99,7 @@ impl<P: Pm> Shared<P> {
         })
     }
 
-    pub(crate) fn link(
-        &self,
-        node: &HeldInode,
-        dir: &HeldInode,
-        name: &[u8],
-        now: Timestamp,
-    ) -> Result<()> {
+    pub(crate) fn link(&self, node: &HeldInode, dir: &HeldInode, name: &[u8], now: Timestamp) -> Result<()> {
         dir.check_directory()?;
         check_name(name)?;
         let _lock = self.lock(&[dir.number, node.number]);
@@ -189,7 +183,8 @@ impl<P: Pm> Shared<P> {
     /// What becomes of an inode that loses a name. It is locked.
     pub(crate) fn gone(&self, victim: &Facts) -> Gone {
         let is_last = victim.raw.links == 1 || victim.raw.is_directory();
-        let is_large = victim.raw.entries > FREED_AT_ONCE || victim.raw.is_directory() && victim.raw.height > 0;
+        let is_large =
+            victim.raw.entries > FREED_AT_ONCE || victim.raw.is_directory() && victim.raw.height > 0;
         match is_last {
             false => Gone::No,
             true if is_large || self.held.is_held(victim.number) => Gone::Later,

@@ -52,7 +52,8 @@ impl Places {
 
     /// Written blocks of a range are never written from now on.
     pub(crate) fn unwrite(&mut self, first: u64, last: u64) {
-        let new: Vec<Piece> = self.within(first, last).map(|piece| Piece { is_written: false, ..piece }).collect();
+        let new: Vec<Piece> =
+            self.within(first, last).map(|piece| Piece { is_written: false, ..piece }).collect();
         self.set(first, last, &new);
     }
 
@@ -91,7 +92,8 @@ impl<P: Pm> Change<'_, P> {
             return Ok(());
         }
         let block = size / BLOCK_SIZE;
-        if let Some(piece) = self.fs.pieces(tree, block, block + 1)?.first().filter(|piece| piece.is_written) {
+        if let Some(piece) = self.fs.pieces(tree, block, block + 1)?.first().filter(|piece| piece.is_written)
+        {
             let until = end.min(size.next_multiple_of(BLOCK_SIZE));
             let zeroed = pm.zero(piece.offset() + size % BLOCK_SIZE, until - size)?;
             self.pending = join(self.pending.take(), zeroed);
@@ -126,8 +128,7 @@ impl<P: Pm> Change<'_, P> {
         purpose: Purpose,
     ) -> Result<()> {
         let Places { first, last, pieces } = places;
-        let edited =
-            self.edit_tree(tree, &Edit { first: *first, last: *last, new: pieces, purpose })?;
+        let edited = self.edit_tree(tree, &Edit { first: *first, last: *last, new: pieces, purpose })?;
         self.set_root(number, edited.tree.height, edited.tree.root)?;
         let inode = self.edit(number)?;
         inode.entries = inode.entries.wrapping_add_signed(edited.blocks);

@@ -129,7 +129,8 @@ impl<P: Pm> Shared<P> {
     }
 
     fn is_active(&self, block: u64) -> bool {
-        let active = |lane: &crate::lanes::Lane| lane.active.iter().any(|a| a.load(Ordering::Acquire) == block);
+        let active =
+            |lane: &crate::lanes::Lane| lane.active.iter().any(|a| a.load(Ordering::Acquire) == block);
         self.lanes.iter().any(active)
     }
 
@@ -160,7 +161,9 @@ impl<P: Pm> Shared<P> {
             }
             let head = self.read_head(block)?;
             let mut words = free_words(head.count.into()).zip(0..);
-            if !words.try_fold(true, |all, (free, at)| Ok::<_, Error>(all && self.read_bits(block, at)? == free))? {
+            if !words
+                .try_fold(true, |all, (free, at)| Ok::<_, Error>(all && self.read_bits(block, at)? == free))?
+            {
                 return Ok(());
             }
             self.settle_lanes()?;
@@ -197,9 +200,8 @@ impl<P: Pm> Shared<P> {
 
     /// The greatest generation of the inodes that a pool block ever had.
     fn greatest_generation(&self, block: u64, head: &RawPoolHead) -> u32 {
-        let generations = (0..u64::from(head.count)).map(|index| {
-            self.generation_at(block + POOL_HEAD + index * INODE_SIZE, head.generation_seed)
-        });
+        let generations = (0..u64::from(head.count))
+            .map(|index| self.generation_at(block + POOL_HEAD + index * INODE_SIZE, head.generation_seed));
         generations.max().unwrap_or(0).max(head.generation_seed)
     }
 
@@ -333,7 +335,8 @@ impl<P: Pm> Change<'_, P> {
             for slot in 0..geometry.pool_blocks_in_group() {
                 let block = group * GROUP_BYTES + slot * geometry.pool_block;
                 let within = block % GROUP_BYTES / BLOCK_SIZE;
-                if bits::meet(&free, &bits::run(within, 1)) || self.fs.read_head(block)?.pool as usize != pool {
+                if bits::meet(&free, &bits::run(within, 1)) || self.fs.read_head(block)?.pool as usize != pool
+                {
                     continue;
                 }
                 for word in 0..count {

@@ -76,9 +76,8 @@ pub(crate) fn recover<P: Pm>(pm: &P, geometry: &Geometry) -> Result<Recovered> {
         pm.fence(pending);
     }
     for lane in &lanes {
-        let stored = retry_page(pm, geometry, lane.address, || {
-            store_done(pm, geometry, lane.address, begun(lane))
-        })?;
+        let stored =
+            retry_page(pm, geometry, lane.address, || store_done(pm, geometry, lane.address, begun(lane)))?;
         pending = join(pending, stored);
     }
     if let Some(pending) = pending {

@@ -87,8 +87,13 @@ impl<P: Pm> Shared<P> {
             },
             None => None,
         };
-        let rules =
-            Rename { from_dir: &from, to_dir: &to, source: &*source, target: target.as_deref(), mode: asked.mode };
+        let rules = Rename {
+            from_dir: &from,
+            to_dir: &to,
+            source: &*source,
+            target: target.as_deref(),
+            mode: asked.mode,
+        };
         let inodes = self.counts.lock().inodes + 1;
         rules.check_no_cycle(inodes, |number| locked(number)?.ok_or(Error::new(Kind::NotFound)))?;
         Ok(true)
@@ -112,8 +117,13 @@ impl<P: Pm> Shared<P> {
         let (from_dir, to_dir) = (self.facts(from.dir.number)?, self.facts(to.dir.number)?);
         let moved = self.facts(source.0.number)?;
         let replaced = target.map(|(id, _)| self.facts(id.number)).transpose()?;
-        let rules =
-            Rename { from_dir: &from_dir, to_dir: &to_dir, source: &*moved, target: replaced.as_deref(), mode };
+        let rules = Rename {
+            from_dir: &from_dir,
+            to_dir: &to_dir,
+            source: &*moved,
+            target: replaced.as_deref(),
+            mode,
+        };
         if !rules.check()? {
             return Ok(()); // two names of one inode: nothing to do
         }

@@ -12,10 +12,10 @@ use crate::directory::{
     Found, HASH_BITS, PLACE, Part, Set, TIE_BITS, Way, cookie_for, hash, index_of, long_name, node_word,
     set_word,
 };
-use crate::fs::Shared;
 use crate::format::{
     INLINE_NAME, LEVEL_BITS, LONG_NAME, NODE_WORDS, PREFIX, RawDentry, RawHead, seal_any, status,
 };
+use crate::fs::Shared;
 use crate::pools::{NAMES, NODES, SETS};
 use crate::seeded::Mistake;
 
@@ -227,7 +227,8 @@ impl<P: Pm> Change<'_, P> {
             let place = set.place(index);
             let seed = self.fs.geometry.seed(place);
             for copy in [place, self.fs.geometry.twin(place)] {
-                let cleared = self.fs.pm.copy(copy, sealed(RawDentry::default(), seed, SETS, 0).as_bytes())?;
+                let cleared =
+                    self.fs.pm.copy(copy, sealed(RawDentry::default(), seed, SETS, 0).as_bytes())?;
                 self.fs.pm.fence(cleared);
             }
         }

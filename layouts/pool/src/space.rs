@@ -58,7 +58,7 @@ impl<P: Pm> Shared<P> {
             }
             Ok(())
         })?;
-        if let Some(size) = change.size {
+        if let Some(size) = change.size.filter(|&size| size <= raw.size) {
             self.free_behind(inode.number, size)?;
         }
         self.attr(inode.number, &self.read_inode(inode.number)?)

@@ -55,7 +55,8 @@ impl RawVolume {
     /// Takes these counts.
     pub(crate) fn keep(&mut self, counts: &Counts) {
         let Counts { free, in_pools, whole, inodes, .. } = *counts;
-        [self.free_blocks, self.free_in_pools, self.whole_groups, self.inodes] = [free, in_pools, whole, inodes];
+        [self.free_blocks, self.free_in_pools, self.whole_groups, self.inodes] =
+            [free, in_pools, whole, inodes];
     }
 }
 
