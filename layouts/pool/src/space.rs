@@ -158,7 +158,7 @@ impl<P: Pm> Shared<P> {
             let tree = self.tree(number, &raw)?;
             let mut places = change.places(&raw, tree, range, size)?;
             if !allocates {
-                change.zero_edges(&mut places, raw.size, offset, end)?;
+                change.zero_edges(&mut places, (raw.size, size), (offset, end))?;
                 let Range { start: first, end: last } = whole_blocks(at, end);
                 if mode == FallocateMode::PunchHole {
                     places.set(first, last, &[]);
@@ -263,20 +263,26 @@ impl<P: Pm> Change<'_, P> {
     }
 
     /// The parts of blocks at the edges of a range become zeros, in new blocks.
-    fn zero_edges(&mut self, places: &mut Places, size: u64, offset: u64, end: u64) -> Result<()> {
+    fn zero_edges(
+        &mut self,
+        places: &mut Places,
+        (size, new_size): (u64, u64),
+        (offset, end): (u64, u64),
+    ) -> Result<()> {
         let fs = self.fs;
         for (block, Range { start: from, end: to }) in edges(offset, end) {
-            // Bytes behind the size are nobody's.
-            let seen = size.saturating_sub(block * BLOCK_SIZE).min(BLOCK_SIZE);
+            // Bytes behind the size are nobody's, before and after.
+            let of_block = |size: u64| size.saturating_sub(block * BLOCK_SIZE).min(BLOCK_SIZE);
+            let (seen, kept) = (of_block(size), of_block(new_size));
             let to = to.min(seen);
             let Some(piece) = places.within(block, block + 1).next() else { continue };
             if !piece.is_written || from >= to {
                 continue;
             }
             let mut bytes = [0; BLOCK_SIZE as usize];
-            let bytes = &mut bytes[..seen as usize];
-            fs.pm.read(piece.offset(), bytes)?;
+            fs.pm.read(piece.offset(), &mut bytes[..seen as usize])?;
             bytes[from as usize..to as usize].fill(0);
+            let bytes = &bytes[..kept as usize];
             let mut runs = Runs::new();
             self.allocate(None, 1, Purpose::Overwrite, &mut runs)?;
             let new = Piece { block: runs[0].start, ..piece };
