@@ -5,3 +5,4 @@ mod both;
 mod common;
 mod inplace;
 mod log;
+mod pool;

@@ -231,7 +231,7 @@ pub(crate) struct RawInode {
     pub(crate) ctime: u64,
     /// Checked word: see [`root`]. The first line ends here; an overwrite changes nothing else.
     pub(crate) root: u64,
-    /// Packed time of access. Stored alone, in both copies.
+    /// Packed time of access. A read stores it alone, in both copies.
     pub(crate) atime: u64,
     pub(crate) btime: u64,
     /// Device number of a device node in the kernel's 32-bit form, else 0.

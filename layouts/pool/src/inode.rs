@@ -212,6 +212,10 @@ impl<P: Pm> Change<'_, P> {
             let (new, old) = (raw.as_bytes(), edit.old.as_bytes());
             let behind = ATIME as usize + 8..NEXT_ORPHAN as usize;
             self.item(edit.address, &new[..LINE as usize]);
+            let atime = ATIME as usize..ATIME as usize + 8;
+            if new[atime.clone()] != old[atime.clone()] {
+                self.item(edit.address + ATIME, &new[atime]);
+            }
             if new[behind.clone()] != old[behind.clone()] {
                 self.item(edit.address + behind.start as u64, &new[behind]);
             }

@@ -15,7 +15,7 @@ use crate::blockmap::Piece;
 use crate::buddy::{Purpose, Runs};
 use crate::commit::{Change, join};
 use crate::file::check_pins;
-use crate::format::{ATIME, GROUP_BLOCKS, MAX_FILE_SIZE, RawInode, compatible};
+use crate::format::{GROUP_BLOCKS, MAX_FILE_SIZE, RawInode, compatible};
 use crate::fs::Shared;
 use crate::held::HeldInode;
 use crate::places::Places;
@@ -52,11 +52,7 @@ impl<P: Pm> Shared<P> {
             }
             let new = operation.edit(number)?;
             self.put_attributes(new, change, now);
-            operation.commit()?;
-            if let Some(atime) = change.atime {
-                self.store_atime(number, atime)?;
-            }
-            Ok(())
+            operation.commit()
         })?;
         if let Some(size) = change.size.filter(|&size| size <= raw.size) {
             self.free_behind(inode.number, size)?;
@@ -82,23 +78,9 @@ impl<P: Pm> Shared<P> {
             raw.mtime = packed;
         }
         raw.mtime = change.mtime.map_or(raw.mtime, |time| self.times.pack(time));
+        raw.atime = change.atime.map_or(raw.atime, |time| self.times.pack(time));
         let ctime = if change.promised { self.later(packed, raw.ctime) } else { packed };
         raw.changed(ctime);
-    }
-
-    /// Stores a time of access that a caller sets, durable when this returns.
-    fn store_atime(&self, number: u64, atime: Timestamp) -> Result<()> {
-        let address = self.address(number)? + ATIME;
-        let packed = self.times.pack(atime).to_le_bytes();
-        let mut pending = None;
-        for place in [address, self.geometry.twin(address)] {
-            let stored = self.pm.store(place, &packed)?;
-            pending = join(pending, self.pm.flush(stored));
-        }
-        if let Some(pending) = pending {
-            self.pm.fence(pending);
-        }
-        Ok(())
     }
 
     /// Frees the blocks that are wholly behind the size, in as many operations as it takes. Under the inode's lock.
