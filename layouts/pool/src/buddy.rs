@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use nacre_engine::{Block, Durability, Error, Kind, Result};
+use nacre_engine::{Block, Durability, Error, Kind, Resource, Result};
 use nacre_media::Pm;
 use smallvec::SmallVec;
 
@@ -32,13 +32,12 @@ pub(crate) enum Purpose {
     /// In place of blocks that the same operation frees.
     Overwrite,
     /// A write that was accepted before; its blocks are reserved.
-    Promised,
+    Reserved,
 }
 
 impl Purpose {
     pub(crate) fn of_write(durability: Durability) -> Purpose {
         match durability {
-            Durability::Promised => Purpose::Promised,
             Durability::Accepted => Purpose::Metadata,
             Durability::Lazy | Durability::Now => Purpose::Data,
         }
@@ -54,8 +53,6 @@ pub(crate) struct Counts {
     pub(crate) in_pools: u64,
     /// Groups of data without a block in use.
     pub(crate) whole: u64,
-    /// Reserved blocks.
-    pub(crate) promised: u64,
     /// Blocks that new data leaves free.
     pub(crate) reserve: u64,
     /// Blocks that new data leaves to pool blocks: in their groups, or whole groups.
@@ -72,20 +69,20 @@ impl Counts {
         Counts { reserve: part.max(32), for_pools: part.max(64), ..Counts::default() }
     }
 
-    /// Blocks that a user can still take.
-    pub(crate) fn available(&self) -> u64 {
-        self.free.saturating_sub(self.left_by(Purpose::Data))
+    /// Blocks that a user can still take, beside `reserved` ones.
+    pub(crate) fn available(&self, reserved: u64) -> u64 {
+        self.free.saturating_sub(self.left_by(Purpose::Data, reserved))
     }
 
-    /// Blocks that an allocation leaves free.
-    fn left_by(&self, purpose: Purpose) -> u64 {
+    /// Blocks that an allocation leaves free, of which `reserved` have a reservation.
+    pub(crate) fn left_by(&self, purpose: Purpose, reserved: u64) -> u64 {
         match purpose {
             Purpose::Data => {
                 let missing = self.for_pools.saturating_sub(self.in_pools);
-                self.reserve + self.promised + missing.next_multiple_of(GROUP_BLOCKS)
+                self.reserve + reserved + missing.next_multiple_of(GROUP_BLOCKS)
             }
-            Purpose::Metadata => self.promised,
-            Purpose::Overwrite | Purpose::Promised => 0,
+            Purpose::Metadata => reserved,
+            Purpose::Overwrite | Purpose::Reserved => 0,
         }
     }
 
@@ -94,20 +91,22 @@ impl Counts {
         self.in_pools + self.whole * GROUP_BLOCKS >= self.for_pools + GROUP_BLOCKS
     }
 
-    fn take(&mut self, blocks: u64, purpose: Purpose) -> Result<()> {
-        if blocks > 0 && self.free < blocks + self.left_by(purpose) {
-            return Err(Error::new(Kind::NoSpace));
+    fn take(&mut self, blocks: u64, purpose: Purpose, reserved: u64) -> Result<()> {
+        if blocks > 0 && self.free < blocks + self.left_by(purpose, reserved) {
+            return Err(Error::no_space(Resource::Pm, blocks));
         }
         self.free -= blocks;
         Ok(())
     }
 
     /// Takes a whole group for pool blocks, from those that are kept for them, too.
-    pub(crate) fn take_group(&mut self, purpose: Purpose) -> Result<()> {
-        let left =
-            if purpose == Purpose::Data { self.reserve + self.promised } else { self.left_by(purpose) };
+    pub(crate) fn take_group(&mut self, purpose: Purpose, reserved: u64) -> Result<()> {
+        let left = match purpose {
+            Purpose::Data => self.reserve + reserved,
+            purpose => self.left_by(purpose, reserved),
+        };
         if self.free < GROUP_BLOCKS + left {
-            return Err(Error::new(Kind::NoSpace));
+            return Err(Error::no_space(Resource::Pm, GROUP_BLOCKS));
         }
         self.free -= GROUP_BLOCKS;
         Ok(())
@@ -253,7 +252,7 @@ impl<P: Pm> Change<'_, P> {
 
     /// Takes blocks from the count.
     pub(crate) fn take_space(&mut self, blocks: u64, purpose: Purpose) -> Result<()> {
-        self.fs.counts.lock().take(blocks, purpose)?;
+        self.fs.counts.lock().take(blocks, purpose, self.fs.reserved.blocks())?;
         self.account.taken += blocks;
         Ok(())
     }
@@ -293,7 +292,7 @@ impl<P: Pm> Change<'_, P> {
                     self.taken = Some(lock);
                     return Err(Error::new(Kind::Busy));
                 }
-                Found::Nowhere(_) if order == 0 => return Err(Error::new(Kind::NoSpace)),
+                Found::Nowhere(_) if order == 0 => return Err(Error::no_space(Resource::Pm, left)),
                 Found::Nowhere(_) => most = order - 1,
             }
         }
@@ -406,7 +405,7 @@ impl<P: Pm> Change<'_, P> {
     pub(crate) fn borrow_run(&mut self, blocks: u64) -> Result<u64> {
         let order = blocks.next_power_of_two().trailing_zeros();
         if order > MAX_ORDER {
-            return Err(Error::new(Kind::NoSpace));
+            return Err(Error::no_space(Resource::Limit, blocks));
         }
         match self.search(order)? {
             Found::At(index, start) => {
@@ -418,7 +417,7 @@ impl<P: Pm> Change<'_, P> {
                 self.taken = Some(lock);
                 Err(Error::new(Kind::Busy))
             }
-            Found::Nowhere(None) => Err(Error::new(Kind::NoSpace)),
+            Found::Nowhere(None) => Err(Error::no_space(Resource::Pm, blocks)),
         }
     }
 

@@ -4,7 +4,7 @@
 //! Names are listed in the order of their cookies, which are their hashes. So a cookie survives everything, and a name
 //! that stays is listed once.
 
-use nacre_engine::{Error, FileKind, InodeId, Kind, Result};
+use nacre_engine::{Error, FileKind, InodeId, Resource, Result};
 use nacre_media::Pm;
 use smallvec::SmallVec;
 use zerocopy::{FromZeros, IntoBytes};
@@ -287,11 +287,11 @@ pub(crate) fn long_name(raw: &RawDentry) -> u64 {
     u64::from_le_bytes(address)
 }
 
-/// The cookie for a name of a hash, of which `ties` are taken. [`NoSpace`](Kind::NoSpace) when all are.
+/// The cookie for a name of a hash, of which `ties` are taken. [`NoSpace`](nacre_engine::Kind::NoSpace) when all are.
 pub(crate) fn cookie_for(hash: u64, ties: &[u8]) -> Result<u64> {
     let cookies = (hash << TIE_BITS..).take(1 << TIE_BITS);
     let mut free = cookies.filter(|cookie| *cookie >= FIRST_COOKIE && !ties.contains(&(*cookie as u8)));
-    free.next().ok_or_else(|| Error::new(Kind::NoSpace).object("a directory with too many equal hashes"))
+    free.next().ok_or_else(|| Error::no_space(Resource::Limit, 0).object("a directory with too many equal hashes"))
 }
 
 const _: () = assert!(word::NODE_SHIFT >= branch::ADDRESS_SHIFT);

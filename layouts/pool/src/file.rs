@@ -7,7 +7,7 @@
 
 use std::io::IoSlice;
 
-use nacre_engine::{BLOCK_SIZE, Block, Durability, Error, Kind, Result, Timestamp, WriteAt};
+use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, Resource, Result, Timestamp, WriteAt};
 use nacre_layout_parts::content::{Content, gather};
 use nacre_layout_parts::ranges::end_of;
 use nacre_layout_parts::rules::check_write;
@@ -95,15 +95,14 @@ impl<P: Pm> Shared<P> {
         inode: &HeldInode,
         at: WriteAt,
         data: &[IoSlice<'_>],
-        durability: Durability,
+        purpose: Purpose,
         now: Timestamp,
     ) -> Result<u64> {
         inode.check_file()?;
-        let purpose = Purpose::of_write(durability);
         let len: u64 = data.iter().map(|slice| slice.len() as u64).sum();
         let _lock = self.lock(&[inode.number]);
         let raw = self.read_inode(inode.number)?;
-        if purpose != Purpose::Promised {
+        if purpose != Purpose::Reserved {
             check_write(raw.flags, at)?;
         }
         let offset = match at {
@@ -153,7 +152,7 @@ impl<P: Pm> Shared<P> {
             there += piece.len;
             Ok(())
         })?;
-        if there == last - first { Ok(()) } else { Err(Error::new(Kind::NoSpace)) }
+        if there == last - first { Ok(()) } else { Err(Error::no_space(Resource::Pm, last - first - there)) }
     }
 
     /// One operation: a range, the size, the times.
@@ -168,7 +167,7 @@ impl<P: Pm> Shared<P> {
             let purpose = if write.purpose == Purpose::Data { Purpose::Metadata } else { write.purpose };
             change.put_places(number, tree, &places, purpose)?;
             let mut now = self.times.pack(write.now);
-            if write.purpose == Purpose::Promised {
+            if write.purpose == Purpose::Reserved {
                 // Times that changed since the write was accepted stay changed.
                 now = self.later(now, raw.ctime);
             }
@@ -210,8 +209,8 @@ impl<P: Pm> Change<'_, P> {
         let mut runs = Runs::new();
         if replaced + fresh > 0 {
             let goal = self.goal(tree, first)?;
-            let promised = write.purpose == Purpose::Promised;
-            let of_replaced = if promised { write.purpose } else { Purpose::Overwrite };
+            let is_reserved = write.purpose == Purpose::Reserved;
+            let of_replaced = if is_reserved { write.purpose } else { Purpose::Overwrite };
             self.take_space(replaced, of_replaced)?;
             self.take_space(fresh, write.purpose)?;
             self.find_runs(goal, replaced + fresh, &mut runs)?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use nacre_engine::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use nacre_engine::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use nacre_engine::{Error, Kind, Result, TimeRange};
+use nacre_engine::{Error, Kind, ReservedBlocks, Result, TimeRange};
 use nacre_layout_parts::alloc::lane_of_thread;
 use nacre_media::Pm;
 use smallvec::SmallVec;
@@ -47,6 +47,8 @@ pub(crate) struct Shared<P> {
     pub(crate) orphans: Mutex<()>,
     pub(crate) hints: Hints,
     pub(crate) counts: Mutex<Counts>,
+    /// Blocks with a reservation.
+    pub(crate) reserved: Arc<ReservedBlocks>,
     pub(crate) held: Arc<HeldTable>,
     pub(crate) damaged: Damaged,
     /// Directories that move to another directory do so one at a time, so that no cycle can arise.

@@ -4,12 +4,14 @@ use std::io::IoSlice;
 use std::ops::ControlFlow;
 
 use nacre_engine::{
-    Attr, BLOCK_SIZE, Capabilities, Data, DirEntry, Durability, Error, Extents, FallocateMode, FileBlock,
-    FileKind, FsStat, InodeCache, InodeId, Kind, Names, NewInode, PlacedExtent, PromiseCost, RenameMode,
-    Result, SeekTo, SetAttr, Timestamp, WriteAt, XattrMode, no_tiers_below_buffer,
+    Attr, BLOCK_SIZE, BelowBuffer, Capabilities, Data, DirEntry, Durability, Error, Extents, FallocateMode,
+    FileBlock, FileKind, FsStat, InodeCache, InodeId, Kind, Names, NewInode, PlacedExtent, RenameMode,
+    Reservation, Resource, Result, SeekTo, SetAttr, Step, Timestamp, WriteAt, WriteCost, WriteShape, XattrMode,
+    no_tiers_below_buffer, with_room,
 };
 use nacre_media::Pm;
 
+use crate::buddy::Purpose;
 use crate::format::{GROUP_BLOCKS, MAX_FILE_SIZE, MAX_XATTR_SIZE, compatible};
 use crate::fs::Shared;
 use crate::held::Node;
@@ -23,6 +25,8 @@ pub(crate) const CAPABILITIES: Capabilities = Capabilities {
     max_file_size: MAX_FILE_SIZE,
     max_xattr_size: MAX_XATTR_SIZE,
     write_unit: BLOCK_SIZE,
+    // A block, and the nodes on its way from the root, of which both copies take a block, each replaced at most once.
+    write_cost: WriteCost { block: 1, group: 16, group_blocks: GROUP_BLOCKS, file: 2 },
     max_tiers: 0,
     always_indexes_names: true,
 };
@@ -36,10 +40,7 @@ impl<P: Pm> PoolFs<P> {
         let fs = &*self.shared;
         fs.check_writable()?;
         fs.reclaim_buried();
-        match act(fs) {
-            Err(error) if error.kind() == Kind::NoSpace && fs.reclaim_buried() => act(fs),
-            result => result,
-        }
+        with_room(Step::DeferredFrees, || act(fs), |_| Ok(fs.reclaim_buried()))
     }
 }
 
@@ -237,7 +238,7 @@ impl<P: Pm + 'static> Data for PoolFs<P> {
         durability: Durability,
         now: Timestamp,
     ) -> Result<u64> {
-        self.change(|fs| fs.write(&node.inode, at, data, durability, now))
+        self.change(|fs| fs.write(&node.inode, at, data, Purpose::of_write(durability), now))
     }
 
     fn fallocate(
@@ -281,44 +282,16 @@ impl<P: Pm + 'static> Extents for PoolFs<P> {
         node.inode.unpin();
     }
 
-    fn promise_cost(&self) -> PromiseCost {
-        // A block, and the nodes on its way from the root, of which both copies take a block, each replaced at most
-        // once.
-        PromiseCost { block: 1, group: 16, group_blocks: GROUP_BLOCKS, file: 2 }
-    }
-
-    fn reserve(&self, blocks: u64) -> Result<()> {
-        self.change(|fs| {
-            let mut counts = fs.counts.lock();
-            if counts.available() < blocks {
-                return Err(Error::new(Kind::NoSpace));
-            }
-            counts.promised += blocks;
-            Ok(())
-        })
-    }
-
-    fn release(&self, blocks: u64) {
-        let mut counts = self.shared.counts.lock();
-        assert!(counts.promised >= blocks, "more was given back than was reserved");
-        counts.promised -= blocks;
-    }
-
     fn stat(&self) -> FsStat {
         let fs = &self.shared;
         fs.reclaim_buried();
         let counts = *fs.counts.lock();
+        let reserved = fs.reserved.blocks();
         let blocks = fs.geometry.groups * GROUP_BLOCKS - fs.geometry.first_data_block;
-        let free = (counts.free + counts.in_pools + fs.unused_active()).saturating_sub(counts.promised);
+        let free = (counts.free + counts.in_pools + fs.unused_active()).saturating_sub(reserved);
         // Both copies of an inode and of its name take less than a block.
-        let inodes_free = counts.available();
-        FsStat {
-            blocks,
-            free,
-            available: counts.available(),
-            inodes: counts.inodes + inodes_free,
-            inodes_free,
-        }
+        let available = counts.available(reserved);
+        FsStat { blocks, free, available, reserved, inodes: counts.inodes + available, inodes_free: available }
     }
 
     fn index_bytes(&self) -> u64 {
@@ -330,4 +303,40 @@ impl<P: Pm + 'static> Extents for PoolFs<P> {
     }
 }
 
-no_tiers_below_buffer!(PoolFs<P> where P: Pm);
+impl<P: Pm + 'static> BelowBuffer for PoolFs<P> {
+    no_tiers_below_buffer!();
+
+    fn reserve_for(&self, shape: &WriteShape) -> Result<Reservation> {
+        let blocks = CAPABILITIES.write_cost.of(shape);
+        self.change(|fs| {
+            let are_free = || {
+                let counts = fs.counts.lock();
+                counts.free >= counts.left_by(Purpose::Data, fs.reserved.blocks())
+            };
+            fs.reserved.reserve(blocks, are_free).ok_or_else(|| Error::no_space(Resource::Pm, blocks))
+        })
+    }
+
+    fn write_back(
+        &self,
+        node: &Node,
+        offset: u64,
+        data: &[IoSlice<'_>],
+        _: &Reservation,
+        now: Timestamp,
+    ) -> Result<()> {
+        let at = WriteAt::Offset(offset);
+        self.change(|fs| fs.write(&node.inode, at, data, Purpose::Reserved, now)).map(drop)
+    }
+
+    fn write_back_times(
+        &self,
+        node: &Node,
+        mtime: Timestamp,
+        atime: Option<Timestamp>,
+        _: &Reservation,
+        now: Timestamp,
+    ) -> Result<()> {
+        self.change(|fs| fs.write_back_times(&node.inode, mtime, atime, now))
+    }
+}

@@ -77,6 +77,7 @@ pub(crate) fn open<P: Pm>(
             inodes: row.inodes,
             ..Counts::of_zone(geometry.groups)
         }),
+        reserved: Arc::default(),
         held: HeldTable::new(),
         damaged: Damaged::default(),
         move_directories: Mutex::new(()),

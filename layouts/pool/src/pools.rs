@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use nacre_engine::sync::atomic::Ordering;
-use nacre_engine::{BLOCK_SIZE, Error, Kind, Result};
+use nacre_engine::{BLOCK_SIZE, Error, Resource, Result};
 use nacre_media::Pm;
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -366,12 +366,12 @@ impl<P: Pm> Change<'_, P> {
             counts.in_pools -= blocks;
             return Ok(block);
         }
-        self.fs.counts.lock().take_group(purpose)?;
+        self.fs.counts.lock().take_group(purpose, self.fs.reserved.blocks())?;
         self.account.taken += GROUP_BLOCKS;
         let group = match self.whole_group()? {
             Some(index) => self.groups[index].group,
             None => {
-                return Err(Error::new(Kind::NoSpace).object("a group of 2 MiB for metadata"));
+                return Err(Error::no_space(Resource::Pm, GROUP_BLOCKS).object("a group of 2 MiB for metadata"));
             }
         };
         let block = group * GROUP_BYTES;

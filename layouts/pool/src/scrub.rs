@@ -77,10 +77,14 @@ impl<P: Pm + 'static> Scrubbed for Shared<P> {
         let geometry = self.geometry;
         let rows = [Copies::zone(&geometry), Copies::volume(&geometry), Copies::orphan_heads(&geometry)];
         let lanes = (0..geometry.lanes).map(|index| Copies::done(&geometry, index));
+        for halves in [geometry.volumes, geometry.zones, geometry.maps, geometry.lanes_at] {
+            self.mend_unreadable(halves.start..halves.start + 2 * halves.len, found);
+        }
         self.compare(rows.into_iter().chain(lanes).collect(), found);
         for group in 0..geometry.groups {
             self.compare(vec![Copies::map(&geometry, group)], found);
             for block in self.pool_blocks(group).unwrap_or_default() {
+                self.mend_unreadable(block..block + geometry.pool_block, found);
                 self.compare_pool_block(block, found);
                 if !spend(geometry.pool_block) {
                     return;
@@ -136,6 +140,21 @@ impl<P: Pm> Shared<P> {
         let blocks = slots.map(|slot| group * GROUP_BYTES + slot * self.geometry.pool_block);
         let in_use = |block: &u64| !bits::meet(&free, &bits::run(block % GROUP_BYTES / BLOCK_SIZE, 1));
         Ok(blocks.filter(in_use).collect())
+    }
+
+    /// Writes pages of metadata anew that have lines that cannot be read, in use or not.
+    fn mend_unreadable(&self, bytes: Range<u64>, found: &mut dyn FnMut(String, bool)) {
+        let mut page = [0; BLOCK_SIZE as usize];
+        for at in bytes.step_by(BLOCK_SIZE as usize) {
+            if self.pm.read(at, &mut page).is_ok() {
+                continue;
+            }
+            let _lanes: Vec<_> = self.lanes.iter().map(|lane| lane.scratch.lock()).collect();
+            let is_mended =
+                !self.read_only && mend_page(&*self.pm, &self.geometry, Block(at / BLOCK_SIZE), &[]).is_ok();
+            let outcome = if is_mended { ", and written from the other copy" } else { "" };
+            found(format!("a media error in metadata, at byte {at} of the device{outcome}"), is_mended);
+        }
     }
 
     fn compare_pool_block(&self, block: u64, found: &mut dyn FnMut(String, bool)) {

@@ -1,7 +1,7 @@
 //! Changing the names of a directory. A set that is full is replaced by a larger one, or by two that each have a half
 //! of its hashes.
 
-use nacre_engine::{Error, FileKind, InodeId, Kind, Result};
+use nacre_engine::{Error, FileKind, InodeId, Resource, Result};
 use nacre_media::Pm;
 use zerocopy::IntoBytes;
 
@@ -243,7 +243,7 @@ impl<P: Pm> Change<'_, P> {
     /// A new node for names of which the nodes above have taken bits of the hash.
     fn new_branch(&mut self, names: &[RawDentry], above: u32, purpose: Purpose) -> Result<u64> {
         if LEVEL_BITS * (above + 1) > HASH_BITS {
-            return Err(Error::new(Kind::NoSpace).object("a directory with too many equal hashes"));
+            return Err(Error::no_space(Resource::Limit, 0).object("a directory with too many equal hashes"));
         }
         let mut words = vec![0; NODE_WORDS];
         self.split(names, above, (0, 0), &mut words, purpose)?;

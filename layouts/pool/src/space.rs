@@ -60,6 +60,24 @@ impl<P: Pm> Shared<P> {
         self.attr(inode.number, &self.read_inode(inode.number)?)
     }
 
+    /// Writes back times that were accepted before: ctime does not go back.
+    pub(crate) fn write_back_times(
+        &self,
+        inode: &HeldInode,
+        mtime: Timestamp,
+        atime: Option<Timestamp>,
+        now: Timestamp,
+    ) -> Result<()> {
+        let _lock = self.lock(&[inode.number]);
+        self.change(|change| {
+            let new = change.edit(inode.number)?;
+            new.mtime = self.times.pack(mtime);
+            new.atime = atime.map_or(new.atime, |time| self.times.pack(time));
+            new.changed(self.later(self.times.pack(now), new.ctime));
+            change.commit()
+        })
+    }
+
     /// A regular file was made immutable or append-only: that is on media when this returns.
     fn note_guarded(&self) -> Result<()> {
         if self.row.lock().features_compatible & compatible::GUARDED != 0 {
@@ -79,8 +97,7 @@ impl<P: Pm> Shared<P> {
         }
         raw.mtime = change.mtime.map_or(raw.mtime, |time| self.times.pack(time));
         raw.atime = change.atime.map_or(raw.atime, |time| self.times.pack(time));
-        let ctime = if change.promised { self.later(packed, raw.ctime) } else { packed };
-        raw.changed(ctime);
+        raw.changed(packed);
     }
 
     /// Frees the blocks that are wholly behind the size, in as many operations as it takes. Under the inode's lock.

@@ -1,6 +1,6 @@
 //! Extended attributes: all of an inode one behind the other in entries of bytes, written anew as a whole.
 
-use nacre_engine::{Attr, Error, Kind, Result, Timestamp, XattrMode};
+use nacre_engine::{Attr, Error, Kind, Resource, Result, Timestamp, XattrMode};
 use nacre_layout_parts::rules::{check_flags, check_xattr, check_xattr_mode};
 use nacre_media::Pm;
 
@@ -132,7 +132,7 @@ impl<P: Pm> Change<'_, P> {
 
     fn write_encoded(&mut self, bytes: &[u8], purpose: Purpose) -> Result<u64> {
         if bytes.len() > MAX_BYTES {
-            return Err(Error::new(Kind::NoSpace).object("the attributes of an inode, at most 4 MiB"));
+            return Err(Error::no_space(Resource::Limit, 0).object("the attributes of an inode, at most 4 MiB"));
         }
         self.write_bytes(bytes, ATTRIBUTES, purpose)
     }
