@@ -68,7 +68,7 @@ pub(crate) fn quick(flaw: Flaw) -> Settings {
 fn short_sequences_survive_in_two_runs<S: Subject>(subject: &S) {
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("progress");
-    let images = number("NACRE_CRASH_IMAGES").unwrap_or(6_000);
+    let images = number("NACRE_CRASH_IMAGES").unwrap_or(4_000);
     let stages = [Stage::Sequences(Length::One), Stage::Sequences(Length::Two)];
     let half = Limits { images: Some(images / 2), ..limits() };
     let first = run(subject, &stages, &half, Some(&file));
@@ -136,18 +136,18 @@ macro_rules! survives {
 
             #[test]
             fn random_workloads_survive() {
-                run(Stage::Random(3));
+                run(Stage::Random(2));
             }
 
             #[test]
             fn threads_survive() {
-                run(Stage::Threads(2));
+                run(Stage::Threads(1));
             }
 
             /// Each operation on a device that is full, some of all.
             #[test]
             fn full_devices_survive() {
-                run(Stage::Full(4));
+                run(Stage::Full(2));
             }
 
             #[test]

@@ -1,15 +1,15 @@
-//! Entries that hold bytes: long names, targets of symbolic links, attributes. What is longer than an entry continues
-//! in another one.
+//! Entries that hold bytes: long names, targets of symbolic links, attributes. Bytes that do not fit one entry continue
+//! in another.
 
 use nacre_engine::{Error, Result};
 use nacre_media::Pm;
 use zerocopy::{FromZeros, IntoBytes};
 
-use crate::buddy::Purpose;
 use crate::commit::Change;
+use crate::counts::Purpose;
+use crate::format::pools::{ATTRIBUTES, NAMES, NODES, SIZES};
 use crate::format::{BYTES_HEAD, RawBytes, RawHead, bytes_checksum, status};
 use crate::fs::Shared;
-use crate::pools::{ATTRIBUTES, NAMES, NODES, SIZES};
 
 /// The most bytes of all parts together.
 pub(crate) const MAX_BYTES: usize = 4 << 20;

@@ -19,6 +19,7 @@ use crate::bits::{self, Bits};
 use crate::blockmap::{Tree, node_of, span};
 use crate::copies::{Copies, Fix};
 use crate::directory::{Part, TIE_BITS, hash, long_name};
+use crate::format::pools::{INODES, NODES, SIZES};
 use crate::format::{
     GROUP_BLOCKS, GROUP_BYTES, INLINE_TARGET, LONG_NAME, NODE_WORDS, POOL_BITS, POOL_HEAD, ROOT_INODE,
     RawInode, WORD_BITS, purpose, seal_any, word,
@@ -26,11 +27,11 @@ use crate::format::{
 use crate::fs::Shared;
 use crate::geometry::Geometry;
 use crate::inode::kind_of;
+use crate::mend::mend_page;
 use crate::mount::open;
-use crate::pools::{INODES, NODES, SIZES};
 use crate::recover::recover;
-use crate::twin::mend_page;
 use crate::volumes;
+use crate::zones::read_geometry;
 
 /// Checks the file system on `pm`, which must not be mounted, and repairs what `repair` allows.
 ///
@@ -45,7 +46,7 @@ pub(crate) fn check<P: Pm>(pm: &P, repair: Repair) -> Result<CheckReport> {
         return Ok(report);
     }
     let found = crate::superblock::read(pm)?;
-    let geometry = Geometry::read(pm, &found.superblock)?;
+    let geometry = read_geometry(pm, &found.superblock)?;
     for fix in fixes {
         apply(pm, &geometry, &fix)?;
     }
@@ -93,7 +94,7 @@ fn examine<P: Pm>(pm: &P) -> Result<(CheckReport, Vec<Fix>)> {
     let found = crate::superblock::read(pm)?;
     let mut report = CheckReport::begin(&found);
     let superblock = found.superblock.clone();
-    let geometry = Geometry::read(pm, &superblock)?;
+    let geometry = read_geometry(pm, &superblock)?;
     let recovered = recover(pm, &geometry)?;
     let row = volumes::read(pm, &geometry)?;
     report.summary = volumes::summary(&found, &row);
@@ -138,7 +139,7 @@ fn examine<P: Pm>(pm: &P) -> Result<(CheckReport, Vec<Fix>)> {
     Ok((report, copies))
 }
 
-/// What was found of an inode.
+/// The findings about an inode.
 struct Seen {
     raw: RawInode,
     /// Names that refer to it.
@@ -570,7 +571,7 @@ impl<'f, P: Pm> Walk<'f, P> {
         }
     }
 
-    /// What inodes say of their names.
+    /// The names of inodes against their counts.
     fn compare_inodes(&mut self) {
         let is_whole = self.problems.iter().all(|(_, repair)| !repair.is_empty());
         let mut fixes = Vec::new();

@@ -21,12 +21,11 @@ use nacre_media::{Flushed, Pm};
 use smallvec::SmallVec;
 use zerocopy::IntoBytes;
 
-use crate::buddy::GroupEdit;
+use crate::counts::Account;
+use crate::edits::{BitsEdit, GroupEdit, InodeEdit};
 use crate::format::{RawIntent, intent_checksum, seal_any};
 use crate::fs::{GROUP_LOCKS, Shared};
-use crate::inode::InodeEdit;
 use crate::lanes::{Items, Lane, write_intent};
-use crate::pools::BitsEdit;
 use crate::seeded::Mistake;
 
 /// Bytes of a lane's scratch that are kept between operations.
@@ -38,19 +37,6 @@ pub(crate) fn join(earlier: Option<Flushed>, next: Flushed) -> Option<Flushed> {
         Some(earlier) => earlier.and(next),
         None => next,
     })
-}
-
-/// What an operation takes and gives, counted when it is over.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Account {
-    /// Blocks that it took from the count of free ones.
-    pub(crate) taken: u64,
-    /// Blocks that are free with the commit.
-    pub(crate) freed: u64,
-    /// More groups without a block in use, or fewer.
-    pub(crate) whole: i64,
-    /// More inodes, or fewer.
-    pub(crate) inodes: i64,
 }
 
 /// An operation that is being prepared.

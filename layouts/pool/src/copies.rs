@@ -4,13 +4,13 @@ use nacre_media::Pm;
 use zerocopy::{FromZeros, IntoBytes};
 
 use crate::directory::{PLACE, dentry_of};
+use crate::format::pools::{INODES, NODES, SETS, SIZES};
 use crate::format::{
     ATIME, BYTES_HEAD, INODE_SIZE, LANE_DONE, LINE, MAP_WORDS, NEXT_ORPHAN, NODE_WORDS, ORPHAN_HEADS,
     POOL_MAGIC, RawBytes, RawInode, RawPoolHead, RawVolume, RawZone, VOLUME_BYTES, bytes_checksum, open_any,
     status,
 };
 use crate::geometry::Geometry;
-use crate::pools::{INODES, NODES, SETS, SIZES};
 
 /// Bytes that are to be stored.
 pub(crate) struct Fix {
@@ -44,7 +44,7 @@ pub(crate) struct Copies<'n> {
 pub(crate) struct Compared {
     /// The copy that is whole.
     pub(crate) bytes: Option<Vec<u8>>,
-    /// What is wrong, and the correction if there is one.
+    /// A description of the damage, and the correction if there is one.
     pub(crate) problem: Option<(String, Option<Fix>)>,
 }
 

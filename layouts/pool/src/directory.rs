@@ -10,11 +10,11 @@ use smallvec::SmallVec;
 use zerocopy::{FromZeros, IntoBytes};
 
 use crate::blockmap::Tree;
+use crate::format::pools::{SETS, SIZES};
 use crate::format::{
     INLINE_NAME, LEVEL_BITS, LONG_NAME, NODE_WORDS, PREFIX, RawDentry, RawInode, branch, word,
 };
 use crate::fs::Shared;
-use crate::pools::{SETS, SIZES};
 
 /// Bits of a name's hash.
 pub(crate) const HASH_BITS: u32 = 54;
@@ -139,7 +139,7 @@ impl<P: Pm> Shared<P> {
         let mut above = 0;
         loop {
             if LEVEL_BITS * (above + 1) > HASH_BITS
-                || !self.geometry.is_entry(node, SIZES[crate::pools::NODES])
+                || !self.geometry.is_entry(node, SIZES[crate::format::pools::NODES])
             {
                 return Err(damaged());
             }
@@ -291,7 +291,8 @@ pub(crate) fn long_name(raw: &RawDentry) -> u64 {
 pub(crate) fn cookie_for(hash: u64, ties: &[u8]) -> Result<u64> {
     let cookies = (hash << TIE_BITS..).take(1 << TIE_BITS);
     let mut free = cookies.filter(|cookie| *cookie >= FIRST_COOKIE && !ties.contains(&(*cookie as u8)));
-    free.next().ok_or_else(|| Error::no_space(Resource::Limit, 0).object("a directory with too many equal hashes"))
+    free.next()
+        .ok_or_else(|| Error::no_space(Resource::Limit, 0).object("a directory with too many equal hashes"))
 }
 
 const _: () = assert!(word::NODE_SHIFT >= branch::ADDRESS_SHIFT);

@@ -2,12 +2,12 @@
 //!
 //! Written blocks are never overwritten: their new contents go to new blocks. Blocks that were never written, and the
 //! bytes of the last block behind the size, are filled where they are, since no reader sees them before the commit.
-//! What raises the size over such bytes makes them zeros first. A written block wholly behind the size is left of a
+//! An operation that raises the size over such bytes makes them zeros first. A written block wholly behind the size is left of a
 //! truncation that a crash interrupted: it counts as a hole.
 
 use std::io::IoSlice;
 
-use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, Resource, Result, Timestamp, WriteAt};
+use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, Result, Step, Timestamp, WriteAt, made_room};
 use nacre_layout_parts::content::{Content, gather};
 use nacre_layout_parts::ranges::end_of;
 use nacre_layout_parts::rules::check_write;
@@ -15,8 +15,8 @@ use nacre_media::Pm;
 use smallvec::SmallVec;
 
 use crate::blockmap::{Piece, Tree};
-use crate::buddy::{Purpose, Runs};
 use crate::commit::{Change, join};
+use crate::counts::{Purpose, Runs};
 use crate::format::{MAX_FILE_SIZE, RawInode};
 use crate::fs::Shared;
 use crate::held::HeldInode;
@@ -35,7 +35,7 @@ pub(crate) struct Write<'c, 'a> {
     pub(crate) now: Timestamp,
 }
 
-/// What a block of a write is before it.
+/// The state of a block before a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Before {
     /// Nothing that a reader sees: the new block holds zeros beside the data.
@@ -116,34 +116,32 @@ impl<P: Pm> Shared<P> {
         let joined = gather(offset, data);
         let content = Content::new(offset, data, &joined);
         let mut write = Write { start: offset, end, content: &content, purpose, now };
-        match self.write_range(inode, &write) {
-            // A full device has no room for all new blocks at once. In parts, each frees the blocks of the one before.
-            Err(error)
-                if error.kind() == Kind::NoSpace && end.div_ceil(BLOCK_SIZE) - offset / BLOCK_SIZE > 1 =>
-            {
-                self.check_overwrites(inode, offset, end)?;
-                for part in [PART, 1] {
-                    let mut result = Ok(());
-                    while write.start < end && result.is_ok() {
-                        write.end = ((write.start / BLOCK_SIZE + part) * BLOCK_SIZE).min(end);
-                        result = self.write_range(inode, &write);
-                        if result.is_ok() {
-                            write.start = write.end;
-                        }
-                    }
-                    match result {
-                        Err(error) if error.kind() == Kind::NoSpace && part > 1 => {}
-                        result => return result.map(|()| offset),
-                    }
-                }
-                Err(error)
-            }
-            result => result.map(|()| offset),
+        let is_small = end.div_ceil(BLOCK_SIZE) - offset / BLOCK_SIZE <= 1;
+        // A full device has no room for all new blocks at once. In parts, each frees the blocks of the one before.
+        let overwrites = |_| if is_small { Ok(false) } else { self.overwrites(inode, offset, end) };
+        if made_room(Step::Reserve, self.write_range(inode, &write), overwrites)?.is_none() {
+            self.write_in_parts(inode, &mut write)?;
         }
+        Ok(offset)
     }
 
-    /// Every block of a range is there already: a full device can write it, in parts.
-    fn check_overwrites(&self, inode: &HeldInode, start: u64, end: u64) -> Result<()> {
+    /// Writes in parts, the last ones of one block each.
+    fn write_in_parts(&self, inode: &HeldInode, write: &mut Write<'_, '_>) -> Result<()> {
+        let end = write.end;
+        for part in [PART, 1] {
+            while write.start < end {
+                write.end = ((write.start / BLOCK_SIZE + part) * BLOCK_SIZE).min(end);
+                match made_room(Step::Reserve, self.write_range(inode, write), |_| Ok(part > 1))? {
+                    Some(()) => write.start = write.end,
+                    None => break,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether every block of a range is there already.
+    fn overwrites(&self, inode: &HeldInode, start: u64, end: u64) -> Result<bool> {
         let raw = self.read_inode(inode.number)?;
         let tree = self.tree(inode.number, &raw)?;
         let (first, last) = (start / BLOCK_SIZE, end.div_ceil(BLOCK_SIZE));
@@ -152,7 +150,7 @@ impl<P: Pm> Shared<P> {
             there += piece.len;
             Ok(())
         })?;
-        if there == last - first { Ok(()) } else { Err(Error::no_space(Resource::Pm, last - first - there)) }
+        Ok(there == last - first)
     }
 
     /// One operation: a range, the size, the times.

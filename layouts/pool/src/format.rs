@@ -177,6 +177,25 @@ pub(crate) struct RawPoolHead {
     pub(crate) reserved: [u32; 9],
 }
 
+/// Pools of entries.
+pub(crate) mod pools {
+    use super::{BLOCK_SIZE, INODE_SIZE};
+
+    /// How many pools there are.
+    pub(crate) const POOLS: usize = 11;
+    /// Sizes of the entries of each.
+    pub(crate) const SIZES: [u64; POOLS] =
+        [INODE_SIZE, 1024, 2048, 4096, 64, 128, 192, 256, 320, BLOCK_SIZE, BLOCK_SIZE];
+    /// The pools.
+    pub(crate) const INODES: usize = 0;
+    /// Sets of names with 16 places; the next two have twice and four times as many.
+    pub(crate) const SETS: usize = 1;
+    /// Names of at most 40 bytes; the next ones have 64 more each.
+    pub(crate) const NAMES: usize = 4;
+    pub(crate) const NODES: usize = 9;
+    pub(crate) const ATTRIBUTES: usize = 10;
+}
+
 /// Bytes of an inode.
 pub(crate) const INODE_SIZE: u64 = 256;
 /// The number of the root of each volume. Numbers of other inodes are their addresses, in units of an inode.

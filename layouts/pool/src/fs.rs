@@ -10,13 +10,13 @@ use nacre_layout_parts::alloc::lane_of_thread;
 use nacre_media::Pm;
 use smallvec::SmallVec;
 
-use crate::buddy::{Counts, Hints};
+use crate::counts::{Counts, Hints};
 use crate::format::RawVolume;
 use crate::geometry::Geometry;
 use crate::held::HeldTable;
 use crate::lanes::Lane;
+use crate::mend::Damaged;
 use crate::superblock::Superblock;
-use crate::twin::Damaged;
 
 /// Locks of inodes.
 pub(crate) const STRIPES: usize = 4096;

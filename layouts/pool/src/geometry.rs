@@ -1,15 +1,12 @@
 //! Where the structures of a device are, and where their copies are.
 
 use nacre_engine::{BLOCK_SIZE, Block, Error, Result};
-use nacre_media::Pm;
-use zerocopy::{FromZeros, IntoBytes};
+use nacre_layout_parts::superblock::Superblock;
 
 use crate::format::{
     GROUP_BLOCKS, GROUP_BYTES, INODE_SIZE, LANE_ITEMS, MAP_WORDS, POOL_HEAD, RawItem, RawMap, RawZone,
     region, seed_at,
 };
-use crate::superblock::Superblock;
-use crate::twin;
 
 /// A region with its copies.
 #[derive(Debug, Clone, Copy)]
@@ -21,7 +18,7 @@ pub(crate) struct Halves {
 }
 
 impl Halves {
-    fn of(superblock: &Superblock, kind: u32) -> Result<Halves> {
+    pub(crate) fn of(superblock: &Superblock, kind: u32) -> Result<Halves> {
         let region = superblock.region(kind)?;
         Ok(Halves { start: Block(region.start).offset(), len: region.blocks / 2 * BLOCK_SIZE })
     }
@@ -73,21 +70,6 @@ impl Geometry {
             && geometry.lane_bytes.is_multiple_of(64)
             && geometry.lanes * geometry.lane_bytes <= geometry.lanes_at.len;
         if fits && zone.first_group == 0 { Ok(geometry) } else { Err(Error::corrupt("the row of zone 0")) }
-    }
-
-    /// Reads the row of the zone.
-    pub(crate) fn read(pm: &impl Pm, superblock: &Superblock) -> Result<Geometry> {
-        let halves = Halves::of(superblock, region::ZONES)?;
-        let seed = seed_at(superblock.seed(), halves.start);
-        let mut row = RawZone::new_zeroed();
-        let is_valid = |bytes: &[u8]| {
-            let mut row = RawZone::new_zeroed();
-            row.as_mut_bytes().copy_from_slice(bytes);
-            row.state == 1 && row.checksum == row.compute_checksum(seed)
-        };
-        twin::read_either(pm, [halves.start, halves.start + halves.len], row.as_mut_bytes(), is_valid)
-            .map_err(|error| error.object("the row of zone 0"))?;
-        Geometry::new(superblock, &row)
     }
 
     /// The seed of what is at an address.

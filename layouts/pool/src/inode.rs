@@ -5,23 +5,16 @@ use nacre_layout_parts::rules::InodeFacts;
 use nacre_media::Pm;
 use zerocopy::{FromZeros, IntoBytes};
 
-use crate::buddy::Purpose;
 use crate::commit::Change;
+use crate::counts::Purpose;
+use crate::edits::InodeEdit;
+use crate::format::pools::{self, INODES};
 use crate::format::{
     ATIME, INODE_SIZE, LINE, MAX_FILE_SIZE, NEXT_ORPHAN, ROOT_INODE, RawHead, RawInode, open_any, purpose,
     seal_any, status,
 };
 use crate::fs::Shared;
 use crate::held::Node;
-use crate::pools::{self, INODES};
-
-/// An inode in an operation.
-pub(crate) struct InodeEdit {
-    pub(crate) number: u64,
-    address: u64,
-    old: RawInode,
-    pub(crate) new: RawInode,
-}
 
 /// The bytes as an inode.
 fn of_bytes(bytes: &[u8]) -> RawInode {

@@ -6,12 +6,12 @@ use nacre_engine::sync::atomic::{AtomicU64, AtomicUsize};
 use nacre_media::{Flushed, Pm};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
+use crate::format::pools::POOLS;
 use crate::format::{
     LANE_DONE, LANE_ITEMS, MAX_ITEMS, RawIntent, RawItem, intent_checksum, open_any, seal_any,
 };
 use crate::geometry::Geometry;
-use crate::pools::POOLS;
-use crate::twin::read_either;
+use crate::mend::read_either;
 
 /// Changes of words: places, checks and new bytes.
 #[derive(Default)]

@@ -6,12 +6,12 @@ use std::ops::ControlFlow;
 use nacre_engine::{
     Attr, BLOCK_SIZE, BelowBuffer, Capabilities, Data, DirEntry, Durability, Error, Extents, FallocateMode,
     FileBlock, FileKind, FsStat, InodeCache, InodeId, Kind, Names, NewInode, PlacedExtent, RenameMode,
-    Reservation, Resource, Result, SeekTo, SetAttr, Step, Timestamp, WriteAt, WriteCost, WriteShape, XattrMode,
-    no_tiers_below_buffer, with_room,
+    Reservation, Resource, Result, SeekTo, SetAttr, Step, Timestamp, WriteAt, WriteCost, WriteShape,
+    XattrMode, no_tiers_below_buffer, with_room,
 };
 use nacre_media::Pm;
 
-use crate::buddy::Purpose;
+use crate::counts::Purpose;
 use crate::format::{GROUP_BLOCKS, MAX_FILE_SIZE, MAX_XATTR_SIZE, compatible};
 use crate::fs::Shared;
 use crate::held::Node;
@@ -291,7 +291,14 @@ impl<P: Pm + 'static> Extents for PoolFs<P> {
         let free = (counts.free + counts.in_pools + fs.unused_active()).saturating_sub(reserved);
         // Both copies of an inode and of its name take less than a block.
         let available = counts.available(reserved);
-        FsStat { blocks, free, available, reserved, inodes: counts.inodes + available, inodes_free: available }
+        FsStat {
+            blocks,
+            free,
+            available,
+            reserved,
+            inodes: counts.inodes + available,
+            inodes_free: available,
+        }
     }
 
     fn index_bytes(&self) -> u64 {

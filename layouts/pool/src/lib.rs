@@ -6,10 +6,10 @@
 //! | `format` | the bytes on media; nothing else defines bytes |
 //! | `geometry` | where the structures are, and where their copies are |
 //! | `mkfs`, `mount`, `recover`, `check` | making, mounting, recovering and checking a file system |
-//! | `superblock`, `volumes` | the fields of the superblock that only this layout has; the rows of volumes |
-//! | `twin`, `copies` | reading from the copy that is whole, and mending the other; comparing both |
-//! | `lanes`, `commit` | where an operation says what it changes; the commit protocol |
-//! | `bits`, `buddy` | the free blocks of a group; taking and freeing blocks |
+//! | `superblock`, `zones`, `volumes` | the superblock of this layout; the rows of zones and of volumes |
+//! | `twin`, `mend`, `copies` | reading from the copy that is whole; mending the other; comparing both |
+//! | `lanes`, `edits`, `commit` | where an operation says its changes; its parts; the commit protocol |
+//! | `bits`, `counts`, `buddy` | the free blocks of a group; counts and hints; taking and freeing blocks |
 //! | `pools`, `bytes` | pools of entries; entries that hold bytes |
 //! | `fs`, `held` | the state of a mount; inodes that callers hold |
 //! | `inode`, `orphans` | inodes where they are; those without names |
@@ -33,7 +33,9 @@ mod bytes;
 mod check;
 mod commit;
 mod copies;
+mod counts;
 mod directory;
+mod edits;
 mod file;
 mod format;
 mod fs;
@@ -43,6 +45,7 @@ mod inode;
 mod lanes;
 mod layout;
 mod lifecycle;
+mod mend;
 mod mkfs;
 mod mount;
 mod namespace;
@@ -60,6 +63,7 @@ mod tree_edit;
 mod twin;
 mod volumes;
 mod xattr;
+mod zones;
 
 pub use held::Node;
 pub use mount::PoolFs;

@@ -12,7 +12,7 @@ use nacre_media::Pm;
 use crate::layout::CAPABILITIES;
 use crate::mount::PoolFs;
 use crate::superblock::{self, Summary};
-use crate::{check, mkfs};
+use crate::{check, mkfs, volumes};
 
 impl<P: Pm + 'static> Lifecycle for PoolFs<P> {
     type Pm = P;
@@ -21,7 +21,7 @@ impl<P: Pm + 'static> Lifecycle for PoolFs<P> {
     const CAPABILITIES: Capabilities = CAPABILITIES;
 
     fn probe(pm: &P) -> Result<Summary> {
-        superblock::probe(pm)
+        volumes::probe(pm)
     }
 
     fn leaves_trace(block: &[u8]) -> bool {

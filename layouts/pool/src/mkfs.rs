@@ -8,8 +8,9 @@ use uuid::Uuid;
 use zerocopy::{FromZeros, IntoBytes};
 
 use crate::bits;
-use crate::buddy::Counts;
 use crate::commit::join;
+use crate::counts::Counts;
+use crate::format::pools::{INODES, SIZES};
 use crate::format::{
     CHECKSUM_CRC32C, FIRST_REGION_BLOCK, FORMAT_VERSION, GROUP_BLOCKS, GROUP_BYTES, INODE_SIZE, MAGIC,
     MAP_WORDS, OLDEST_READER, POOL_BITS, POOL_HEAD, POOL_MAGIC, ROOT_INODE, ROWS, RawHead, RawInode, RawMap,
@@ -18,7 +19,6 @@ use crate::format::{
 };
 use crate::geometry::Geometry;
 use crate::lanes::store_done;
-use crate::pools::{INODES, SIZES};
 use crate::superblock::{Summary, Superblock, put_text};
 use crate::volumes;
 

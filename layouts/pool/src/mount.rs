@@ -14,19 +14,20 @@ use nacre_layout_parts::report::RecoveryReport;
 use nacre_media::Pm;
 
 use crate::bits;
-use crate::buddy::{Counts, Hints};
+use crate::counts::{Counts, Hints};
+use crate::format::pools::INODES;
 use crate::format::{GROUP_BYTES, ROOT_INODE, RawVolume, purpose};
 use crate::fs::{GROUP_LOCKS, Shared, stripes};
 use crate::geometry::Geometry;
 use crate::held::{HeldTable, Node};
 use crate::lanes::Lane;
-use crate::pools::INODES;
+use crate::mend::Damaged;
 use crate::recover::{Recovered, is_needed, recover};
 use crate::scrub::Scrubber;
 use crate::seeded::Mistake;
 use crate::superblock::{Summary, Superblock};
-use crate::twin::Damaged;
 use crate::volumes;
+use crate::zones::read_geometry;
 
 /// A mounted file system with the pool layout. Dropping it unmounts it, without telling of errors.
 pub struct PoolFs<P: Pm> {
@@ -97,7 +98,7 @@ impl<P: Pm + 'static> PoolFs<P> {
         if !read_only {
             found.superblock.check_writable()?;
         }
-        let geometry = Geometry::read(&*pm, &found.superblock)?;
+        let geometry = read_geometry(&*pm, &found.superblock)?;
         let recovered = if options.media_read_only {
             if is_needed(&*pm, &geometry)? {
                 return Err(Error::new(Kind::ReadOnly)

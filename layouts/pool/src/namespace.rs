@@ -12,8 +12,8 @@ use nacre_layout_parts::rules::{
 };
 use nacre_media::Pm;
 
-use crate::buddy::Purpose;
 use crate::commit::Change;
+use crate::counts::Purpose;
 use crate::directory::Found;
 use crate::format::{GROUP_BLOCKS, INLINE_TARGET, MAX_XATTR_SIZE, RawInode};
 use crate::fs::Shared;
@@ -180,7 +180,7 @@ impl<P: Pm> Shared<P> {
         }
     }
 
-    /// What becomes of an inode that loses a name. It is locked.
+    /// The fate of an inode that loses a name. It is locked.
     pub(crate) fn gone(&self, victim: &Facts) -> Gone {
         let is_last = victim.raw.links == 1 || victim.raw.is_directory();
         let is_large =
@@ -222,7 +222,7 @@ impl<P: Pm> Shared<P> {
     }
 }
 
-/// What becomes of an inode that loses a name.
+/// The fate of an inode that loses a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Gone {
     /// It has others.

@@ -6,12 +6,12 @@ use nacre_media::Pm;
 
 use crate::blockmap::Tree;
 use crate::commit::Change;
+use crate::format::pools::INODES;
 use crate::format::{
     INLINE_TARGET, NEXT_ORPHAN, ORPHAN_HEADS, PREVIOUS_ORPHAN, RawInode, RawVolume, seal_any,
 };
 use crate::fs::Shared;
 use crate::inode::kind_of;
-use crate::pools::INODES;
 use crate::seeded::Mistake;
 use crate::space::STEP;
 

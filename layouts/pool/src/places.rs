@@ -4,8 +4,8 @@ use nacre_engine::{BLOCK_SIZE, Result};
 use nacre_media::Pm;
 
 use crate::blockmap::{Piece, Tree};
-use crate::buddy::{Purpose, Runs};
 use crate::commit::{Change, join};
+use crate::counts::{Purpose, Runs};
 use crate::format::RawInode;
 use crate::fs::Shared;
 use crate::seeded::Mistake;

@@ -9,8 +9,10 @@ use nacre_media::Pm;
 use zerocopy::{FromZeros, IntoBytes};
 
 use crate::bits::{self, MAX_ORDER};
-use crate::buddy::Purpose;
 use crate::commit::{Change, join, run};
+use crate::counts::Purpose;
+use crate::edits::BitsEdit;
+use crate::format::pools::{INODES, POOLS, SIZES};
 use crate::format::{
     GROUP_BLOCKS, GROUP_BYTES, INODE_SIZE, POOL_BITS, POOL_HEAD, POOL_MAGIC, RawInode, RawPoolHead,
     WORD_BITS, purpose, seal_any,
@@ -18,35 +20,10 @@ use crate::format::{
 use crate::fs::Shared;
 use crate::lanes::Items;
 
-/// How many pools there are.
-pub(crate) const POOLS: usize = 11;
-/// Sizes of the entries of each.
-pub(crate) const SIZES: [u64; POOLS] =
-    [INODE_SIZE, 1024, 2048, 4096, 64, 128, 192, 256, 320, BLOCK_SIZE, BLOCK_SIZE];
-/// The pools.
-pub(crate) const INODES: usize = 0;
-/// Sets of names with 16 places; the next two have twice and four times as many.
-pub(crate) const SETS: usize = 1;
-/// Names of at most 40 bytes; the next ones have 64 more each.
-pub(crate) const NAMES: usize = 4;
-pub(crate) const NODES: usize = 9;
-pub(crate) const ATTRIBUTES: usize = 10;
-
 /// Groups that are looked at for a pool block with a free entry, before a new one is made.
 const LOOKED_AT: u64 = 512;
 /// With fewer free groups, all lanes share the pool blocks of the first.
 const FEW_GROUPS: u64 = 64;
-
-/// A word of bits in an operation.
-pub(crate) struct BitsEdit {
-    pub(crate) address: u64,
-    /// The pool block that it is of.
-    block: u64,
-    pool: usize,
-    old: u64,
-    taken: u64,
-    freed: u64,
-}
 
 /// The sealed words of a new head: every entry is free.
 fn free_words(count: u64) -> impl Iterator<Item = u64> {
@@ -371,7 +348,9 @@ impl<P: Pm> Change<'_, P> {
         let group = match self.whole_group()? {
             Some(index) => self.groups[index].group,
             None => {
-                return Err(Error::no_space(Resource::Pm, GROUP_BLOCKS).object("a group of 2 MiB for metadata"));
+                return Err(
+                    Error::no_space(Resource::Pm, GROUP_BLOCKS).object("a group of 2 MiB for metadata")
+                );
             }
         };
         let block = group * GROUP_BYTES;

@@ -8,8 +8,8 @@ use crate::commit::join;
 use crate::format::RawItem;
 use crate::geometry::Geometry;
 use crate::lanes::{LaneState, read_lane, store_done};
+use crate::mend::mend_page;
 use crate::seeded::Mistake;
-use crate::twin::mend_page;
 
 /// The result of a recovery.
 #[derive(Debug, Default)]

@@ -7,8 +7,8 @@ use nacre_layout_parts::rules::{Rename, check_name, whiteout};
 use nacre_media::Pm;
 use smallvec::{SmallVec, smallvec};
 
-use crate::buddy::Purpose;
 use crate::commit::Change;
+use crate::counts::Purpose;
 use crate::directory::Found;
 use crate::fs::Shared;
 use crate::held::HeldInode;

@@ -16,17 +16,17 @@ use nacre_media::{Overlay, Pm};
 
 use crate::bits;
 use crate::copies::Copies;
+use crate::format::pools::{INODES, SIZES};
 use crate::format::{
     GROUP_BLOCKS, GROUP_BYTES, INODE_SIZE, POOL_BITS, POOL_HEAD, ROOT_INODE, RawInode, WORD_BITS, purpose,
 };
 use crate::fs::Shared;
-use crate::geometry::Geometry;
+use crate::mend::mend_page;
 use crate::mount::open;
-use crate::pools::{INODES, SIZES};
 use crate::recover::recover;
 use crate::superblock::Found;
-use crate::twin::mend_page;
 use crate::volumes;
+use crate::zones::read_geometry;
 
 /// Names that are read at a time.
 const NAMES: usize = 128;
@@ -311,7 +311,7 @@ pub(crate) fn retire_listed<P: Pm>(pm: &P) -> Result<u64> {
     if count == 0 {
         return Ok(0);
     }
-    let geometry = Geometry::read(pm, &found.superblock)?;
+    let geometry = read_geometry(pm, &found.superblock)?;
     let recovered = recover(pm, &geometry)?;
     let row = volumes::read(pm, &geometry)?;
     let blocks = badblocks::read(pm, &found.superblock)?.blocks;
@@ -336,7 +336,7 @@ fn locate<P: Pm>(pm: &P, lines: &BTreeSet<u64>) -> [Vec<String>; 2] {
 
 fn in_files<P: Pm>(pm: &P, lines: &BTreeSet<u64>, told: &mut BTreeSet<u64>) -> Result<Vec<String>> {
     let found = crate::superblock::read(pm)?;
-    let geometry = Geometry::read(pm, &found.superblock)?;
+    let geometry = read_geometry(pm, &found.superblock)?;
     let recovered = recover(pm, &geometry)?;
     let row = volumes::read(pm, &geometry)?;
     let fs = open(Arc::new(pm), found.superblock, geometry, row, &recovered, true)?;

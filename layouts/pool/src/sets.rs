@@ -6,17 +6,17 @@ use nacre_media::Pm;
 use zerocopy::IntoBytes;
 
 use crate::blockmap::Tree;
-use crate::buddy::Purpose;
 use crate::commit::Change;
+use crate::counts::Purpose;
 use crate::directory::{
     Found, HASH_BITS, PLACE, Part, Set, TIE_BITS, Way, cookie_for, hash, index_of, long_name, node_word,
     set_word,
 };
+use crate::format::pools::{NAMES, NODES, SETS};
 use crate::format::{
     INLINE_NAME, LEVEL_BITS, LONG_NAME, NODE_WORDS, PREFIX, RawDentry, RawHead, seal_any, status,
 };
 use crate::fs::Shared;
-use crate::pools::{NAMES, NODES, SETS};
 use crate::seeded::Mistake;
 
 /// Of so many places of a set, one less is used before a larger one takes its place.

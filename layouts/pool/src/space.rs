@@ -12,15 +12,15 @@ use nacre_layout_parts::rules::{check_fallocate, check_flags};
 use nacre_media::Pm;
 
 use crate::blockmap::Piece;
-use crate::buddy::{Purpose, Runs};
 use crate::commit::{Change, join};
+use crate::counts::{Purpose, Runs};
 use crate::file::check_pins;
 use crate::format::{GROUP_BLOCKS, MAX_FILE_SIZE, RawInode, compatible};
 use crate::fs::Shared;
 use crate::held::HeldInode;
 use crate::places::Places;
 
-/// Blocks of a file that one operation frees. What has more is freed in several.
+/// Blocks of a file that one operation frees. A file with more is freed in several.
 pub(crate) const STEP: u64 = 4096 * GROUP_BLOCKS;
 /// Behind the last block of any file.
 const MAX_BLOCKS: u64 = MAX_FILE_SIZE / BLOCK_SIZE;

@@ -10,8 +10,6 @@ pub use nacre_layout_parts::superblock::Summary;
 use crate::format::{
     FORMAT_VERSION, KNOWN_INCOMPATIBLE, KNOWN_READ_ONLY_COMPATIBLE, MAGIC, POOL_MAGIC, RawSuperblock, region,
 };
-use crate::geometry::Geometry;
-use crate::volumes;
 
 static LAYOUT: LayoutFormat = LayoutFormat {
     magic: MAGIC,
@@ -36,14 +34,6 @@ pub(crate) fn read(pm: &impl Pm) -> Result<Found> {
         }
     }
     Ok(found)
-}
-
-/// The summary of the file system on a device, without mounting it.
-pub(crate) fn probe(pm: &impl Pm) -> Result<Summary> {
-    let found = read(pm)?;
-    let geometry = Geometry::read(pm, &found.superblock)?;
-    let row = volumes::read(pm, &geometry)?;
-    Ok(volumes::summary(&found, &row))
 }
 
 /// An error when the file system on a device can only be read; see [`Superblock::check_writable`].

@@ -6,10 +6,10 @@ use nacre_media::Pm;
 use zerocopy::IntoBytes;
 
 use crate::blockmap::{Piece, Tree, node_of, piece_of, span};
-use crate::buddy::{Purpose, Run};
 use crate::commit::Change;
+use crate::counts::{Purpose, Run};
+use crate::format::pools::NODES;
 use crate::format::{GROUP_BLOCKS, NODE_WORDS, seal_any, word};
-use crate::pools::NODES;
 
 /// Words of a node that are changed where they are. With more, the node is replaced.
 const IN_PLACE: usize = 16;

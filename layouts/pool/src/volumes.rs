@@ -5,13 +5,14 @@ use nacre_media::Pm;
 use uuid::Uuid;
 use zerocopy::{FromZeros, IntoBytes};
 
-use crate::buddy::Counts;
 use crate::commit::Change;
+use crate::counts::Counts;
 use crate::format::{RawVolume, VOLUME_BYTES, volume_state};
 use crate::fs::Shared;
 use crate::geometry::Geometry;
-use crate::superblock::{Found, Summary};
-use crate::twin::read_either;
+use crate::mend::read_either;
+use crate::superblock::{self, Found, Summary};
+use crate::zones::read_geometry;
 
 /// Reads the row of the volume.
 pub(crate) fn read(pm: &impl Pm, geometry: &Geometry) -> Result<RawVolume> {
@@ -30,6 +31,14 @@ pub(crate) fn read(pm: &impl Pm, geometry: &Geometry) -> Result<RawVolume> {
         return Err(Error::corrupt("the row of the volume"));
     }
     Ok(row)
+}
+
+/// The summary of the file system on a device, without mounting it.
+pub(crate) fn probe(pm: &impl Pm) -> Result<Summary> {
+    let found = superblock::read(pm)?;
+    let geometry = read_geometry(pm, &found.superblock)?;
+    let row = read(pm, &geometry)?;
+    Ok(summary(&found, &row))
 }
 
 /// The summary of a file system: what the superblock says, and what the volume does.

@@ -4,13 +4,13 @@ use nacre_engine::{Attr, Error, Kind, Resource, Result, Timestamp, XattrMode};
 use nacre_layout_parts::rules::{check_flags, check_xattr, check_xattr_mode};
 use nacre_media::Pm;
 
-use crate::buddy::Purpose;
 use crate::bytes::MAX_BYTES;
 use crate::commit::Change;
+use crate::counts::Purpose;
 use crate::format::MAX_XATTR_SIZE;
+use crate::format::pools::ATTRIBUTES;
 use crate::fs::Shared;
 use crate::held::HeldInode;
-use crate::pools::ATTRIBUTES;
 
 /// An attribute: name and value.
 type Xattr = (Vec<u8>, Vec<u8>);
@@ -132,7 +132,9 @@ impl<P: Pm> Change<'_, P> {
 
     fn write_encoded(&mut self, bytes: &[u8], purpose: Purpose) -> Result<u64> {
         if bytes.len() > MAX_BYTES {
-            return Err(Error::no_space(Resource::Limit, 0).object("the attributes of an inode, at most 4 MiB"));
+            return Err(
+                Error::no_space(Resource::Limit, 0).object("the attributes of an inode, at most 4 MiB")
+            );
         }
         self.write_bytes(bytes, ATTRIBUTES, purpose)
     }
