@@ -86,7 +86,9 @@ fn what_the_kernel_forgets_is_given_back() {
         // Other tests make the kernel forget, too.
         harness::until(&name, || look_at_all(&ground.dir()) == 20_000 && inodes_in_dram(&ground) > 15_000);
         let most = anonymous_bytes(&ground);
-        assert!(index_bytes(&ground) > indexes + 15_000 * 300, "{name}: {indexes}");
+        // The layout `pool` keeps a held inode, and nothing of its contents.
+        let each = if preset == "spfs" { 30 } else { 300 };
+        assert!(index_bytes(&ground) > indexes + 15_000 * each, "{name}: {indexes}");
         harness::until(&name, || {
             forget();
             inodes_in_dram(&ground) < 10

@@ -93,7 +93,7 @@ fn wrong_beliefs_and_flaws_are_found() {
     is_found(&Inplace, Belief::Right, Flaw::Memory(Defect::NoFences));
     let early = mistake(&Inplace, "a single word is stored before its data is durable");
     is_found(&Inplace, Belief::Right, early);
-    let early = mistake(&Log, "an entry is published before its data is durable");
+    let early = mistake(&Log, "an entry is committed before its data is durable");
     is_found(&Log, Belief::Right, early);
 }
 

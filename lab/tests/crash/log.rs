@@ -84,7 +84,7 @@ fn extents_come_from_two_lanes() {
 #[test]
 fn a_violation_of_threads_is_minimised_and_replayed() {
     let mut rig = Rig::new(&Log, MEMORY);
-    let flaw = Flaw::Layout(mistake(&Log, "an entry is published before its data is durable").number);
+    let flaw = Flaw::Layout(mistake(&Log, "an entry is committed before its data is durable").number);
     let workload =
         threads().into_iter().find(|workload| workload.name == "files apart").expect("it is there");
     let sampling = Sampling { exhaustive_up_to: 64, samples: 48, seed: 1 };
@@ -162,7 +162,7 @@ fn grown_logs_survive() {
 #[test]
 fn a_violation_is_minimised_and_replayed() {
     let mut rig = Rig::new(&Log, MEMORY);
-    let mistake = mistake(&Log, "an entry is published before its data is durable");
+    let mistake = mistake(&Log, "an entry is committed before its data is durable");
     let workload = by_name("overwrite");
     let report = explore(&mut rig, &workload, &quick(Flaw::Layout(mistake.number))).expect("it can be run");
     let violation = report.violations.first().expect("the mistake is found");

@@ -50,6 +50,8 @@ pub(crate) struct Shared<P> {
     /// Blocks with a reservation.
     pub(crate) reserved: Arc<ReservedBlocks>,
     pub(crate) held: Arc<HeldTable>,
+    /// The number of held inodes above which the front end parks some.
+    pub(crate) inode_cache: u64,
     pub(crate) damaged: Damaged,
     /// Directories that move to another directory do so one at a time, so that no cycle can arise.
     pub(crate) move_directories: Mutex<()>,

@@ -1,9 +1,10 @@
 //! Inodes that callers hold: all that is kept in DRAM of an inode, and only while it is held.
 
 use std::collections::HashMap;
-use std::hash::BuildHasherDefault;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
+use hashbrown::HashTable;
 use nacre_engine::sync::Mutex;
 use nacre_engine::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use nacre_engine::{Error, FileKind, InodeHasher, InodeId, Kind, Result};
@@ -30,11 +31,41 @@ pub struct HeldInode {
     table: Arc<HeldTable>,
 }
 
-type Shard = Mutex<HashMap<u64, Arc<HeldInode>, BuildHasherDefault<InodeHasher>>>;
+/// A part of the table.
+#[derive(Default)]
+struct Shard {
+    held: HashTable<Arc<HeldInode>>,
+    /// Inodes that are kept without a hold; true if they have no name any more.
+    parked: HashMap<u64, bool, BuildHasherDefault<InodeHasher>>,
+}
+
+impl Shard {
+    fn get(&self, number: u64) -> Option<&Arc<HeldInode>> {
+        self.held.find(hash(number), |inode| inode.number == number)
+    }
+}
+
+fn hash(number: u64) -> u64 {
+    let mut hasher = InodeHasher::default();
+    hasher.write_u64(number);
+    // The table takes the highest bits, too.
+    hasher.finish().wrapping_mul(0x9E37_79B9_7F4A_7C15)
+}
+
+/// Whether an inode has a name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Name {
+    /// It has one.
+    There,
+    /// It had one.
+    Gone,
+    /// It never had one, and can be given one.
+    NotYet,
+}
 
 /// All held inodes of a mount.
 pub(crate) struct HeldTable {
-    shards: Vec<Shard>,
+    shards: Vec<Mutex<Shard>>,
     /// Inodes without names that were let go.
     graveyard: Mutex<Vec<u64>>,
     filled: AtomicBool,
@@ -43,56 +74,89 @@ pub(crate) struct HeldTable {
 impl HeldTable {
     pub(crate) fn new() -> Arc<HeldTable> {
         Arc::new(HeldTable {
-            shards: (0..SHARDS).map(|_| Shard::default()).collect(),
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             graveyard: Mutex::default(),
             filled: AtomicBool::new(false),
         })
     }
 
-    fn shard(&self, number: u64) -> &Shard {
+    fn shard(&self, number: u64) -> &Mutex<Shard> {
         &self.shards[number as usize % SHARDS]
     }
 
     /// Holds an inode. The caller knows that it is there: it is locked, or a directory that has its name.
-    pub(crate) fn hold(self: &Arc<HeldTable>, id: InodeId, kind: FileKind, unnamed: bool) -> Result<Node> {
+    pub(crate) fn hold(self: &Arc<HeldTable>, id: InodeId, kind: FileKind, name: Name) -> Result<Node> {
         let mut shard = self.shard(id.number).lock();
-        let inode = shard.entry(id.number).or_insert_with(|| {
-            Arc::new(HeldInode {
-                number: id.number,
-                generation: id.generation,
-                holds: AtomicU32::new(0),
-                pins: AtomicU32::new(0),
-                kind,
-                removed: AtomicBool::new(unnamed),
-                unnamed: AtomicBool::new(unnamed),
-                table: Arc::clone(self),
-            })
-        });
-        if inode.generation != id.generation || inode.kind != kind {
-            return Err(Error::corrupt(format!("inode {}: a name of another inode", id.number)));
+        if let Some(inode) = shard.get(id.number) {
+            if inode.generation != id.generation || inode.kind != kind {
+                return Err(Error::corrupt(format!("inode {}: a name of another inode", id.number)));
+            }
+            inode.holds.fetch_add(1, Ordering::Relaxed);
+            return Ok(Held::from_held(Arc::clone(inode)));
         }
-        inode.holds.fetch_add(1, Ordering::Relaxed);
-        Ok(Held::from_held(Arc::clone(inode)))
+        let inode = Arc::new(HeldInode {
+            number: id.number,
+            generation: id.generation,
+            holds: AtomicU32::new(1),
+            pins: AtomicU32::new(0),
+            kind,
+            removed: AtomicBool::new(name != Name::There),
+            unnamed: AtomicBool::new(name == Name::NotYet),
+            table: Arc::clone(self),
+        });
+        shard.held.insert_unique(hash(id.number), Arc::clone(&inode), |inode| hash(inode.number));
+        Ok(Held::from_held(inode))
     }
 
     /// One more hold of an inode that is held. It may have no name.
     pub(crate) fn hold_again(&self, number: u64) -> Option<Node> {
         let shard = self.shard(number).lock();
-        let inode = shard.get(&number)?;
+        let inode = shard.get(number)?;
         inode.holds.fetch_add(1, Ordering::Relaxed);
         Some(Held::from_held(Arc::clone(inode)))
     }
 
     /// The last name of an inode went: it is reclaimed with its last hold, or soon if there is none.
     pub(crate) fn mark_removed(&self, number: u64) {
-        match self.shard(number).lock().get(&number) {
+        let mut shard = self.shard(number).lock();
+        if let Some(removed) = shard.parked.get_mut(&number) {
+            *removed = true;
+        }
+        match shard.get(number) {
             Some(inode) => inode.removed.store(true, Ordering::Release),
-            None => self.bury(number),
+            None if !shard.parked.contains_key(&number) => self.bury(number),
+            None => {}
         }
     }
 
+    /// Keeps an inode without a hold. One that never had a name must be held, because it can be given one.
+    pub(crate) fn park(&self, node: Node) -> Option<Node> {
+        if node.inode.unnamed.load(Ordering::Acquire) {
+            return Some(node);
+        }
+        let removed = node.inode.removed.load(Ordering::Acquire);
+        self.shard(node.inode.number).lock().parked.insert(node.inode.number, removed);
+        None
+    }
+
+    /// Ends that.
+    pub(crate) fn unpark(&self, number: u64) {
+        let mut shard = self.shard(number).lock();
+        let was_removed = shard.parked.remove(&number) == Some(true);
+        if shard.parked.is_empty() {
+            shard.parked.shrink_to_fit();
+        }
+        let is_held = shard.get(number).is_some();
+        drop(shard);
+        if was_removed && !is_held {
+            self.bury(number);
+        }
+    }
+
+    /// Whether an inode is kept, held or parked.
     pub(crate) fn is_held(&self, number: u64) -> bool {
-        self.shard(number).lock().contains_key(&number)
+        let shard = self.shard(number).lock();
+        shard.get(number).is_some() || shard.parked.contains_key(&number)
     }
 
     /// An inode without names is to be reclaimed.
@@ -113,17 +177,17 @@ impl HeldTable {
 
     /// How many are held.
     pub(crate) fn len(&self) -> u64 {
-        self.shards.iter().map(|shard| shard.lock().len() as u64).sum()
+        self.shards.iter().map(|shard| shard.lock().held.len() as u64).sum()
     }
 
     /// Bytes of DRAM.
     pub(crate) fn bytes(&self) -> u64 {
         // An `Arc` has two counts, and a table a byte for each of its places.
         const INODE: usize = size_of::<HeldInode>() + 16;
-        const PLACE: usize = size_of::<(u64, usize)>() + 1;
+        const PARKED: usize = size_of::<(u64, bool)>() + 1;
         let bytes = self.shards.iter().map(|shard| {
             let shard = shard.lock();
-            shard.len() * INODE + shard.capacity() * PLACE
+            shard.held.len() * INODE + shard.held.allocation_size() + shard.parked.capacity() * PARKED
         });
         bytes.sum::<usize>() as u64
     }
@@ -141,16 +205,18 @@ impl Holdable for HeldInode {
     fn is_let_go(&self) {
         let mut shard = self.table.shard(self.number).lock();
         // It may have been held again meanwhile, or let go by another thread.
-        let is_it = shard.get(&self.number).is_some_and(|inode| std::ptr::eq(&**inode, self));
-        if !is_it || self.holds.load(Ordering::Acquire) > 0 {
+        let is_it = |inode: &Arc<HeldInode>| std::ptr::eq(&**inode, self);
+        let Ok(entry) = shard.held.find_entry(hash(self.number), is_it) else { return };
+        if self.holds.load(Ordering::Acquire) > 0 {
             return;
         }
-        shard.remove(&self.number);
-        if shard.capacity() > 64 && shard.len() < shard.capacity() / 4 {
-            shard.shrink_to_fit();
+        entry.remove();
+        if shard.held.capacity() > 64 && shard.held.len() < shard.held.capacity() / 4 {
+            shard.held.shrink_to_fit(|inode| hash(inode.number));
         }
+        let is_parked = shard.parked.contains_key(&self.number);
         drop(shard);
-        if self.removed.load(Ordering::Acquire) {
+        if self.removed.load(Ordering::Acquire) && !is_parked {
             self.table.bury(self.number);
         }
     }

@@ -14,7 +14,7 @@ use crate::format::{
     seal_any, status,
 };
 use crate::fs::Shared;
-use crate::held::Node;
+use crate::held::{Name, Node};
 
 /// The bytes as an inode.
 fn of_bytes(bytes: &[u8]) -> RawInode {
@@ -102,11 +102,12 @@ impl<P: Pm> Shared<P> {
             return Err(stale());
         }
         let raw = self.read_inode(number)?;
-        if raw.links == 0 || generation.is_some_and(|generation| generation != raw.generation) {
+        let is_parked = raw.links == 0 && self.held.is_held(number);
+        if raw.links == 0 && !is_parked || generation.is_some_and(|generation| generation != raw.generation) {
             return Err(stale());
         }
         let id = InodeId { number, generation: raw.generation, volume: 0 };
-        self.held.hold(id, kind_of(&raw)?, false)
+        self.held.hold(id, kind_of(&raw)?, if is_parked { Name::Gone } else { Name::There })
     }
 
     /// Whether an inode in use is at an address where one can be.

@@ -77,13 +77,15 @@ impl<P: Pm + 'static> Names for PoolFs<P> {
     }
 
     fn park(&self, node: Node) -> Option<Node> {
-        Some(node)
+        self.shared.held.park(node)
     }
 
-    fn unpark(&self, _: u64) {}
+    fn unpark(&self, number: u64) {
+        self.shared.held.unpark(number);
+    }
 
     fn inode_cache(&self) -> InodeCache {
-        InodeCache { loaded: self.shared.held.len(), ..InodeCache::default() }
+        InodeCache { loaded: self.shared.held.len(), limit: self.shared.inode_cache }
     }
 
     fn lookup(&self, dir: &Node, name: &[u8]) -> Result<Node> {

@@ -7,7 +7,7 @@ use std::time::Instant;
 use nacre_engine::sync::Mutex;
 use nacre_engine::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use nacre_engine::sync::thread::{self, JoinHandle};
-use nacre_engine::{Error, Kind, Result, background};
+use nacre_engine::{Error, InodeCache, Kind, Result, background};
 use nacre_layout_parts::badblocks;
 use nacre_layout_parts::lifecycle::MountOptions;
 use nacre_layout_parts::report::RecoveryReport;
@@ -80,6 +80,7 @@ pub(crate) fn open<P: Pm>(
         }),
         reserved: Arc::default(),
         held: HeldTable::new(),
+        inode_cache: InodeCache::DEFAULT_LIMIT,
         damaged: Damaged::default(),
         move_directories: Mutex::new(()),
         bad: Mutex::new(bad),
@@ -117,6 +118,7 @@ impl<P: Pm + 'static> PoolFs<P> {
             superblock.write(&*pm)?;
         }
         let mut shared = open(pm, superblock, geometry, row, &recovered, read_only)?;
+        shared.inode_cache = options.inode_cache;
         if let Some(lanes) = options.lanes {
             shared.lanes.truncate(lanes.clamp(1, shared.lanes.len()));
         }

@@ -17,7 +17,7 @@ use crate::counts::Purpose;
 use crate::directory::Found;
 use crate::format::{GROUP_BLOCKS, INLINE_TARGET, MAX_XATTR_SIZE, RawInode};
 use crate::fs::Shared;
-use crate::held::{HeldInode, Node};
+use crate::held::{HeldInode, Name, Node};
 use crate::inode::{Facts, kind_of};
 use crate::seeded::Mistake;
 use crate::sets::Entry;
@@ -60,7 +60,7 @@ impl<P: Pm> Shared<P> {
         let _lock = self.read_lock(dir.number);
         let raw = self.read_inode(dir.number)?;
         let found = self.find_in(dir.number, &raw, name)?.ok_or(Error::new(Kind::NotFound))?;
-        self.held.hold(found.id(), found.kind()?, false)
+        self.held.hold(found.id(), found.kind()?, Name::There)
     }
 
     pub(crate) fn create(&self, dir: &HeldInode, name: &[u8], new: &NewInode<'_>) -> Result<Node> {
@@ -81,7 +81,7 @@ impl<P: Pm> Shared<P> {
             change.commit()?;
             Ok(id)
         })?;
-        self.held.hold(id, new.kind, false)
+        self.held.hold(id, new.kind, Name::There)
     }
 
     pub(crate) fn create_unnamed(&self, new: &NewInode<'_>) -> Result<Node> {
@@ -95,7 +95,7 @@ impl<P: Pm> Shared<P> {
             change.enter_list(id.number)?;
             change.commit()?;
             // Held while its group is locked: nobody else finds it before.
-            self.held.hold(id, new.kind, true)
+            self.held.hold(id, new.kind, Name::NotYet)
         })
     }
 
