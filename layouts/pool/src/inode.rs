@@ -5,7 +5,7 @@ use nacre_layout_parts::rules::InodeFacts;
 use nacre_media::Pm;
 use zerocopy::{FromZeros, IntoBytes};
 
-use crate::commit::Change;
+use crate::commit::{Change, join};
 use crate::counts::Purpose;
 use crate::edits::InodeEdit;
 use crate::format::pools::{self, INODES};
@@ -37,7 +37,22 @@ impl<P: Pm> Shared<P> {
         if address == self.root { ROOT_INODE } else { address / INODE_SIZE }
     }
 
-    /// An inode that is there: it is held, or has a name.
+    /// The same without a lock. It is taken if the inode is being changed.
+    pub(crate) fn peek_inode(&self, number: u64) -> Result<RawInode> {
+        let address = self.address(number)?;
+        let mut bytes = [0; INODE_SIZE as usize];
+        if self.pm.read(address, &mut bytes).is_ok() {
+            let raw = of_bytes(&bytes);
+            let seed = self.geometry.seed(address);
+            if raw.head.status == status::CONSISTENT && raw.head.checksum == raw.compute_checksum(seed) {
+                return Ok(raw);
+            }
+        }
+        let _lock = self.read_lock(number);
+        self.read_inode(number)
+    }
+
+    /// An inode that is there, and locked: it is held, or has a name.
     pub(crate) fn read_inode(&self, number: u64) -> Result<RawInode> {
         let address = self.address(number)?;
         let seed = self.geometry.seed(address);
@@ -122,16 +137,22 @@ impl<P: Pm> Shared<P> {
         Ok(self.read_head(block)?.pool as usize == INODES && self.is_in_use(INODES, address)?)
     }
 
-    /// A read moves the time of access where relatime says so. It is stored alone, and may be lost.
+    /// A read moves the time of access where relatime says so. It is stored alone.
     pub(crate) fn note_read(&self, number: u64, raw: &RawInode, now: Timestamp) -> Result<()> {
         if self.read_only || !self.is_atime_due(raw, now) {
             return Ok(());
         }
         let address = self.address(number)? + ATIME;
         let packed = self.times.pack(now).to_le_bytes();
-        for place in [address, self.geometry.twin(address)] {
+        // The primary last: a line that is mended meanwhile does not take the older time.
+        let mut pending = None;
+        for place in [self.geometry.twin(address), address] {
             let stored = self.pm.store(place, &packed)?;
-            self.pm.flush(stored).may_be_lost();
+            pending = join(pending, self.pm.flush(stored));
+        }
+        // An unmount by another thread cannot make it durable.
+        if let Some(pending) = pending {
+            self.pm.fence(pending);
         }
         Ok(())
     }

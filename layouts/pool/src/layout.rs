@@ -180,18 +180,11 @@ impl<P: Pm + 'static> Names for PoolFs<P> {
     }
 
     fn size(&self, node: &Node) -> Result<u64> {
-        Ok(self.shared.read_inode(node.inode.number)?.size)
+        Ok(self.shared.peek_inode(node.inode.number)?.size)
     }
 
     fn getattr_at(&self, dir: &Node, name: &[u8]) -> Result<Attr> {
-        // A look without a hold: the inode may be gone between the two locks, and so is the name then.
-        let fs = &*self.shared;
-        dir.inode.check_directory()?;
-        nacre_layout_parts::rules::check_lookup(name)?;
-        let _lock = fs.read_lock(dir.inode.number);
-        let raw = fs.read_inode(dir.inode.number)?;
-        let found = fs.find_in(dir.inode.number, &raw, name)?.ok_or(Error::new(Kind::NotFound))?;
-        fs.attr_of(found.id())
+        self.getattr(&self.lookup(dir, name)?)
     }
 
     fn getattr(&self, node: &Node) -> Result<Attr> {

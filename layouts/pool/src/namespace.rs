@@ -214,9 +214,9 @@ impl<P: Pm> Shared<P> {
         Ok(bytes)
     }
 
-    /// The kind of an inode that a name says, which its inode must have.
+    /// The attributes of an inode that is held, or whose directory is locked.
     pub(crate) fn attr_of(&self, id: InodeId) -> Result<Attr> {
-        let raw = self.read_inode(id.number)?;
+        let raw = self.peek_inode(id.number)?;
         kind_of(&raw)?;
         self.attr(id.number, &raw)
     }
