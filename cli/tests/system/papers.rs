@@ -81,7 +81,7 @@ fn a_dry_run_prints_commands_that_repeat_the_runs() {
     let report = report(&json);
     let experiment = &report["experiments"][0];
     assert_eq!(experiment["metric"]["unit"], "MB/s", "the figure's");
-    assert_eq!(experiment["series"][0]["target"], "preset:nova,emulate=dram");
+    assert_eq!(experiment["series"][0]["target"], "preset:spfs,emulate=dram");
 }
 
 #[test]

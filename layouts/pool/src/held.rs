@@ -211,7 +211,8 @@ impl Holdable for HeldInode {
             return;
         }
         entry.remove();
-        if shard.held.capacity() > 64 && shard.held.len() < shard.held.capacity() / 4 {
+        let (len, capacity) = (shard.held.len(), shard.held.capacity());
+        if len == 0 && capacity > 7 || capacity > 16 && len < capacity / 4 {
             shard.held.shrink_to_fit(|inode| hash(inode.number));
         }
         let is_parked = shard.parked.contains_key(&self.number);
