@@ -173,7 +173,7 @@ impl<P: Pm + 'static> Shared<P> {
 }
 
 impl<P: Pm> Shared<P> {
-    /// Frees the inodes on the lists that nobody holds, from their beginnings on.
+    /// Frees the inodes on the lists that have no holder, from their beginnings on.
     pub(crate) fn reclaim_left(&self, stop: &AtomicBool) {
         let mut tried = BTreeSet::new();
         while !stop.load(Ordering::Acquire) {

@@ -94,7 +94,7 @@ impl<P: Pm> Shared<P> {
             let id = change.make_inode(new, 0, 0, Purpose::Data)?;
             change.enter_list(id.number)?;
             change.commit()?;
-            // Held while its group is locked: nobody else finds it before.
+            // Held while its group is locked: no other thread finds it before.
             self.held.hold(id, new.kind, Name::NotYet)
         })
     }

@@ -1,5 +1,5 @@
 //! Inodes without names: a list through them, of which each change is a part of the operation around it. An inode that
-//! nobody holds is reclaimed, after the mount or by the next operation.
+//! has no holder is reclaimed, after the mount or by the next operation.
 
 use nacre_engine::{FileKind, Result};
 use nacre_media::Pm;
@@ -41,20 +41,20 @@ impl<P: Pm> Shared<P> {
         Ok(words)
     }
 
-    /// Frees inodes that have no names and that nobody holds any more. Gives whether there were some.
+    /// Frees inodes that have neither names nor holders. Gives whether there were some.
     pub(crate) fn reclaim_buried(&self) -> bool {
         if self.read_only {
             return false;
         }
         let buried = self.held.take_buried();
         for &number in &buried {
-            // What fails stays on the list, and the next mount finds it.
+            // An inode that cannot be freed stays on its list, and the next mount finds it.
             let _ = self.reclaim(number);
         }
         !buried.is_empty()
     }
 
-    /// Frees an inode without names, unless somebody holds it.
+    /// Frees an inode without names, unless it has a holder.
     pub(crate) fn reclaim(&self, number: u64) -> Result<()> {
         let _lock = self.lock(&[number]);
         if self.held.is_held(number) || !self.is_inode(self.address(number)?)? {
