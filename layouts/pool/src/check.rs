@@ -22,14 +22,15 @@ use crate::directory::{Part, TIE_BITS, hash, long_name};
 use crate::format::pools::{INODES, NODES, SIZES};
 use crate::format::{
     GROUP_BLOCKS, GROUP_BYTES, INLINE_TARGET, LONG_NAME, NODE_WORDS, POOL_BITS, POOL_HEAD, ROOT_INODE,
-    RawInode, WORD_BITS, purpose, seal_any, word,
+    RawInode, VOLUME_BYTES, WORD_BITS, purpose, seal_any, word,
 };
 use crate::fs::Shared;
-use crate::geometry::Geometry;
+use crate::geometry::{Geometry, is_pool};
 use crate::inode::kind_of;
 use crate::mend::mend_page;
 use crate::mount::open;
 use crate::recover::recover;
+use crate::superblock::Found;
 use crate::volumes;
 use crate::zones::read_geometry;
 
@@ -50,6 +51,7 @@ pub(crate) fn check<P: Pm>(pm: &P, repair: Repair) -> Result<CheckReport> {
     for fix in fixes {
         apply(pm, &geometry, &fix)?;
     }
+    renew_row(pm, &geometry, &found)?;
     let mut superblock = found.superblock.clone();
     superblock.note_copies(&found);
     superblock.write(pm)?;
@@ -57,6 +59,31 @@ pub(crate) fn check<P: Pm>(pm: &P, repair: Repair) -> Result<CheckReport> {
         problem.repaired = true;
     }
     Ok(report)
+}
+
+/// Counts free blocks and inodes anew after repairs, which may have freed some, and forgets errors that were noted.
+fn renew_row<P: Pm>(pm: &P, geometry: &Geometry, found: &Found) -> Result<()> {
+    let row = volumes::read(pm, geometry)?;
+    if row.clean != 1 && row.errors == 0 {
+        return Ok(()); // the next mount counts
+    }
+    let superblock = found.superblock.clone();
+    let fs = open(Arc::new(pm), superblock, *geometry, row, &recover(pm, geometry)?, true)?;
+    // Damage that no repair mends may keep the bits from being read. The counts are then as wrong as before.
+    let Ok((counts, _)) = fs.count() else { return Ok(()) };
+    let mut after = row;
+    after.keep(&counts);
+    (after.errors, after.last_error) = (0, 0);
+    let address = geometry.volumes.start;
+    after.checksum = after.compute_checksum(geometry.seed(address));
+    let bytes = &after.as_bytes()[..VOLUME_BYTES];
+    if *bytes == row.as_bytes()[..VOLUME_BYTES] {
+        return Ok(());
+    }
+    for address in [geometry.twin(address), address] {
+        apply(pm, geometry, &Fix { address, bytes: bytes.to_vec() })?;
+    }
+    Ok(())
 }
 
 /// Writes one correction. Pages with media errors are written anew.
@@ -229,7 +256,7 @@ impl<'f, P: Pm> Walk<'f, P> {
             self.maps.push(map);
             let (free, of_group) = map;
             self.free += bits::count(&free);
-            if of_group & ((1 << purpose::BITS) - 1) != purpose::POOL {
+            if !is_pool(of_group) {
                 continue;
             }
             let blocks = geometry.pool_block / BLOCK_SIZE;
@@ -623,9 +650,6 @@ impl<'f, P: Pm> Walk<'f, P> {
                     let what =
                         format!("the volume says that free blocks and inodes are {said:?}, and has {has:?}");
                     self.problems.push((what, "count them"));
-                    let at = self.fs.geometry.volumes.start;
-                    after.checksum = after.compute_checksum(self.fs.geometry.seed(at));
-                    self.fix(at, &after.as_bytes()[..crate::format::VOLUME_BYTES]);
                 }
             }
             Err(error) => self.damage(error.to_string()),

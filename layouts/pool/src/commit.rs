@@ -262,7 +262,7 @@ pub(crate) fn run<P: Pm>(
         late = pending.take();
     }
     if !Mistake::NoIntent.is_made(pm) {
-        let written = write_intent(pm, geometry, lane.address, &intent, bytes, 2)
+        let written = write_intent(pm, geometry, lane.address, &intent, bytes)
             .inspect_err(|_| note_lane(fs, lane, bytes.len()))?;
         pending = join(pending, written);
     }

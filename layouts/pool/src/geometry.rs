@@ -5,8 +5,13 @@ use nacre_layout_parts::superblock::Superblock;
 
 use crate::format::{
     GROUP_BLOCKS, GROUP_BYTES, INODE_SIZE, LANE_ITEMS, MAP_WORDS, POOL_HEAD, RawItem, RawMap, RawZone,
-    region, seed_at,
+    purpose, region, seed_at,
 };
+
+/// Whether a group with this word of its purpose has pool blocks.
+pub(crate) fn is_pool(word: u64) -> bool {
+    word & ((1 << purpose::BITS) - 1) == purpose::POOL
+}
 
 /// A region with its copies.
 #[derive(Debug, Clone, Copy)]

@@ -10,10 +10,11 @@ use crate::counts::Purpose;
 use crate::edits::InodeEdit;
 use crate::format::pools::{self, INODES};
 use crate::format::{
-    ATIME, INODE_SIZE, LINE, MAX_FILE_SIZE, NEXT_ORPHAN, ROOT_INODE, RawHead, RawInode, open_any, purpose,
-    seal_any, status,
+    ATIME, INODE_SIZE, LINE, MAX_FILE_SIZE, NEXT_ORPHAN, ROOT_INODE, RawHead, RawInode, open_any, seal_any,
+    status,
 };
 use crate::fs::Shared;
+use crate::geometry::is_pool;
 use crate::held::{Name, Node};
 
 /// The bytes as an inode.
@@ -131,7 +132,7 @@ impl<P: Pm> Shared<P> {
         let (free, of_group) = self.read_map(group)?;
         let block = self.geometry.pool_of(address);
         let slot = crate::bits::run(block % crate::format::GROUP_BYTES / BLOCK_SIZE, 1);
-        if of_group & ((1 << purpose::BITS) - 1) != purpose::POOL || crate::bits::meet(&free, &slot) {
+        if !is_pool(of_group) || crate::bits::meet(&free, &slot) {
             return Ok(false);
         }
         Ok(self.read_head(block)?.pool as usize == INODES && self.is_in_use(INODES, address)?)

@@ -1,8 +1,8 @@
 //! Lanes: where an operation says what it changes before it does. The protocol is in `commit`.
 
-use nacre_engine::Result;
 use nacre_engine::sync::Mutex;
 use nacre_engine::sync::atomic::{AtomicU64, AtomicUsize};
+use nacre_engine::{Error, Result};
 use nacre_media::{Flushed, Pm};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
@@ -106,21 +106,16 @@ pub(crate) fn write_intent<P: Pm>(
     lane: u64,
     intent: &RawIntent,
     items: &[u8],
-    copies: usize,
 ) -> Result<Flushed> {
-    let places = [lane, geometry.twin(lane)];
-    let mut all: Option<Flushed> = None;
-    for place in &places[..copies] {
-        let mut flushed = pm.copy(*place, intent.as_bytes())?;
-        if intent.list == 0 {
-            flushed = flushed.and(pm.copy(place + LANE_ITEMS, items)?);
+    let write = |place: u64| {
+        let written = pm.copy(place, intent.as_bytes())?;
+        if intent.list != 0 {
+            return Ok(written);
         }
-        all = Some(match all {
-            Some(all) => all.and(flushed),
-            None => flushed,
-        });
-    }
-    Ok(all.unwrap_or_else(|| unreachable!("there is at least one copy")))
+        Ok::<_, Error>(written.and(pm.copy(place + LANE_ITEMS, items)?))
+    };
+    let primary = write(lane)?;
+    Ok(primary.and(write(geometry.twin(lane))?))
 }
 
 /// The state of a lane on media.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use nacre_engine::sync::Mutex;
-use nacre_engine::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use nacre_engine::sync::atomic::{AtomicBool, Ordering};
 use nacre_engine::{BLOCK_SIZE, Block, Error, Result};
 use nacre_media::Pm;
 
@@ -15,9 +15,7 @@ use crate::geometry::Geometry;
 pub(crate) struct Damaged {
     any: AtomicBool,
     lines: Mutex<BTreeSet<u64>>,
-    /// Lines that were written anew.
-    pub(crate) mended: AtomicU64,
-    /// Lines that could not be.
+    /// Lines that cannot be mended.
     pub(crate) lasting: Mutex<BTreeSet<u64>>,
 }
 

@@ -16,9 +16,9 @@ use nacre_media::Pm;
 use crate::bits;
 use crate::counts::{Counts, Hints};
 use crate::format::pools::INODES;
-use crate::format::{GROUP_BYTES, ROOT_INODE, RawVolume, purpose};
+use crate::format::{GROUP_BYTES, ROOT_INODE, RawVolume};
 use crate::fs::{GROUP_LOCKS, Shared, stripes};
-use crate::geometry::Geometry;
+use crate::geometry::{Geometry, is_pool};
 use crate::held::{HeldTable, Node};
 use crate::lanes::Lane;
 use crate::mend::Damaged;
@@ -192,7 +192,7 @@ impl<P: Pm> Shared<P> {
         let mut unused = Vec::new();
         for group in 0..geometry.groups {
             let (free, of_group) = self.read_map(group)?;
-            if of_group & ((1 << purpose::BITS) - 1) != purpose::POOL {
+            if !is_pool(of_group) {
                 counts.free += bits::count(&free);
                 counts.whole += u64::from(free == [u64::MAX; 8]);
                 self.hints.set_data(group, &free);

@@ -18,6 +18,7 @@ use crate::format::{
     WORD_BITS, purpose, seal_any,
 };
 use crate::fs::Shared;
+use crate::geometry::is_pool;
 use crate::lanes::Items;
 
 /// Groups that are looked at for a pool block with a free entry, before a new one is made.
@@ -304,7 +305,7 @@ impl<P: Pm> Change<'_, P> {
             }
             self.lock_group(group)?;
             let (free, purpose) = self.fs.read_map(group)?;
-            if purpose & ((1 << purpose::BITS) - 1) != purpose::POOL {
+            if !is_pool(purpose) {
                 self.fs.hints.set_data(group, &free);
                 continue;
             }
@@ -378,7 +379,7 @@ impl<P: Pm> Change<'_, P> {
             let index = self.group(group)?;
             let edit = &self.groups[index];
             let order = bits::order_of(blocks).min(MAX_ORDER);
-            if edit.purpose & ((1 << purpose::BITS) - 1) == purpose::POOL
+            if is_pool(edit.purpose)
                 && let Some(start) = bits::find(&edit.old, order)
             {
                 return Ok(Some(group * GROUP_BYTES + start * BLOCK_SIZE));

@@ -21,6 +21,7 @@ use crate::format::{
     GROUP_BLOCKS, GROUP_BYTES, INODE_SIZE, POOL_BITS, POOL_HEAD, ROOT_INODE, RawInode, WORD_BITS, purpose,
 };
 use crate::fs::Shared;
+use crate::geometry::is_pool;
 use crate::mend::mend_page;
 use crate::mount::open;
 use crate::recover::recover;
@@ -133,7 +134,7 @@ impl<P: Pm> Shared<P> {
     /// The pool blocks of a group.
     fn pool_blocks(&self, group: u64) -> Result<Vec<u64>> {
         let (free, of_group) = self.read_map(group)?;
-        if of_group & ((1 << purpose::BITS) - 1) != purpose::POOL {
+        if !is_pool(of_group) {
             return Ok(Vec::new());
         }
         let slots = 0..self.geometry.pool_blocks_in_group();

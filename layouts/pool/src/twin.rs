@@ -6,7 +6,6 @@
 
 use std::collections::BTreeSet;
 
-use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{BLOCK_SIZE, Block, Kind, Result};
 use nacre_media::Pm;
 
@@ -104,9 +103,7 @@ impl<P: Pm> Shared<P> {
         for page in pages {
             let of_page: Vec<u64> = lines.iter().copied().filter(|line| line / BLOCK_SIZE == page).collect();
             match mend_page(&*self.pm, &self.geometry, Block(page), &of_page) {
-                Ok(()) => {
-                    self.damaged.mended.fetch_add(of_page.len() as u64, Ordering::Relaxed);
-                }
+                Ok(()) => {}
                 Err(error) if error.kind() == Kind::Media => self.damaged.lasting.lock().extend(of_page),
                 Err(error) => return Err(error),
             }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use nacre_engine::{Data, Durability, Extents, FileKind, Names, NewInode, Timestamp, WriteAt, XattrMode};
 use nacre_layout_parts::lifecycle::{Lifecycle, MkfsOptions, MountOptions};
 use nacre_layout_parts::report::Repair;
-use nacre_layout_pool::{Node, PoolFs, use_lane};
+use nacre_layout_pool::{Mistake, Node, PoolFs, use_lane};
 use nacre_media::SimPm;
 use nacre_media::crash::{Replay, Sampling};
 
@@ -213,4 +213,26 @@ fn a_number_comes_back_with_another_generation() {
     assert!(seen.values().any(|&generation| generation > 1), "no number came back");
     drop(root);
     fs.unmount().unwrap();
+}
+
+/// A repair frees an inode that nothing leads to. The counts of the clean volume were those of before the repair.
+#[test]
+fn counts_are_right_after_a_repair_that_frees_something() {
+    let pm = made(16 << 20);
+    let fs = mount(&pm);
+    let file = fs.create(&fs.root(), b"file", &new(FileKind::Regular)).unwrap();
+    let bytes = [IoSlice::new(&[7; 50_000])];
+    fs.write(&file, WriteAt::Offset(0), &bytes, Durability::Now, now()).unwrap();
+    pm.seed_mistake(Mistake::OrphanForgotten.number());
+    fs.unlink(&fs.root(), b"file", now()).unwrap();
+    pm.seed_mistake(0);
+    // It stays held, as at a crash.
+    fs.abandon();
+    drop(file);
+    mount(&pm).unmount().unwrap();
+    let found = Fs::check(&pm, Repair::None, None).unwrap();
+    assert!(!found.is_sound(), "an inode without names is on no list");
+    let report = Fs::check(&pm, Repair::Safe, None).unwrap();
+    assert!(report.is_sound(), "{:?}", report.problems);
+    assert_sound(&pm);
 }
