@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use nacre_engine::{BLOCK_SIZE, Block, FileKind, Kind, Result, size};
 use nacre_layout_parts::badblocks;
-use nacre_layout_parts::report::{CheckReport, MediaReport, RecoveryReport, Repair};
+use nacre_layout_parts::report::{CheckReport, RecoveryReport, Repair};
 use nacre_layout_parts::rules::check_name;
 use nacre_media::{Overlay, Pm};
 use zerocopy::IntoBytes;
@@ -101,18 +101,6 @@ fn apply<P: Pm>(pm: &P, geometry: &Geometry, fix: &Fix) -> Result<()> {
     };
     pm.fence(stored);
     Ok(())
-}
-
-/// Reads every block of a file system that is not mounted, for errors of the media. With `record`, the blocks found are
-/// put into the list of bad blocks.
-pub(crate) fn check_media<P: Pm>(pm: &P, record: bool) -> Result<MediaReport> {
-    crate::scrub::check_media(pm, record)
-}
-
-/// Puts the blocks that the media lists as bad into the list of bad blocks of a file system that was just made; gives
-/// their number.
-pub(crate) fn retire_listed<P: Pm>(pm: &P) -> Result<u64> {
-    crate::scrub::retire_listed(pm)
 }
 
 /// One pass over everything, after recovery; gives the corrections.

@@ -12,7 +12,7 @@ use nacre_media::Pm;
 use crate::layout::CAPABILITIES;
 use crate::mount::PoolFs;
 use crate::superblock::{self, Summary};
-use crate::{check, mkfs, volumes};
+use crate::{check, mkfs, scrub, volumes};
 
 impl<P: Pm + 'static> Lifecycle for PoolFs<P> {
     type Pm = P;
@@ -73,11 +73,11 @@ impl<P: Pm + 'static> Lifecycle for PoolFs<P> {
     }
 
     fn check_media(pm: &P, record: bool) -> Result<MediaReport> {
-        check::check_media(pm, record)
+        scrub::check_media(pm, record)
     }
 
     fn retire_listed(pm: &P) -> Result<u64> {
-        check::retire_listed(pm)
+        scrub::retire_listed(pm)
     }
 
     fn start_scrub(&self, rate: u64) -> Result<()> {
