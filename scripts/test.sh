@@ -41,10 +41,15 @@ fi
 passed=$((passed + tests_passed))
 failed=$((failed + tests_failed))
 
-# What failed stands at the end again, with what it said: a long log is often kept without its middle.
-awk '/^---- .* stdout ----$/ { inside = 1; lines = 0; print "" }
-    /^failures:$/ || /^test result:/ { inside = 0 }
-    inside && lines++ < 30 { print }' "$log"
+# What failed stands at the end again, with the last of what it said, where the cause is: a long log is often kept without
+# its middle.
+awk 'function tell(  at) {
+        for (at = (lines > 40 ? lines - 39 : 1); at <= lines; at++) print said[at % 40]
+        lines = 0
+    }
+    /^---- .* stdout ----$/ { tell(); inside = 1; print "\n" $0; next }
+    /^failures:$/ || /^test result:/ { tell(); inside = 0 }
+    inside { said[++lines % 40] = $0 }' "$log"
 grep -E '^test .* \.\.\. FAILED$|^error: test failed|process didn.t exit successfully' "$log"
 
 echo

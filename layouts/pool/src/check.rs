@@ -21,8 +21,8 @@ use crate::copies::{Copies, Fix};
 use crate::directory::{Part, TIE_BITS, hash, long_name};
 use crate::format::pools::{INODES, NODES, SIZES};
 use crate::format::{
-    GROUP_BLOCKS, GROUP_BYTES, INLINE_TARGET, LONG_NAME, NODE_WORDS, POOL_BITS, POOL_HEAD, ROOT_INODE,
-    RawInode, VOLUME_BYTES, WORD_BITS, purpose, seal_any, word,
+    GROUP_BLOCKS, GROUP_BYTES, INLINE_TARGET, LONG_NAME, NODE_WORDS, ORPHAN_HEADS, POOL_BITS, POOL_HEAD,
+    ROOT_INODE, RawInode, VOLUME_BYTES, WORD_BITS, purpose, seal_any, word,
 };
 use crate::fs::Shared;
 use crate::geometry::{Geometry, is_pool};
@@ -496,11 +496,11 @@ impl<'f, P: Pm> Walk<'f, P> {
 
     /// The lists of inodes without names.
     fn orphans(&mut self) {
-        let first = match self.fs.first_orphans() {
-            Ok(first) => first,
-            Err(error) => return self.damage(error.to_string()),
-        };
-        for mut number in first {
+        for list in 0..ORPHAN_HEADS {
+            let mut number = match self.fs.first_orphan(list) {
+                Ok(first) => first,
+                Err(error) => return self.damage(error.to_string()),
+            };
             let mut before = 0;
             while number != 0 {
                 let listed =

@@ -45,6 +45,8 @@ pub(crate) struct Shared<P> {
     pub(crate) group_locks: Vec<Mutex<()>>,
     /// The lock of the lists of orphans. It comes after stripes and before a lane.
     pub(crate) orphans: Mutex<()>,
+    /// Some have no holder: the mount found them, or they could not be freed.
+    pub(crate) orphans_left: AtomicBool,
     pub(crate) hints: Hints,
     pub(crate) counts: Mutex<Counts>,
     /// Blocks with a reservation.

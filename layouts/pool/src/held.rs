@@ -10,6 +10,8 @@ use nacre_engine::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use nacre_engine::{Error, FileKind, InodeHasher, InodeId, Kind, Result};
 use nacre_layout_parts::held::{Held, Holdable};
 
+use crate::orphans::Buried;
+
 /// Parts of the table, so that threads seldom meet.
 const SHARDS: usize = 64;
 
@@ -67,16 +69,14 @@ pub(crate) enum Name {
 pub(crate) struct HeldTable {
     shards: Vec<Mutex<Shard>>,
     /// Inodes without names that were let go.
-    graveyard: Mutex<Vec<u64>>,
-    filled: AtomicBool,
+    pub(crate) buried: Buried,
 }
 
 impl HeldTable {
     pub(crate) fn new() -> Arc<HeldTable> {
         Arc::new(HeldTable {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            graveyard: Mutex::default(),
-            filled: AtomicBool::new(false),
+            buried: Buried::default(),
         })
     }
 
@@ -124,7 +124,7 @@ impl HeldTable {
         }
         match shard.get(number) {
             Some(inode) => inode.removed.store(true, Ordering::Release),
-            None if !shard.parked.contains_key(&number) => self.bury(number),
+            None if !shard.parked.contains_key(&number) => self.buried.add(number),
             None => {}
         }
     }
@@ -149,7 +149,7 @@ impl HeldTable {
         let is_held = shard.get(number).is_some();
         drop(shard);
         if was_removed && !is_held {
-            self.bury(number);
+            self.buried.add(number);
         }
     }
 
@@ -157,22 +157,6 @@ impl HeldTable {
     pub(crate) fn is_held(&self, number: u64) -> bool {
         let shard = self.shard(number).lock();
         shard.get(number).is_some() || shard.parked.contains_key(&number)
-    }
-
-    /// An inode without names is to be reclaimed.
-    pub(crate) fn bury(&self, number: u64) {
-        self.graveyard.lock().push(number);
-        self.filled.store(true, Ordering::Release);
-    }
-
-    /// Inodes that are to be reclaimed.
-    pub(crate) fn take_buried(&self) -> Vec<u64> {
-        if !self.filled.load(Ordering::Acquire) {
-            return Vec::new();
-        }
-        let mut graveyard = self.graveyard.lock();
-        self.filled.store(false, Ordering::Release);
-        std::mem::take(&mut *graveyard)
     }
 
     /// How many are held.
@@ -218,7 +202,7 @@ impl Holdable for HeldInode {
         let is_parked = shard.parked.contains_key(&self.number);
         drop(shard);
         if self.removed.load(Ordering::Acquire) && !is_parked {
-            self.table.bury(self.number);
+            self.table.buried.add(self.number);
         }
     }
 }

@@ -39,8 +39,13 @@ impl<P: Pm> PoolFs<P> {
     fn change<T>(&self, act: impl Fn(&Shared<P>) -> Result<T>) -> Result<T> {
         let fs = &*self.shared;
         fs.check_writable()?;
-        fs.reclaim_buried();
-        with_room(Step::DeferredFrees, || act(fs), |_| Ok(fs.reclaim_buried()))
+        fs.reclaim_some();
+        let before = fs.held.buried.freed();
+        let made_room = |_| {
+            fs.reclaim_all();
+            Ok(fs.held.buried.freed() != before)
+        };
+        with_room(Step::DeferredFrees, || act(fs), made_room)
     }
 }
 
@@ -279,7 +284,7 @@ impl<P: Pm + 'static> Extents for PoolFs<P> {
 
     fn stat(&self) -> FsStat {
         let fs = &self.shared;
-        fs.reclaim_buried();
+        fs.reclaim_all();
         let counts = *fs.counts.lock();
         let reserved = fs.reserved.blocks();
         let blocks = fs.geometry.groups * GROUP_BLOCKS - fs.geometry.first_data_block;

@@ -70,6 +70,7 @@ pub(crate) fn open<P: Pm>(
         stripes: stripes(),
         group_locks: (0..GROUP_LOCKS).map(|_| Mutex::new(())).collect(),
         orphans: Mutex::new(()),
+        orphans_left: AtomicBool::new(false),
         hints: Hints::new(geometry.groups),
         counts: Mutex::new(Counts {
             free: row.free_blocks,
@@ -159,9 +160,10 @@ impl<P: Pm + 'static> Shared<P> {
             self.reclaim_left(&stop);
             return Ok(None);
         }
-        if self.first_orphans()?.is_empty() {
+        if self.orphan_left(&BTreeSet::new())?.is_none() {
             return Ok(None);
         }
+        self.orphans_left.store(true, Ordering::Release);
         let (fs, until) = (Arc::clone(self), Arc::clone(&stop));
         let thread = thread::Builder::new().name("nacre-reclaim".to_owned()).spawn(move || {
             background::begin();
@@ -173,18 +175,6 @@ impl<P: Pm + 'static> Shared<P> {
 }
 
 impl<P: Pm> Shared<P> {
-    /// Frees the inodes on the lists that have no holder, from their beginnings on.
-    pub(crate) fn reclaim_left(&self, stop: &AtomicBool) {
-        let mut tried = BTreeSet::new();
-        while !stop.load(Ordering::Acquire) {
-            let Ok(first) = self.first_orphans() else { return };
-            let Some(&number) = first.iter().find(|number| !tried.contains(*number)) else { return };
-            if self.reclaim(number).is_err() || self.held.is_held(number) {
-                tried.insert(number);
-            }
-        }
-    }
-
     /// Counts free blocks and inodes, from the bits; and finds pool blocks without an entry in use.
     pub(crate) fn count(&self) -> Result<(Counts, Vec<u64>)> {
         let geometry = self.geometry;
@@ -236,7 +226,7 @@ impl<P: Pm> PoolFs<P> {
             return Ok(());
         }
         let fs = &self.shared;
-        fs.reclaim_buried();
+        fs.reclaim_all();
         fs.reclaim_left(&AtomicBool::new(false));
         fs.release_active()?;
         let counts = *fs.counts.lock();

@@ -1,6 +1,10 @@
 //! Inodes without names: a list through them, of which each change is a part of the operation around it. An inode that
 //! has no holder is reclaimed, after the mount or by the next operation.
 
+use std::collections::BTreeSet;
+
+use nacre_engine::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use nacre_engine::sync::{Mutex, RwLock};
 use nacre_engine::{FileKind, Result};
 use nacre_media::Pm;
 
@@ -15,6 +19,44 @@ use crate::inode::kind_of;
 use crate::seeded::Mistake;
 use crate::space::STEP;
 
+/// The largest number of inodes that an operation frees before its own work.
+const RECLAIMED_AT_ONCE: usize = 8;
+
+/// Inodes without names or holders that are to be freed.
+#[derive(Default)]
+pub(crate) struct Buried {
+    numbers: Mutex<Vec<u64>>,
+    some: AtomicBool,
+    /// Shared by threads that free inodes, so that an operation without space can wait for them.
+    freeing: RwLock<()>,
+    /// The number of inodes that were freed.
+    freed: AtomicU64,
+}
+
+impl Buried {
+    /// An inode is to be freed.
+    pub(crate) fn add(&self, number: u64) {
+        self.numbers.lock().push(number);
+        self.some.store(true, Ordering::Release);
+    }
+
+    /// The number of inodes that were freed since the mount.
+    pub(crate) fn freed(&self) -> u64 {
+        self.freed.load(Ordering::Acquire)
+    }
+
+    fn take(&self, count: usize) -> Vec<u64> {
+        let mut numbers = self.numbers.lock();
+        let left = numbers.len().saturating_sub(count);
+        let taken = numbers.split_off(left);
+        self.some.store(left > 0, Ordering::Release);
+        if left == 0 {
+            *numbers = Vec::new();
+        }
+        taken
+    }
+}
+
 impl<P: Pm> Shared<P> {
     /// The word of the volume's row that begins the list of an inode, and the row.
     fn head_of(&self, number: u64) -> (u64, u64) {
@@ -23,13 +65,30 @@ impl<P: Pm> Shared<P> {
         (heads + number % ORPHAN_HEADS as u64 * 8, row)
     }
 
-    /// The first inodes of all lists.
-    pub(crate) fn first_orphans(&self) -> Result<Vec<u64>> {
-        let heads = (0..ORPHAN_HEADS as u64).map(|index| {
-            let (word, row) = self.head_of(index);
-            self.read_word(word, self.geometry.seed(row), || "the lists of orphans".to_owned())
-        });
-        heads.filter(|head| !matches!(head, Ok(0))).collect()
+    /// The first inode of a list, or 0.
+    pub(crate) fn first_orphan(&self, list: usize) -> Result<u64> {
+        let (word, row) = self.head_of(list as u64);
+        self.read_word(word, self.geometry.seed(row), || "the lists of orphans".to_owned())
+    }
+
+    /// An inode of the lists that is neither held nor among those that were tried.
+    pub(crate) fn orphan_left(&self, tried: &BTreeSet<u64>) -> Result<Option<u64>> {
+        let _orphans = self.orphans.lock();
+        // A list that leads to itself, on damaged media, ends with what could be passed over.
+        let passed = self.held.len() + tried.len() as u64;
+        for list in 0..ORPHAN_HEADS {
+            let mut number = self.first_orphan(list)?;
+            for _ in 0..=passed {
+                if number == 0 {
+                    break;
+                }
+                if !tried.contains(&number) && !self.held.is_held(number) {
+                    return Ok(Some(number));
+                }
+                number = self.neighbours(number)?[0];
+            }
+        }
+        Ok(None)
     }
 
     /// The neighbours of an inode in its list: the next and the one before.
@@ -41,17 +100,52 @@ impl<P: Pm> Shared<P> {
         Ok(words)
     }
 
-    /// Frees inodes that have neither names nor holders. Gives whether there were some.
-    pub(crate) fn reclaim_buried(&self) -> bool {
+    /// Frees a few inodes without names or holders: more than an operation adds.
+    pub(crate) fn reclaim_some(&self) {
+        if !self.read_only && self.held.buried.some.load(Ordering::Acquire) {
+            self.reclaim_at_most(RECLAIMED_AT_ONCE);
+        }
+    }
+
+    /// Frees all of them, and waits for those that other threads free.
+    pub(crate) fn reclaim_all(&self) {
         if self.read_only {
-            return false;
+            return;
         }
-        let buried = self.held.take_buried();
-        for &number in &buried {
-            // An inode that cannot be freed stays on its list, and the next mount finds it.
-            let _ = self.reclaim(number);
+        while self.reclaim_at_most(usize::MAX) {}
+        if self.orphans_left.load(Ordering::Acquire) {
+            self.reclaim_left(&AtomicBool::new(false));
         }
-        !buried.is_empty()
+        drop(self.held.buried.freeing.write());
+    }
+
+    /// Gives whether there were some.
+    fn reclaim_at_most(&self, count: usize) -> bool {
+        let buried = &self.held.buried;
+        let _freeing = buried.freeing.read();
+        let taken = buried.take(count);
+        for &number in &taken {
+            // An inode that cannot be freed stays on its list.
+            if self.reclaim(number).is_err() {
+                self.orphans_left.store(true, Ordering::Release);
+            }
+        }
+        !taken.is_empty()
+    }
+
+    /// Frees the inodes on the lists that have no holder: those that a crash left, or that could not be freed before.
+    pub(crate) fn reclaim_left(&self, stop: &AtomicBool) {
+        let mut tried = BTreeSet::new();
+        while !stop.load(Ordering::Acquire) {
+            let _freeing = self.held.buried.freeing.read();
+            let Ok(Some(number)) = self.orphan_left(&tried) else {
+                self.orphans_left.store(false, Ordering::Release);
+                return;
+            };
+            if self.reclaim(number).is_err() {
+                tried.insert(number);
+            }
+        }
     }
 
     /// Frees an inode without names, unless it has a holder.
@@ -76,7 +170,9 @@ impl<P: Pm> Shared<P> {
             change.leave_list(number)?;
             change.free_inode(number, &raw)?;
             change.commit()
-        })
+        })?;
+        self.held.buried.freed.fetch_add(1, Ordering::Release);
+        Ok(())
     }
 }
 

@@ -2,7 +2,7 @@
 //! are, operations with more changes than a lane has room for, and any number of lanes.
 
 use std::io::IoSlice;
-use std::sync::Arc;
+use std::sync::{Arc, Barrier};
 
 use nacre_engine::{Data, Durability, Extents, FileKind, Names, NewInode, Timestamp, WriteAt, XattrMode};
 use nacre_layout_parts::lifecycle::{Lifecycle, MkfsOptions, MountOptions};
@@ -234,5 +234,47 @@ fn counts_are_right_after_a_repair_that_frees_something() {
     assert!(!found.is_sound(), "an inode without names is on no list");
     let report = Fs::check(&pm, Repair::Safe, None).unwrap();
     assert!(report.is_sound(), "{:?}", report.problems);
+    assert_sound(&pm);
+}
+
+/// Makes files of 20 KiB, until the device is full, and keeps each of them.
+fn fill(fs: &Fs, prefix: &str, count: usize) -> Vec<(String, Node)> {
+    let data = [7; 20 << 10];
+    let mut files = Vec::new();
+    while files.len() < count {
+        let name = format!("{prefix}-{}", files.len());
+        let Ok(file) = fs.create(&fs.root(), name.as_bytes(), &new(FileKind::Regular)) else { return files };
+        let written = fs.write(&file, WriteAt::Offset(0), &[IoSlice::new(&data)], Durability::Now, now());
+        if written.is_err() {
+            fs.unlink(&fs.root(), name.as_bytes(), now()).unwrap();
+            return files;
+        }
+        files.push((name, file));
+    }
+    files
+}
+
+/// The space of removed files is there for a thread, although another one has begun to free them.
+#[test]
+fn removed_files_leave_room_for_all_threads() {
+    let pm = made(64 << 20);
+    let fs = mount(&pm);
+    let files = fill(&fs, "first", usize::MAX);
+    assert!(files.len() > 1000, "{} files", files.len());
+    for (name, _) in &files {
+        fs.unlink(&fs.root(), name.as_bytes(), now()).unwrap();
+    }
+    drop(files);
+    let begin = Barrier::new(2);
+    let run = |prefix| {
+        begin.wait();
+        fill(&fs, prefix, 400).len()
+    };
+    let again: Vec<_> = std::thread::scope(|scope| {
+        let threads = ["left", "right"].map(|prefix| scope.spawn(|| run(prefix)));
+        threads.map(|thread| thread.join().unwrap()).into()
+    });
+    assert_eq!(again, [400, 400]);
+    fs.unmount().unwrap();
     assert_sound(&pm);
 }
