@@ -1,12 +1,9 @@
-//! The free blocks of a group as bits: runs of powers of two, aligned to their size.
+//! The free blocks of a group as bits, and runs of them.
 
 use crate::format::{GROUP_BLOCKS, MAP_WORDS, WORD_BITS};
 
 /// One bit for each block of a group; 1 is free.
 pub(crate) type Bits = [u64; 8];
-
-/// The greatest order: the whole group.
-pub(crate) const MAX_ORDER: u32 = 9;
 
 /// The bits in words of 48, as a map has them.
 pub(crate) fn to_words(bits: &Bits) -> [u64; MAP_WORDS] {
@@ -70,37 +67,69 @@ pub(crate) fn meet(first: &Bits, second: &Bits) -> bool {
     first.iter().zip(second).any(|(first, second)| first & second != 0)
 }
 
-/// The first block of a free run of 2^order blocks, aligned to its size.
-pub(crate) fn find(bits: &Bits, order: u32) -> Option<u64> {
-    if order >= 6 {
-        let cells = 1usize << (order - 6);
-        let mut runs = bits.chunks_exact(cells);
-        return runs
-            .position(|run| run.iter().all(|&cell| cell == u64::MAX))
-            .map(|at| (at * cells * 64) as u64);
-    }
-    // Bits where a run can begin.
-    let aligned = (0..64).step_by(1 << order).fold(0u64, |mask, bit| mask | 1 << bit);
-    bits.iter().enumerate().find_map(|(index, &cell)| {
-        let starts = (0..order).fold(cell, |starts, step| starts & starts >> (1 << step)) & aligned;
-        (starts != 0).then(|| index as u64 * 64 + u64::from(starts.trailing_zeros()))
+/// The bits moved towards the first: each block has the bit of the one that is `distance` behind it.
+fn ahead(bits: &Bits, distance: u64) -> Bits {
+    let (cells, shift) = ((distance / 64) as usize, distance % 64);
+    let cell = |index: usize| bits.get(index).copied().unwrap_or(0);
+    std::array::from_fn(|index| {
+        let low = cell(index + cells) >> shift;
+        if shift == 0 { low } else { low | cell(index + cells + 1) << (64 - shift) }
     })
 }
 
-/// The greatest order of which there is a run.
-pub(crate) fn largest(bits: &Bits) -> Option<u32> {
-    (0..=MAX_ORDER).rev().find(|&order| find(bits, order).is_some())
+/// Those in both.
+fn both(first: &Bits, second: &Bits) -> Bits {
+    std::array::from_fn(|index| first[index] & second[index])
+}
+
+/// The first block of a run of `len` free blocks.
+pub(crate) fn find(bits: &Bits, len: u64) -> Option<u64> {
+    // Blocks that so many free ones begin at.
+    let (mut starts, mut have) = (*bits, 1);
+    while have < len {
+        let step = have.min(len - have);
+        starts = both(&starts, &ahead(&starts, step));
+        have += step;
+    }
+    let cell = starts.iter().position(|&cell| cell != 0)?;
+    Some(cell as u64 * 64 + u64::from(starts[cell].trailing_zeros()))
+}
+
+/// The first block of a run of `len` free blocks that is aligned to its size, a power of two.
+pub(crate) fn find_aligned(bits: &Bits, len: u64) -> Option<u64> {
+    (0..GROUP_BLOCKS).step_by(len as usize).find(|&start| free_from(bits, start, len) == len)
+}
+
+/// The number of blocks of the longest run of free ones.
+pub(crate) fn longest(bits: &Bits) -> u64 {
+    if *bits == [0; 8] {
+        return 0;
+    }
+    // For each power of two the blocks that so many free ones begin at.
+    let mut powers = vec![*bits];
+    let mut len = 1;
+    while let Some(last) = powers.last()
+        && let next = both(last, &ahead(last, len))
+        && next != [0; 8]
+    {
+        powers.push(next);
+        len *= 2;
+    }
+    let mut starts = powers[powers.len() - 1];
+    for (power, of_power) in powers.iter().enumerate().rev().skip(1) {
+        let next = both(&starts, &ahead(of_power, len));
+        if next != [0; 8] {
+            starts = next;
+            len += 1 << power;
+        }
+    }
+    len
 }
 
 /// How many blocks are free from `start` on, up to `most`.
 pub(crate) fn free_from(bits: &Bits, start: u64, most: u64) -> u64 {
     let end = (start + most).min(GROUP_BLOCKS);
     (start..end).take_while(|&block| bits[(block / 64) as usize] >> (block % 64) & 1 == 1).count() as u64
-}
-
-/// The order whose run holds so many blocks.
-pub(crate) fn order_of(blocks: u64) -> u32 {
-    blocks.next_power_of_two().trailing_zeros().min(MAX_ORDER)
 }
 
 #[cfg(test)]
@@ -116,17 +145,40 @@ mod tests {
     }
 
     #[test]
-    fn runs_are_found_where_they_are_free_and_aligned() {
-        for order in 0..=MAX_ORDER {
-            let len = 1 << order;
-            for start in (0..GROUP_BLOCKS).step_by(len as usize) {
-                assert_eq!(find(&run(start, len), order), Some(start));
-                assert_eq!(largest(&run(start, len)), Some(order));
+    fn runs_are_found_where_they_are_free() {
+        for len in 1..=GROUP_BLOCKS {
+            for start in [0, 1, 62, 63, 64, 65, 200, GROUP_BLOCKS - len] {
+                if start + len <= GROUP_BLOCKS {
+                    let bits = run(start, len);
+                    assert_eq!(find(&bits, len), Some(start));
+                    assert_eq!(find(&bits, len + 1), None);
+                    assert_eq!(longest(&bits), len);
+                    assert_eq!(longest(&either(&bits, &run(0, 1))), len + u64::from(start == 1));
+                }
             }
         }
-        assert_eq!(find(&run(1, 3), 1), Some(2));
-        assert_eq!(find(&run(3, 2), 1), None, "no pair of them is aligned");
-        assert_eq!(largest(&[0; 8]), None);
+        assert_eq!(find(&either(&run(1, 3), &run(60, 9)), 4), Some(60));
+        assert_eq!((find(&[0; 8], 1), longest(&[0; 8])), (None, 0));
+        assert_eq!(find_aligned(&run(1, 3), 2), Some(2));
+        assert_eq!(find_aligned(&run(3, 2), 2), None, "no pair of them is aligned");
         assert_eq!(free_from(&run(60, 10), 62, 100), 8);
+    }
+
+    #[test]
+    fn the_longest_run_is_the_longest_that_is_found() {
+        let mut seed = 0x9e37_79b9_7f4a_7c15u64;
+        let mut random = || {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            seed >> 11 | seed << 53
+        };
+        for turn in 0..200 {
+            let mut bits: Bits = std::array::from_fn(|_| random());
+            for _ in 0..turn % 5 {
+                let len = random() % 100 + 1;
+                bits = either(&bits, &run(random() % (GROUP_BLOCKS - len), len));
+            }
+            let found = (1..=GROUP_BLOCKS).take_while(|&len| find(&bits, len).is_some()).last();
+            assert_eq!(Some(longest(&bits)), found);
+        }
     }
 }

@@ -7,9 +7,9 @@ use nacre_engine::{Block, Error, Kind, Resource, Result};
 use nacre_media::Pm;
 use smallvec::SmallVec;
 
-use crate::bits::{self, Bits, MAX_ORDER};
+use crate::bits::{self, Bits};
 use crate::commit::Change;
-use crate::counts::{ORDER, POOL, Purpose, Run, Runs, UNKNOWN};
+use crate::counts::{Hints, Purpose, Run, Runs, UNKNOWN, WHOLE};
 use crate::edits::GroupEdit;
 use crate::format::{GROUP_BLOCKS, MAP_WORDS, purpose, seal_any};
 use crate::fs::Shared;
@@ -83,12 +83,11 @@ impl<P: Pm> Change<'_, P> {
         if let Some(goal) = goal {
             left -= self.take_at(goal, left, runs)?;
         }
-        let mut most = MAX_ORDER;
+        let mut most = GROUP_BLOCKS;
         while left > 0 {
-            let order = bits::order_of(left).min(most);
-            match self.search(order)? {
+            let len = left.min(most);
+            match self.search(len)? {
                 Found::At(index, start) => {
-                    let len = left.min(1 << order);
                     let run = bits::run(start, len);
                     let edit = &mut self.groups[index];
                     edit.taken = bits::either(&edit.taken, &run);
@@ -96,12 +95,12 @@ impl<P: Pm> Change<'_, P> {
                     push(runs, Run { start, len });
                     left -= len;
                 }
-                Found::Nowhere(Some(lock)) if order == 0 => {
+                Found::Nowhere(Some(lock)) if len == 1 => {
                     self.taken = Some(lock);
                     return Err(Error::new(Kind::Busy));
                 }
-                Found::Nowhere(_) if order == 0 => return Err(Error::no_space(Resource::Pm, left)),
-                Found::Nowhere(_) => most = order - 1,
+                Found::Nowhere(_) if len == 1 => return Err(Error::no_space(Resource::Pm, left)),
+                Found::Nowhere(_) => most = len.next_power_of_two() / 2,
             }
         }
         Ok(())
@@ -130,24 +129,23 @@ impl<P: Pm> Change<'_, P> {
         Ok(len)
     }
 
-    /// Finds a run of 2^order free blocks: near the last one, then in a group that is in use, then in any.
-    fn search(&mut self, order: u32) -> Result<Found> {
+    /// Finds a run of free blocks: near the last one, then in a group that is in use, then in any.
+    fn search(&mut self, len: u64) -> Result<Found> {
         let groups = self.fs.geometry.groups;
         let first = self.lane.group.load(Ordering::Relaxed);
         let mut busy = None;
-        if let Some(at) = self.try_group(first, order, &mut busy)? {
+        if let Some(at) = self.try_group(first, len, &mut busy)? {
             return Ok(at);
         }
         let may_break = self.fs.counts.lock().may_break_group();
-        let turns: &[bool] = if may_break || order == 0 { &[false, true] } else { &[false] };
+        let turns: &[bool] = if may_break || len == 1 { &[false, true] } else { &[false] };
         for &whole in turns {
             for group in (first..groups).chain(0..first) {
                 let hint = self.fs.hints.get(group);
-                let is_large_enough = hint == UNKNOWN || (ORDER + order as u8..POOL).contains(&hint);
-                if !is_large_enough || (!whole && hint == ORDER + MAX_ORDER as u8) {
+                if !Hints::may_have(hint, len) || (!whole && hint == WHOLE) {
                     continue;
                 }
-                if let Some(at) = self.try_group(group, order, &mut busy)? {
+                if let Some(at) = self.try_group(group, len, &mut busy)? {
                     self.lane.group.store(group, Ordering::Relaxed);
                     return Ok(at);
                 }
@@ -156,8 +154,8 @@ impl<P: Pm> Change<'_, P> {
         Ok(Found::Nowhere(busy))
     }
 
-    fn try_group(&mut self, group: u64, order: u32, busy: &mut Option<usize>) -> Result<Option<Found>> {
-        if self.fs.hints.get(group) == POOL {
+    fn try_group(&mut self, group: u64, len: u64, busy: &mut Option<usize>) -> Result<Option<Found>> {
+        if self.fs.hints.is_pool(group) {
             return Ok(None);
         }
         let index = match self.group(group) {
@@ -174,7 +172,7 @@ impl<P: Pm> Change<'_, P> {
             return Ok(None);
         }
         let available = edit.available();
-        if let Some(start) = bits::find(&available, order) {
+        if let Some(start) = bits::find(&available, len) {
             return Ok(Some(Found::At(index, start)));
         }
         self.fs.hints.set_data(group, &available);
@@ -211,11 +209,10 @@ impl<P: Pm> Change<'_, P> {
 
     /// Uses free blocks until the end of the operation; gives the first byte.
     pub(crate) fn borrow_run(&mut self, blocks: u64) -> Result<u64> {
-        let order = blocks.next_power_of_two().trailing_zeros();
-        if order > MAX_ORDER {
+        if blocks > GROUP_BLOCKS {
             return Err(Error::no_space(Resource::Limit, blocks));
         }
-        match self.search(order)? {
+        match self.search(blocks)? {
             Found::At(index, start) => {
                 let edit = &mut self.groups[index];
                 edit.borrowed = bits::either(&edit.borrowed, &bits::run(start, blocks));
@@ -294,10 +291,10 @@ impl<P: Pm> Change<'_, P> {
         for group in (first..groups).chain(0..first) {
             let hint = self.fs.hints.get(group);
             let is_ours = self.groups.iter().any(|edit| edit.group == group);
-            if is_ours || !(hint == UNKNOWN || hint == ORDER + MAX_ORDER as u8) {
+            if is_ours || !(hint == UNKNOWN || hint == WHOLE) {
                 continue;
             }
-            if let Some(Found::At(index, _)) = self.try_group(group, MAX_ORDER, &mut busy)? {
+            if let Some(Found::At(index, _)) = self.try_group(group, GROUP_BLOCKS, &mut busy)? {
                 return Ok(Some(index));
             }
         }

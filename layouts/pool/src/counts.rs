@@ -127,12 +127,14 @@ pub(crate) struct Hints {
 
 /// Nothing is known of the group.
 pub(crate) const UNKNOWN: u8 = 0;
-/// It has no free block.
-pub(crate) const FULL: u8 = 1;
-/// Its greatest free run is of this order, added.
-pub(crate) const ORDER: u8 = 2;
+/// Its longest free run is of this class, added; class 0 is none.
+const CLASS: u8 = 1;
 /// It has pool blocks.
-pub(crate) const POOL: u8 = 32;
+const POOL: u8 = u8::MAX;
+/// Classes of runs have one length up to this one, and eight lengths above.
+const EXACT: u64 = 64;
+/// The hint of a group without a block in use.
+pub(crate) const WHOLE: u8 = CLASS + (EXACT + (GROUP_BLOCKS - EXACT) / 8) as u8;
 
 impl Hints {
     pub(crate) fn new(groups: u64) -> Hints {
@@ -157,7 +159,20 @@ impl Hints {
 
     /// The group has data, with these free blocks.
     pub(crate) fn set_data(&self, group: u64, free: &Bits) {
-        self.set(group, bits::largest(free).map_or(FULL, |order| ORDER + order as u8));
+        let longest = bits::longest(free);
+        let class = longest.min(EXACT) + longest.saturating_sub(EXACT) / 8;
+        self.set(group, CLASS + class as u8);
+    }
+
+    /// Whether a run of so many blocks may be free in a group. A group that only just has it may be passed over.
+    pub(crate) fn may_have(hint: u8, len: u64) -> bool {
+        let class = len.min(EXACT) + len.saturating_sub(EXACT).div_ceil(8);
+        hint == UNKNOWN || (CLASS + class as u8..=WHOLE).contains(&hint)
+    }
+
+    /// The group has pool blocks, as far as is known.
+    pub(crate) fn is_pool(&self, group: u64) -> bool {
+        self.get(group) == POOL
     }
 
     /// The group may have pool blocks.

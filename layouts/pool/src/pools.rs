@@ -8,7 +8,7 @@ use nacre_engine::{BLOCK_SIZE, Error, Resource, Result};
 use nacre_media::Pm;
 use zerocopy::{FromZeros, IntoBytes};
 
-use crate::bits::{self, MAX_ORDER};
+use crate::bits;
 use crate::commit::{Change, join, run};
 use crate::counts::Purpose;
 use crate::edits::BitsEdit;
@@ -378,9 +378,8 @@ impl<P: Pm> Change<'_, P> {
             }
             let index = self.group(group)?;
             let edit = &self.groups[index];
-            let order = bits::order_of(blocks).min(MAX_ORDER);
             if is_pool(edit.purpose)
-                && let Some(start) = bits::find(&edit.old, order)
+                && let Some(start) = bits::find_aligned(&edit.old, blocks)
             {
                 return Ok(Some(group * GROUP_BYTES + start * BLOCK_SIZE));
             }

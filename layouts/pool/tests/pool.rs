@@ -4,7 +4,9 @@
 use std::io::IoSlice;
 use std::sync::{Arc, Barrier};
 
-use nacre_engine::{Data, Durability, Extents, FileKind, Names, NewInode, Timestamp, WriteAt, XattrMode};
+use nacre_engine::{
+    Data, Durability, Extents, FileBlock, FileKind, Names, NewInode, Timestamp, WriteAt, XattrMode,
+};
 use nacre_layout_parts::lifecycle::{Lifecycle, MkfsOptions, MountOptions};
 use nacre_layout_parts::report::Repair;
 use nacre_layout_pool::{Mistake, Node, PoolFs, use_lane};
@@ -275,6 +277,21 @@ fn removed_files_leave_room_for_all_threads() {
         threads.map(|thread| thread.join().unwrap()).into()
     });
     assert_eq!(again, [400, 400]);
+    fs.unmount().unwrap();
+    assert_sound(&pm);
+}
+
+/// Files of a length that is no power of two lie one behind the other, and few of them need a node of an index.
+#[test]
+fn files_of_any_length_fill_the_device() {
+    let pm = made(64 << 20);
+    let fs = mount(&pm);
+    let files = fill(&fs, "file", usize::MAX);
+    let stat = fs.stat();
+    assert!(files.len() as u64 * 5 > stat.blocks * 9 / 10, "{} files of 5 blocks, {stat:?}", files.len());
+    let apart = files.iter().filter(|(_, file)| fs.resolve(file, FileBlock(0), 5).unwrap().len() > 1).count();
+    assert!(apart < files.len() / 50, "{apart} of {} are in several runs", files.len());
+    drop(files);
     fs.unmount().unwrap();
     assert_sound(&pm);
 }
