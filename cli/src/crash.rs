@@ -165,7 +165,7 @@ impl CrashArgs {
 
     fn campaign(&self) -> Campaign {
         if let Some(count) = self.cached {
-            return Campaign { seed: self.seed, stages: vec![Stage::Cached(count)] };
+            return Campaign { seed: self.seed, stages: vec![Stage::Cached(count)], per_point: None };
         }
         let mut stages = vec![
             Stage::Own,
@@ -183,7 +183,7 @@ impl CrashArgs {
         if self.sequences == Sequences::Three {
             stages.push(Stage::Sequences(Length::Three(self.triples)));
         }
-        Campaign { seed: self.seed, stages }
+        Campaign { seed: self.seed, stages, per_point: None }
     }
 }
 

@@ -67,6 +67,8 @@ pub struct Campaign {
     pub seed: u64,
     /// The workloads.
     pub stages: Vec<Stage>,
+    /// The most images of a crash point; as many as the stages ask for when not given.
+    pub per_point: Option<u64>,
 }
 
 /// Limits at which a campaign ends before all is explored.
@@ -119,8 +121,13 @@ impl Outcome {
 
 impl Stage {
     /// Its workloads, and how each is explored.
-    fn jobs<S: Subject>(self, subject: &S, seed: u64) -> Vec<Job> {
-        let settings = self.settings(seed);
+    fn jobs<S: Subject>(self, subject: &S, seed: u64, per_point: Option<u64>) -> Vec<Job> {
+        let mut settings = self.settings(seed);
+        if let Some(most) = per_point {
+            let sampling = &mut settings.sampling;
+            sampling.exhaustive_up_to = sampling.exhaustive_up_to.min(most);
+            sampling.samples = sampling.samples.min(most);
+        }
         let workloads = match self {
             Stage::Fixed => fixed(),
             Stage::Deep => deep(),
@@ -189,7 +196,7 @@ impl Stage {
 impl Campaign {
     /// The campaign that a progress file must have been written for.
     fn key(&self, layout: &str) -> String {
-        format!("{layout}, seed {}, {:?}", self.seed, self.stages)
+        format!("{layout}, seed {}, {:?}, {:?}", self.seed, self.stages, self.per_point)
     }
 
     /// Explores. With `file`, continues from that progress file, and writes it from time to time and at the end.
@@ -202,7 +209,8 @@ impl Campaign {
     ) -> Result<Outcome> {
         let started = Instant::now();
         let stages = self.stages.iter();
-        let workloads: Vec<Job> = stages.flat_map(|stage| stage.jobs(subject, self.seed)).collect();
+        let workloads: Vec<Job> =
+            stages.flat_map(|stage| stage.jobs(subject, self.seed, self.per_point)).collect();
         let key = self.key(subject.name());
         let saved = match file.filter(|file| file.exists()) {
             Some(file) => Saved::read(file, &key, subject)?,

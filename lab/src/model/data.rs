@@ -185,6 +185,7 @@ impl Extents for MemLayout {
             write_unit: LINE_SIZE,
             write_cost: WRITE_COST,
             max_tiers: 0,
+            max_volumes: 1,
             always_indexes_names: true,
         }
     }

@@ -18,7 +18,7 @@ const OF_SELF_TEST: std::ops::Range<u64> = 1..25;
 fn survives<S: Subject>(subject: &S) {
     let seed = number("NACRE_CRASH_SEED").unwrap_or(1);
     let images = number("NACRE_CRASH_IMAGES").unwrap_or(4000);
-    let campaign = Campaign { seed, stages: vec![Stage::Cached(SEQUENCES)] };
+    let campaign = Campaign { seed, stages: vec![Stage::Cached(SEQUENCES)], per_point: None };
     let limits = Limits { jobs: 1, time: None, images: Some(images), violations: 1 };
     let outcome = campaign.run(subject, &limits, None, &mut |_| {}).expect("it can be run");
     println!("{}, {:?}: {}", subject.name(), outcome.elapsed, outcome.report);
@@ -110,8 +110,13 @@ fn a_commit_that_does_not_wait_for_the_disk_is_found() {
     }
 }
 
-/// What a buffer could do wrong is found in the sequences of the self-test.
+/// What a buffer could do wrong is found in the sequences of the self-test. Over other layouts than the log layout with
+/// `NACRE_CRASH_ALL`, as in `make nightly`: it takes minutes.
 fn mistakes_of_the_buffer_are_found<S: Subject>(subject: &S) {
+    if std::env::var_os("NACRE_CRASH_ALL").is_none() && subject.name() != Log.name() {
+        println!("left out: mistakes of the buffer over {} (NACRE_CRASH_ALL)", subject.name());
+        return;
+    }
     for mistake in BufferMistake::ALL.into_iter().filter(|mistake| mistake.is_one(subject.atomic_write())) {
         is_found(subject, Belief::Right, Flaw::Cache(mistake));
     }

@@ -23,7 +23,8 @@ pub(crate) fn limits() -> Limits {
 }
 
 pub(crate) fn campaign(stages: &[Stage]) -> Campaign {
-    Campaign { seed: number("NACRE_CRASH_SEED").unwrap_or(1), stages: stages.to_vec() }
+    let seed = number("NACRE_CRASH_SEED").unwrap_or(1);
+    Campaign { seed, stages: stages.to_vec(), per_point: Some(64) }
 }
 
 /// Explores, prints what was tried, and fails when something is wrong.
@@ -147,7 +148,7 @@ macro_rules! survives {
             /// Each operation on a device that is full, some of all.
             #[test]
             fn full_devices_survive() {
-                run(Stage::Full(2));
+                run(Stage::Full(6));
             }
 
             #[test]

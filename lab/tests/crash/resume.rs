@@ -96,7 +96,7 @@ impl Subject for Faulty {
 fn after_a_mend_what_was_violated_is_explored_again() {
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("progress");
-    let campaign = Campaign { seed: 1, stages: vec![Stage::Cached(3)] };
+    let campaign = Campaign { seed: 1, stages: vec![Stage::Cached(3)], per_point: None };
     let limits = Limits { jobs: 1, time: None, images: None, violations: 1 };
     let run =
         |subject: &Faulty| campaign.run(subject, &limits, Some(&file), &mut |_| {}).expect("it can be run");

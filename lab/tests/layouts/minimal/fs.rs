@@ -38,6 +38,7 @@ pub(super) const CAPABILITIES: Capabilities = Capabilities {
     write_unit: LINE_SIZE,
     write_cost: WriteCost { block: 1, group: 0, group_blocks: 1, file: 0 },
     max_tiers: 0,
+    max_volumes: 1,
     always_indexes_names: true,
 };
 
