@@ -21,6 +21,7 @@ use crate::stat::StatArgs;
 use crate::tier::TierArgs;
 use crate::top::TopArgs;
 use crate::umount::UmountArgs;
+use crate::volume::VolumeArgs;
 
 /// Examples and exit codes, for the help and the manual page.
 const MANUAL: &str = "\
@@ -96,6 +97,8 @@ pub(crate) enum Command {
     Stat(StatArgs),
     /// Show and change the disks below PM of a mounted file system
     Tier(TierArgs),
+    /// Show and change the volumes of a device, which are file systems of their own
+    Volume(VolumeArgs),
     /// Move files to PM
     ///
     /// A file that cannot move is named on standard error, and the others move.

@@ -15,10 +15,12 @@ use crate::{mount, umount};
 
 /// Words of command lines. In an input, bytes from 0x80 on stand for them. A line end separates words, and all other
 /// bytes are themselves.
-const WORDS: [&str; 110] = [
+const WORDS: [&str; 113] = [
     "mkfs",
     "mount",
     "umount",
+    "volume",
+    "create",
     "fsck",
     "scrub",
     "start",
@@ -119,6 +121,7 @@ const WORDS: [&str; 110] = [
     "writeback",
     "direct_io",
     "name_index=off",
+    "volume=mail",
     "inode_cache=5000",
     "x-",
     "/dev/pmem0",

@@ -46,6 +46,11 @@ fn find(path: &Path) -> Result<Value, Failure> {
     if let Some(mount) = mounted::serving("info", path)? {
         return from_mount(path, &mount.mountpoint);
     }
+    // A device with several zones can be read beside its mounts.
+    let of_volume = if nacre::device_and_volume(path).1.is_some() { mounted::of_device(path)? } else { None };
+    if let Some(mount) = of_volume.filter(|mount| !mounts::is_dead(&mount.mountpoint)) {
+        return from_mount(&mount.mountpoint, &mount.mountpoint);
+    }
     match nacre::info(path) {
         Ok(info) => Ok(with_dead_mount(json!(info), path)?),
         Err(error) if error.kind() == Kind::Busy => match mounted::of_device(path)? {
@@ -138,6 +143,7 @@ fn describe(info: &Value) -> String {
         }
         add("predictor", mover::predictor(&info["mover"]));
     }
+    info["volumes"].as_array().into_iter().flatten().for_each(|row| add("volume", describe_volume(row)));
     add("label", text("volume", "label"));
     add("uuid", text("volume", "uuid"));
     add("format", format!("version {}", text("volume", "format_version")));
@@ -151,6 +157,15 @@ fn short_of_memory(oom_score_adj: i64) -> String {
     let is_protected = oom_score_adj <= -999;
     let said = if is_protected { "ends other processes first" } else { "may end the server first" };
     format!("the kernel {said} (oom_score_adj {oom_score_adj})")
+}
+
+/// A volume of a device with several, in words.
+fn describe_volume(row: &Value) -> String {
+    let bytes = |field: &str| row[field].as_u64().map(size::print);
+    let used = bytes("used").map_or_else(String::new, |used| format!(", {used} in use"));
+    let quota = bytes("quota").map_or_else(String::new, |quota| format!(", a quota of {quota}"));
+    let name = row["name"].as_str().unwrap_or_default();
+    format!("{name}: zone {}{used}{quota}", row["zone"])
 }
 
 /// A tier, in words.

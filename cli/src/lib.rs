@@ -45,6 +45,7 @@ mod top;
 mod umount;
 mod users;
 mod utab;
+mod volume;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -110,6 +111,7 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Top(args) => top::run(&args).map(success),
         Command::Stat(args) => stat::run(args).map(success),
         Command::Tier(args) => tier::run(args).map(success),
+        Command::Volume(args) => volume::run(args).map(success),
         Command::Promote(args) => place::promote(&args).map(unless_failed),
         Command::Demote(args) => place::demote(&args).map(unless_failed),
         Command::Pin(args) => place::pin(&args).map(success),

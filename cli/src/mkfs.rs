@@ -54,6 +54,9 @@ pub(crate) struct MkfsArgs {
     /// A disk below PM (repeatable): PATH, PATH:SIZE to make a file, PATH@DISK to emulate the speed of a disk
     #[arg(long = "tier", value_name = "PATH[:SIZE]", value_parser = |text: &str| Ok::<_, String>(new_tier(text)))]
     tiers: Vec<NewTier>,
+    /// Zones, in which volumes are; volumes of different zones can be mounted at the same time
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    zones: u32,
     /// Overwrite the contents of the device
     #[arg(short, long)]
     force: bool,
@@ -98,6 +101,7 @@ fn options(args: &MkfsArgs) -> MkfsOptions {
         require: args.require,
         emulation: args.emulate.clone(),
         tiers: tiers(args),
+        zones: args.zones,
         ..MkfsOptions::default()
     }
 }

@@ -228,7 +228,17 @@ fn prepare(mut plan: Plan) -> Result<Option<Plan>, Refusal> {
     for warning in plan.settings.warnings() {
         eprintln!("nacre: mount: {warning}");
     }
-    let device = match plan.device.canonicalize() {
+    // The source of the mount has the name of the volume.
+    let (device, volume) = nacre::device_and_volume(&plan.device);
+    if let Some(option) = plan.settings.volume.take() {
+        if volume.as_ref().is_some_and(|volume| *volume != option) {
+            let why =
+                format!("mount: {}: the option volume={option} names another volume", plan.device.display());
+            return Err(Refusal(why, WRONG_CALL));
+        }
+        plan.device = nacre::with_volume(&device, &option);
+    }
+    let device = match nacre::canonical_device(&plan.device) {
         Ok(device) => device,
         // The mount is there, even if the name of the device has changed.
         Err(_) if plan.settings.remount => plan.device.clone(),

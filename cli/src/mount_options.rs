@@ -46,6 +46,8 @@ pub(crate) struct MountSettings {
     pub(crate) preset: Option<Preset>,
     /// Use an index in DRAM to find names in directories, if the layout leaves that open.
     pub(crate) name_index: Option<bool>,
+    /// The volume of a device with several.
+    pub(crate) volume: Option<String>,
     /// The most inodes whose state is kept in DRAM, in addition to those in use.
     pub(crate) inode_cache: Option<u64>,
     /// Reads and writes bypass the page cache.
@@ -289,6 +291,8 @@ impl MountSettings {
                 self.lazy = Some(lazy);
                 self.lazy_named.push(format!("{key}={value}"));
             }
+            "volume" if value.is_empty() => return Err(wrong(&"name a volume")),
+            "volume" => self.volume = Some(value.to_owned()),
             "name_index" => self.name_index = Some(on_or_off(value).map_err(|error| wrong(&error))?),
             "inode_cache" => self.inode_cache = Some(inodes(value).map_err(|error| wrong(&error))?),
             "emulate" => self.emulation = Some(value.parse().map_err(|error| wrong(&error))?),
@@ -407,6 +411,9 @@ impl fmt::Display for MountSettings {
         }
         if let Some(is_on) = self.name_index {
             write!(f, ",name_index={}", on_off(is_on))?;
+        }
+        if let Some(volume) = &self.volume {
+            write!(f, ",volume={volume}")?;
         }
         if let Some(require) = self.require {
             write!(f, ",require={}", require.as_str())?;

@@ -43,6 +43,7 @@ pub(crate) fn all() -> Result<Vec<MountEntry>, Failure> {
 /// The nacre mount that holds a file or directory; `None` on other file systems.
 pub(crate) fn serving(operation: &str, path: &Path) -> Result<Option<MountEntry>, Failure> {
     let failed = |error: &dyn std::fmt::Display| Failure::new(operation, path.display(), error);
+    let (path, _) = &nacre::device_and_volume(path);
     // The mountpoint itself is found in the table, even if the server does not answer.
     let absolute = std::path::absolute(path).map_err(|error| failed(&error))?;
     let mounts = mounts::list()?;
@@ -134,13 +135,19 @@ pub(crate) fn ended(operation: &str, path: &Path) -> Failure {
         .advice(&format!("nacre umount {} removes the mount, and the next mount recovers it", dir.display()))
 }
 
-/// The nacre mount of a device, if any.
+/// The nacre mount of a device or of a volume, if any. A device has that of any of its volumes.
 pub(crate) fn of_device(device: &Path) -> Result<Option<MountEntry>, Failure> {
+    let (device, volume) = nacre::device_and_volume(device);
     let same = |a: &Path, b: &Path| match (fs::metadata(a), fs::metadata(b)) {
         (Ok(a), Ok(b)) => a.ino() == b.ino() && a.dev() == b.dev(),
         _ => a == b,
     };
-    Ok(all()?.into_iter().rfind(|mount| same(&PathBuf::from(&mount.source), device)))
+    let is_it = |mount: &MountEntry| {
+        let (mounted, its) = nacre::device_and_volume(Path::new(&mount.source));
+        let is_volume = volume.is_none() || its.is_none() || its == volume;
+        is_volume && same(&mounted, &device)
+    };
+    Ok(all()?.into_iter().rfind(is_it))
 }
 
 /// The mountpoint of the mount that serves a path or a device. An error means that there is none.

@@ -1,10 +1,12 @@
 //! The process that serves a mount: finds it, reports its state, and waits for its end.
 
 use std::fs::{self, File};
+use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use nacre::{FileSystem, Kind, OpenOptions};
 use rustix::fs::FlockOperation;
 
 use crate::asking::NOTICE;
@@ -96,12 +98,31 @@ pub(crate) fn who_has(device: &Path) -> String {
 /// The processes that have a device open as a file system.
 pub(crate) fn owners(device: &Path) -> Vec<libc::pid_t> {
     let owners = || {
-        let metadata = fs::metadata(device).ok()?;
+        let metadata = fs::metadata(nacre::device_and_volume(device).0).ok()?;
         let (major, minor) = (libc::major(metadata.dev()), libc::minor(metadata.dev()));
         let locks = fs::read_to_string("/proc/locks").ok()?;
-        Some(owners_in(&locks, &format!("{major:02x}:{minor:02x}:{}", metadata.ino())))
+        let file = format!("{major:02x}:{minor:02x}:{}", metadata.ino());
+        let mut owners = owners_in(&locks, &file);
+        // Each mount of a device with several zones has locked its own.
+        if let Ok(Some(zone)) = nacre::zone_bytes(device) {
+            owners.retain(|&pid| has_lock(pid, &file, &zone));
+        }
+        Some(owners)
     };
     owners().unwrap_or_default()
+}
+
+/// Whether an open file of a process has a lock of these bytes.
+fn has_lock(pid: libc::pid_t, file: &str, bytes: &Range<u64>) -> bool {
+    let (first, last) = (bytes.start.to_string(), (bytes.end - 1).to_string());
+    let is_it = |line: &str| {
+        let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+        matches!(fields[..], [.., "OFDLCK", _, _, _, locked, start, end]
+            if locked == file && start == first && end == last)
+    };
+    let Ok(open) = fs::read_dir(format!("/proc/{pid}/fdinfo")) else { return false };
+    let infos = open.filter_map(|entry| fs::read_to_string(entry.ok()?.path()).ok());
+    infos.into_iter().any(|info| info.lines().any(is_it))
 }
 
 fn owners_in(locks: &str, file: &str) -> Vec<libc::pid_t> {
@@ -128,10 +149,18 @@ fn is_stopped(pid: libc::pid_t) -> bool {
 }
 
 fn is_unlocked_in_time(device: &Path, limit: Duration) -> bool {
-    let Ok(file) = File::open(device) else { return true };
+    let (path, volume) = nacre::device_and_volume(device);
+    let Ok(file) = File::open(path) else { return true };
+    let is_unlocked = || match volume {
+        None => rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok(),
+        Some(_) => {
+            let look = OpenOptions { read_only: true, ..OpenOptions::default() };
+            !FileSystem::would_open(device, &look).is_err_and(|error| error.kind() == Kind::Busy)
+        }
+    };
     let start = Instant::now();
     loop {
-        if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+        if is_unlocked() {
             return true;
         }
         if start.elapsed() >= limit {

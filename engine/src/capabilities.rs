@@ -21,6 +21,8 @@ pub struct Capabilities {
     pub write_cost: WriteCost,
     /// Tiers that a file system can have.
     pub max_tiers: u8,
+    /// The most volumes of a device. With 1 a device is a volume.
+    pub max_volumes: u32,
     /// Every mount has an index of names in DRAM. Otherwise mkfs or the mount chooses.
     pub always_indexes_names: bool,
 }

@@ -3,6 +3,8 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
+use std::ops::Range;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
@@ -54,14 +56,17 @@ const PAGE: u64 = 4096;
 const LOCK_PATIENCE: Duration = Duration::from_millis(40);
 
 impl Device {
-    /// Opens an existing device. A writer owns it alone; readers share it.
-    pub(crate) fn open(path: &Path, read_only: bool) -> Result<Device> {
+    /// Opens an existing device. A writer owns it, or a part of it, alone; readers share it.
+    pub(crate) fn open(path: &Path, read_only: bool, part: Option<&Range<u64>>) -> Result<Device> {
         let name = path.display().to_string();
         let metadata = fs::metadata(path).map_err(|e| open_error(&name, e))?;
         let kind = kind_of(&metadata, &name)?;
         // On a block device O_EXCL keeps mounts and other exclusive owners out.
         let exclusive = if kind == DeviceKind::Block && !read_only { libc::O_EXCL } else { 0 };
-        let file = open_locked(path, &name, read_only, exclusive)?;
+        let file = match part {
+            None => open_locked(path, &name, read_only, exclusive)?,
+            Some(part) => open_part(path, &name, read_only, exclusive, part)?,
+        };
         if kind == DeviceKind::Block && !read_only && is_write_protected(&file) {
             return Err(Error::new(Kind::ReadOnly)
                 .operation("open")
@@ -173,14 +178,55 @@ impl Device {
 
 /// Opens an existing device, with more flags, and locks it: to read with others, or alone.
 fn open_locked(path: &Path, name: &str, read_only: bool, flags: i32) -> Result<File> {
-    let file = OpenOptions::new()
+    let file = open_with(path, read_only, flags).map_err(|e| open_error(name, e))?;
+    lock(&file, read_only, name)?;
+    Ok(file)
+}
+
+fn open_with(path: &Path, read_only: bool, flags: i32) -> io::Result<File> {
+    OpenOptions::new()
         .read(true)
         .write(!read_only)
         .custom_flags(flags | libc::O_NOCTTY | libc::O_NONBLOCK | libc::O_CLOEXEC)
         .open(path)
-        .map_err(|e| open_error(name, e))?;
-    lock(&file, read_only, name)?;
-    Ok(file)
+}
+
+/// Opens an existing device of which this process has a part. The lock of the device says that it is shared.
+fn open_part(path: &Path, name: &str, read_only: bool, flags: i32, part: &Range<u64>) -> Result<File> {
+    let file = match open_with(path, read_only, flags) {
+        // Another owner has the block device exclusively. It is one of ours if the device is locked.
+        Err(error) if flags & libc::O_EXCL != 0 && error.kind() == io::ErrorKind::ResourceBusy => {
+            let file = open_with(path, read_only, 0).map_err(|e| open_error(name, e))?;
+            if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+                return Err(busy(name));
+            }
+            file
+        }
+        opened => opened.map_err(|e| open_error(name, e))?,
+    };
+    lock(&file, true, name)?;
+    let kind = if read_only { libc::F_RDLCK } else { libc::F_WRLCK };
+    let range = libc::flock {
+        l_type: kind as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: part.start as libc::off_t,
+        l_len: (part.end - part.start) as libc::off_t,
+        // Zero, as a lock of an open file description must have it.
+        l_pid: 0,
+    };
+    let begin = Instant::now();
+    loop {
+        // SAFETY: the descriptor is open, and `range` is read by the call only.
+        if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &range) } == 0 {
+            return Ok(file);
+        }
+        let error = io::Error::last_os_error();
+        match error.raw_os_error() {
+            Some(libc::EAGAIN | libc::EACCES) if begin.elapsed() < LOCK_PATIENCE => sleep(LOCK_PATIENCE / 20),
+            Some(libc::EAGAIN | libc::EACCES) => return Err(busy(name)),
+            _ => return Err(Error::io("lock a part of", name, error)),
+        }
+    }
 }
 
 /// Gives a plain file another size, unless it has an owner: [`Busy`](Kind::Busy).
@@ -319,9 +365,12 @@ mod tests {
 
     #[test]
     fn what_is_no_memory_is_refused() {
-        assert_eq!(Device::open(Path::new("/dev/null"), false).unwrap_err().kind(), Kind::Unsupported);
-        assert_eq!(Device::open(Path::new("/dev"), true).unwrap_err().kind(), Kind::IsDirectory);
-        assert_eq!(Device::open(Path::new("/dev/no-such-device"), true).unwrap_err().kind(), Kind::NotFound);
+        assert_eq!(Device::open(Path::new("/dev/null"), false, None).unwrap_err().kind(), Kind::Unsupported);
+        assert_eq!(Device::open(Path::new("/dev"), true, None).unwrap_err().kind(), Kind::IsDirectory);
+        assert_eq!(
+            Device::open(Path::new("/dev/no-such-device"), true, None).unwrap_err().kind(),
+            Kind::NotFound
+        );
     }
 
     #[test]

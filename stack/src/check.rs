@@ -16,6 +16,7 @@ use crate::layout::of_kind;
 use crate::preset::LayoutKind;
 use crate::probe::probe;
 use crate::tier_check;
+use crate::volumes::{self, Part};
 
 /// One thing that is not as it should be.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -159,13 +160,13 @@ pub struct CheckOptions {
 /// ```
 pub fn check(path: impl AsRef<Path>, repair: Repair, checked: &CheckOptions) -> Result<CheckReport> {
     let name = path.as_ref().display().to_string();
-    let options = PmOptions {
-        read_only: repair == Repair::None,
-        emulation: checked.emulation.clone(),
-        ..PmOptions::default()
-    };
+    let read_only = repair == Repair::None;
     let tiers = tier_check::open(&checked.tiers, repair)?;
     let run = || {
+        // A check that writes has the device alone.
+        let part = if read_only { volumes::part(path.as_ref(), Part::Zones)? } else { None };
+        let options =
+            PmOptions { read_only, part, emulation: checked.emulation.clone(), ..PmOptions::default() };
         let pm = RealPm::open(path.as_ref(), &options)?;
         let layout = probe(&pm)?.0;
         if !tiers.is_empty() && layout.capabilities().max_tiers == 0 {

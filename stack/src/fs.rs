@@ -1,6 +1,6 @@
 //! An open file system.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -25,9 +25,10 @@ use crate::keeper::Keeper;
 use crate::layout::{AnyLayout, of_kind};
 use crate::mkfs::{self, MkfsOptions};
 use crate::preset::{LayoutKind, Preset};
-use crate::probe::probe;
+use crate::probe::probe_volume;
 use crate::tier_settings::TierSettings;
 use crate::tiers::{self, TierDevice};
+use crate::volumes::{self, Part};
 
 /// Threads that write back to emulated PM, at most, when no number is set.
 const MAX_WRITERS: u64 = 16;
@@ -76,6 +77,8 @@ pub struct OpenOptions {
     pub require_tiers: bool,
     /// How data comes to tiers and from there. Only of the layout `log`; another refuses to be told.
     pub tier_settings: TierSettings,
+    /// The volume of a device with several; one in the path, as in `DEVICE#NAME`, says the same.
+    pub volume: Option<String>,
     /// The identity of the caller.
     pub identity: Identity,
 }
@@ -95,12 +98,19 @@ impl Default for OpenOptions {
             tiers: Vec::new(),
             require_tiers: false,
             tier_settings: TierSettings::default(),
+            volume: None,
             identity: Identity::default(),
         }
     }
 }
 
 impl OpenOptions {
+    /// The device of a path, and these options with its volume.
+    fn of_path(&self, path: &Path) -> Result<(PathBuf, OpenOptions)> {
+        let (device, volume) = volumes::place(path, self.volume.as_deref())?;
+        Ok((device, OpenOptions { volume, ..self.clone() }))
+    }
+
     fn media(&self, read_only: bool) -> PmOptions {
         PmOptions {
             read_only,
@@ -122,6 +132,8 @@ pub(crate) struct Inner {
     pub(crate) vfs: Arc<Vfs<AnyLayout>>,
     pub(crate) identity: Identity,
     pm: Arc<RealPm>,
+    /// The name of its volume, if it was given.
+    volume: Option<String>,
     /// From the first tier on; shared by all identities.
     keeper: Arc<Mutex<Option<Keeper>>>,
 }
@@ -133,12 +145,17 @@ impl FileSystem {
     /// less than is required, [`Corrupt`](Kind::Corrupt) when it is damaged.
     pub fn open(path: impl AsRef<Path>, options: &OpenOptions) -> Result<FileSystem> {
         let path = path.as_ref();
-        let opened = if options.read_only {
-            open_to_read(path, options)
-        } else {
-            RealPm::open(path, &options.media(false)).and_then(|pm| FileSystem::over(pm, options))
+        let open = || {
+            let (device, options) = options.of_path(path)?;
+            let part = volumes::part(&device, Part::Volume(options.volume.as_deref()))?;
+            let media = |read_only| PmOptions { part: part.clone(), ..options.media(read_only) };
+            if options.read_only {
+                open_to_read(&device, &options, &media)
+            } else {
+                RealPm::open(&device, &media(false)).and_then(|pm| FileSystem::over(pm, &options))
+            }
         };
-        opened.map_err(|error| error.operation("open").object(path.display().to_string()))
+        open().map_err(|error| error.operation("open").object(path.display().to_string()))
     }
 
     /// The device that would be opened, with the errors that [`open`](FileSystem::open) gives before it reads more than
@@ -146,10 +163,12 @@ impl FileSystem {
     pub fn would_open(path: impl AsRef<Path>, options: &OpenOptions) -> Result<DeviceInfo> {
         let path = path.as_ref();
         let look = || {
-            let media = PmOptions { allocate: false, ..options.media(options.read_only) };
-            let pm = RealPm::open(path, &media)?;
-            let (layout, _) = probe(&pm)?;
-            check_options(layout, options)?;
+            let (device, options) = options.of_path(path)?;
+            let part = volumes::part(&device, Part::Volume(options.volume.as_deref()))?;
+            let media = PmOptions { allocate: false, part, ..options.media(options.read_only) };
+            let pm = RealPm::open(&device, &media)?;
+            let (layout, _) = probe_volume(&pm, options.volume.as_deref())?;
+            check_options(layout, &options)?;
             if !options.read_only {
                 of_kind!(layout, Layout => Layout::check_writable(&pm))?;
             }
@@ -189,7 +208,15 @@ impl FileSystem {
         let vfs_options = VfsOptions { read_only: options.read_only, no_atime: options.no_atime };
         let vfs = Arc::new(Vfs::new(layout, vfs_options));
         let identity = options.identity.clone();
-        let fs = FileSystem { inner: Arc::new(Inner { vfs, identity, pm, keeper: Arc::default() }) };
+        let fs = FileSystem {
+            inner: Arc::new(Inner {
+                vfs,
+                identity,
+                pm,
+                volume: options.volume.clone(),
+                keeper: Arc::default(),
+            }),
+        };
         if !options.read_only && !fs.tiers().is_empty() {
             fs.start_keeper()?;
         }
@@ -209,9 +236,9 @@ impl FileSystem {
     /// The same file system in another user's name.
     #[must_use]
     pub fn as_user(&self, identity: Identity) -> FileSystem {
-        let Inner { vfs, pm, keeper, .. } = &*self.inner;
-        let (vfs, pm, keeper) = (vfs.clone(), pm.clone(), keeper.clone());
-        FileSystem { inner: Arc::new(Inner { vfs, identity, pm, keeper }) }
+        let Inner { vfs, pm, volume, keeper, .. } = &*self.inner;
+        let (vfs, pm, volume, keeper) = (vfs.clone(), pm.clone(), volume.clone(), keeper.clone());
+        FileSystem { inner: Arc::new(Inner { vfs, identity, pm, volume, keeper }) }
     }
 
     /// Closes it in order and says whether that succeeded. Without this call the same happens, silently, when the last
@@ -320,12 +347,13 @@ impl FileSystem {
 
     /// Everything about the device and the file system.
     pub fn info(&self) -> Result<Info> {
-        let (layout, summary) = probe(&self.inner.pm)?;
+        let (layout, summary) = probe_volume(&self.inner.pm, self.inner.volume.as_deref())?;
         Ok(Info {
             device: self.device(),
             volume: VolumeInfo::of(layout, &summary),
             space: Some(SpaceInfo::new(self.statfs(), self.inner.vfs.layout())),
             cache: self.cache(),
+            volumes: Vec::new(),
         })
     }
 }
@@ -334,7 +362,7 @@ impl FileSystem {
 fn mount(pm: Arc<RealPm>, options: &OpenOptions, tiers_come: bool) -> Result<AnyLayout> {
     let media_read_only = pm.is_read_only();
     let OpenOptions { read_only, lanes, .. } = *options;
-    let (layout, summary) = probe(&pm)?;
+    let (layout, summary) = probe_volume(&pm, options.volume.as_deref())?;
     check_options(layout, options)?;
     let cache = cache_options(&pm, &summary, options)?;
     let inode_cache = options.inode_cache.unwrap_or(InodeCache::DEFAULT_LIMIT);
@@ -350,6 +378,7 @@ fn mount(pm: Arc<RealPm>, options: &OpenOptions, tiers_come: bool) -> Result<Any
         lanes,
         name_index,
         inode_cache,
+        volume: options.volume.clone(),
         ..MountOptions::default()
     };
     Ok(match layout {
@@ -386,6 +415,12 @@ fn check_options(layout: LayoutKind, options: &OpenOptions) -> Result<()> {
         return refuse(
             format!("name_index on the layout {layout}"),
             "leave it out: this layout always has an index of names",
+        );
+    }
+    if let Some(volume) = options.volume.as_ref().filter(|_| has.max_volumes == 1) {
+        return refuse(
+            format!("volume {volume} on the layout {layout}"),
+            "leave it out: a device of this layout is one volume",
         );
     }
     if let Some(tier) = options.tiers.first().filter(|_| has.max_tiers == 0) {
@@ -434,20 +469,20 @@ fn cache_options(pm: &RealPm, summary: &Summary, options: &OpenOptions) -> Resul
 /// Opens a device for reading only. A file system that was not cleanly unmounted has to be recovered first. That is
 /// done on private copies of the pages that change, and the device keeps its content. Only a devdax device has no
 /// private copies, and is recovered itself; if it cannot be written, the layout reports what is possible.
-fn open_to_read(path: &Path, options: &OpenOptions) -> Result<FileSystem> {
-    let pm = RealPm::open(path, &options.media(true))?;
-    if probe(&pm)?.1.clean {
+fn open_to_read(path: &Path, options: &OpenOptions, media: &dyn Fn(bool) -> PmOptions) -> Result<FileSystem> {
+    let pm = RealPm::open(path, &media(true))?;
+    if probe_volume(&pm, options.volume.as_deref())?.1.clean {
         return FileSystem::over(pm, options);
     }
     drop(pm);
     let denied = |kind| matches!(kind, Kind::AccessDenied | Kind::NotPermitted | Kind::ReadOnly | Kind::Io);
-    let private = RealPm::open(path, &PmOptions { private: true, ..options.media(true) });
+    let private = RealPm::open(path, &PmOptions { private: true, ..media(true) });
     let opened = match private {
-        Err(error) if error.kind() == Kind::Unsupported => RealPm::open(path, &options.media(false)),
+        Err(error) if error.kind() == Kind::Unsupported => RealPm::open(path, &media(false)),
         opened => opened,
     };
     match opened {
-        Err(error) if denied(error.kind()) => RealPm::open(path, &options.media(true)),
+        Err(error) if denied(error.kind()) => RealPm::open(path, &media(true)),
         opened => opened,
     }
     .and_then(|pm| FileSystem::over(pm, options))

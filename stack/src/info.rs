@@ -11,7 +11,8 @@ use serde::Serialize;
 
 use crate::layout::AnyLayout;
 use crate::preset::LayoutKind;
-use crate::probe::probe;
+use crate::probe::probe_volume;
+use crate::volumes::{self, VolumeRow};
 
 /// The content of the superblock of a file system.
 #[derive(Debug, Clone, Serialize)]
@@ -256,6 +257,9 @@ pub struct Info {
     pub space: Option<SpaceInfo>,
     /// The write buffer, where the open file system has one.
     pub cache: Option<CacheInfo>,
+    /// The volumes of a device with several, if none of them is asked for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub volumes: Vec<VolumeRow>,
 }
 
 /// Information about a device and its content, without opening its file system. [`Busy`](nacre_engine::Kind::Busy)
@@ -264,13 +268,15 @@ pub fn info(path: impl AsRef<Path>) -> Result<Info> {
     let name = path.as_ref().display().to_string();
     let options = PmOptions { read_only: true, ..PmOptions::default() };
     let read = || {
-        let pm = RealPm::open(path.as_ref(), &options)?;
-        let (layout, summary) = probe(&pm)?;
+        let (device, volume) = volumes::place(path.as_ref(), None)?;
+        let pm = RealPm::open(device, &options)?;
+        let (layout, summary) = probe_volume(&pm, volume.as_deref())?;
         Ok(Info {
             device: DeviceInfo::of(&pm),
             volume: VolumeInfo::of(layout, &summary),
             space: None,
             cache: None,
+            volumes: if volume.is_some() { Vec::new() } else { volumes::of_device(&pm, layout)? },
         })
     };
     read().map_err(|error: nacre_engine::Error| error.operation("info").object(name))

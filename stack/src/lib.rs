@@ -77,6 +77,7 @@ pub mod signature;
 mod tier_check;
 mod tier_settings;
 mod tiers;
+mod volumes;
 
 pub use nacre_cache::{CacheOptions, Checker, Granularity, Latencies, Settings as CacheSettings};
 pub use nacre_engine::{
@@ -107,3 +108,7 @@ pub use nacre_mover::{Budget, Drained, Hours, PIN, TIER, TrimFrom, Trimmed};
 pub use preset::{LayoutKind, Preset};
 pub use tier_settings::{MoverLimit, TierSettings};
 pub use tiers::{MovedFiles, NewTier, TierDevice, TierInfo, lost_tiers};
+pub use volumes::{
+    VolumeOptions, VolumeRow, canonical_device, create_volume, device_and_volume, remove_volume, volumes,
+    with_volume, would_create_volume, zone_bytes,
+};

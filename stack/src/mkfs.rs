@@ -49,6 +49,8 @@ pub struct MkfsOptions {
     pub emulation: Option<Emulation>,
     /// The devices that become its tiers; for the layout `log` only.
     pub tiers: Vec<NewTier>,
+    /// The number of its zones; for the layout `pool` only.
+    pub zones: u32,
 }
 
 impl Default for MkfsOptions {
@@ -66,6 +68,7 @@ impl Default for MkfsOptions {
             require: Promise::None,
             emulation: None,
             tiers: Vec::new(),
+            zones: 1,
         }
     }
 }
@@ -143,6 +146,7 @@ pub(crate) fn make(path: &Path, options: &MkfsOptions) -> Result<(RealPm, Volume
         root_owner: options.root_owner,
         now: SystemTime::now().into(),
         linear_names: options.preset.searches_names(),
+        zones: options.zones,
     };
     let made = of_kind!(layout, Layout => Layout::mkfs(&pm, &properties));
     match made {
@@ -168,6 +172,11 @@ fn prepare_all(path: &Path, options: &MkfsOptions) -> Result<Prepared> {
         return Err(Error::new(Kind::Unsupported)
             .object(format!("tiers on the layout {layout}"))
             .advice("the layout log, as of the presets nacre, nova and tpfs, can have them"));
+    }
+    if options.zones > 1 && layout.capabilities().max_volumes == 1 {
+        return Err(Error::new(Kind::Unsupported)
+            .object(format!("zones on the layout {layout}"))
+            .advice("the layout pool, as of the preset spfs, can have them"));
     }
     if options.label.len() > LABEL_SIZE {
         return Err(Error::new(Kind::InvalidInput)

@@ -37,6 +37,16 @@ pub(crate) fn probe(pm: &RealPm) -> Result<(LayoutKind, Summary)> {
     })
 }
 
+/// The same, of one volume where the layout can have several.
+pub(crate) fn probe_volume(pm: &RealPm, volume: Option<&str>) -> Result<(LayoutKind, Summary)> {
+    match probe(pm)? {
+        (LayoutKind::Pool, _) if volume.is_some() => {
+            Ok((LayoutKind::Pool, nacre_layout_pool::volumes::probe_volume(pm, volume)?))
+        }
+        found => Ok(found),
+    }
+}
+
 /// The advice for a file system that no superblock leads into.
 const KEEP: &str =
     "no copy of the superblock is whole: do not overwrite the device; restore its first 68 KiB from a backup";

@@ -111,7 +111,7 @@ const BUFFER: [OptionHelp; 7] = [
     OptionHelp::live("lazy_threads=N", "fitted to the PM", "Threads of writeback, 0 to 64."),
 ];
 
-const MOUNT: [OptionHelp; 7] = [
+const MOUNT: [OptionHelp; 8] = [
     OptionHelp::fixed(
         "preset=NAME",
         "that of mkfs",
@@ -121,6 +121,11 @@ const MOUNT: [OptionHelp; 7] = [
         "name_index=on|off",
         "that of the preset",
         "An index in DRAM finds names in directories, in the layout inplace.",
+    ),
+    OptionHelp::fixed(
+        "volume=NAME",
+        "the only one",
+        "The volume of a device with several, as in DEVICE#NAME.",
     ),
     OptionHelp::fixed(
         "threads=N",

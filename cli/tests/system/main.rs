@@ -35,4 +35,5 @@ mod tier_failures;
 mod tier_safety;
 mod tiers;
 mod unmounting;
+mod volumes;
 mod workers;

@@ -38,6 +38,7 @@ pub(crate) const CAPABILITIES: Capabilities = Capabilities {
         file: 1,
     },
     max_tiers: 0,
+    max_volumes: 1,
     always_indexes_names: false,
 };
 

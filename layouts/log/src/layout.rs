@@ -32,6 +32,7 @@ pub(crate) const CAPABILITIES: Capabilities = Capabilities {
     // inode. How full the last page is when it comes is unknown. For the file one of an attribute entry.
     write_cost: WriteCost { block: 2, group: 0, group_blocks: 1, file: 1 },
     max_tiers: MAX_TIERS,
+    max_volumes: 1,
     always_indexes_names: true,
 };
 

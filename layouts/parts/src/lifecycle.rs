@@ -28,6 +28,8 @@ pub struct MkfsOptions {
     /// Mounts without an option for it keep no index of names in DRAM. A layout with
     /// [`Capabilities::always_indexes_names`] ignores this.
     pub linear_names: bool,
+    /// Zones, which volumes are in; 0 is one. Of a layout with [`Capabilities::max_volumes`] above 1; another ignores this.
+    pub zones: u32,
 }
 
 /// How a file system is mounted.
@@ -47,6 +49,9 @@ pub struct MountOptions {
     pub name_index: Option<bool>,
     /// The maximum number of inodes with state in DRAM, beside those that are held.
     pub inode_cache: u64,
+    /// The volume, by its name; the only one when not given. Of a layout with [`Capabilities::max_volumes`] above 1;
+    /// another ignores this.
+    pub volume: Option<String>,
 }
 
 impl Default for MountOptions {
@@ -58,6 +63,7 @@ impl Default for MountOptions {
             background: true,
             name_index: None,
             inode_cache: InodeCache::DEFAULT_LIMIT,
+            volume: None,
         }
     }
 }

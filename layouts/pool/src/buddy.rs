@@ -13,6 +13,7 @@ use crate::counts::{Hints, Purpose, Run, Runs, UNKNOWN, WHOLE};
 use crate::edits::GroupEdit;
 use crate::format::{GROUP_BLOCKS, MAP_WORDS, purpose, seal_any};
 use crate::fs::Shared;
+use crate::geometry::Use;
 use crate::seeded::Mistake;
 
 /// The answer of a search.
@@ -110,17 +111,17 @@ impl<P: Pm> Change<'_, P> {
     fn take_at(&mut self, goal: u64, most: u64, runs: &mut Runs) -> Result<u64> {
         let (group, within) = (goal / GROUP_BLOCKS, goal % GROUP_BLOCKS);
         // A file of groups begins its next one at a group's start.
-        if within == 0 || group >= self.fs.geometry.groups {
+        if within == 0 || !self.fs.geometry.groups().contains(&group) {
             return Ok(0);
         }
         let Ok(index) = self.group(group) else {
             self.taken = None;
             return Ok(0);
         };
-        let edit = &mut self.groups[index];
-        if edit.purpose != purpose::DATA {
+        if !self.has_data(index) {
             return Ok(0);
         }
+        let edit = &mut self.groups[index];
         let len = bits::free_from(&edit.available(), within, most);
         if len > 0 {
             edit.taken = bits::either(&edit.taken, &bits::run(within, len));
@@ -131,7 +132,6 @@ impl<P: Pm> Change<'_, P> {
 
     /// Finds a run of free blocks: near the last one, then in a group that is in use, then in any.
     fn search(&mut self, len: u64) -> Result<Found> {
-        let groups = self.fs.geometry.groups;
         let first = self.lane.group.load(Ordering::Relaxed);
         let mut busy = None;
         if let Some(at) = self.try_group(first, len, &mut busy)? {
@@ -140,7 +140,7 @@ impl<P: Pm> Change<'_, P> {
         let may_break = self.fs.counts.lock().may_break_group();
         let turns: &[bool] = if may_break || len == 1 { &[false, true] } else { &[false] };
         for &whole in turns {
-            for group in (first..groups).chain(0..first) {
+            for group in self.fs.geometry.groups_from(first) {
                 let hint = self.fs.hints.get(group);
                 if !Hints::may_have(hint, len) || (!whole && hint == WHOLE) {
                     continue;
@@ -155,7 +155,7 @@ impl<P: Pm> Change<'_, P> {
     }
 
     fn try_group(&mut self, group: u64, len: u64, busy: &mut Option<usize>) -> Result<Option<Found>> {
-        if self.fs.hints.is_pool(group) {
+        if !self.fs.hints.may_be_data(group) {
             return Ok(None);
         }
         let index = match self.group(group) {
@@ -167,15 +167,13 @@ impl<P: Pm> Change<'_, P> {
             Err(error) => return Err(error),
         };
         let edit = &self.groups[index];
-        if edit.purpose != purpose::DATA {
-            self.fs.hints.set_pool(group);
-            return Ok(None);
-        }
         let available = edit.available();
-        if let Some(start) = bits::find(&available, len) {
+        if self.has_data(index)
+            && let Some(start) = bits::find(&available, len)
+        {
             return Ok(Some(Found::At(index, start)));
         }
-        self.fs.hints.set_data(group, &available);
+        self.fs.hints.note(group, self.fs.geometry.use_of(edit.purpose), &available);
         if edit.is_untouched() {
             self.groups.swap_remove(index);
         }
@@ -226,17 +224,29 @@ impl<P: Pm> Change<'_, P> {
         }
     }
 
-    /// Items for the maps that change.
+    /// Whether files of this volume may have blocks of a group.
+    fn has_data(&self, index: usize) -> bool {
+        matches!(self.fs.geometry.use_of(self.groups[index].purpose), Use::Free | Use::Data)
+    }
+
+    /// Items for the maps that change. A group belongs to the volume from its first block on, to its last.
     pub(crate) fn put_groups(&mut self) {
-        let groups = std::mem::take(&mut self.groups);
-        for edit in &groups {
-            let address = self.fs.geometry.map(edit.group);
-            let (old, new) = (bits::to_words(&edit.old), bits::to_words(&edit.new_bits()));
+        let mut groups = std::mem::take(&mut self.groups);
+        for edit in &mut groups {
+            let geometry = &self.fs.geometry;
+            let address = geometry.map(edit.group);
+            let free = bits::count(&edit.new_bits()) + geometry.regions_in(edit.group);
+            match geometry.use_of(edit.purpose) {
+                Use::Free if edit.taken != [0; 8] => edit.purpose = geometry.data(),
+                Use::Data if free == GROUP_BLOCKS => edit.purpose = purpose::FREE,
+                _ => {}
+            }
+            let (old, new) = (edit.old_words(), edit.new_words());
             let changed = |index: &usize| old[*index] != new[*index];
-            let (first, last) = ((0..MAP_WORDS).find(changed), (0..MAP_WORDS).rfind(changed));
-            let seed = self.fs.geometry.seed(address);
+            let (first, last) = ((0..=MAP_WORDS).find(changed), (0..=MAP_WORDS).rfind(changed));
+            let seed = geometry.seed(address);
             if let (Some(first), Some(last)) = (first, last) {
-                let mut bytes: SmallVec<[u8; MAP_WORDS * 8]> = SmallVec::new();
+                let mut bytes: SmallVec<[u8; (MAP_WORDS + 1) * 8]> = SmallVec::new();
                 for word in &new[first..=last] {
                     bytes.extend_from_slice(&seal_any(*word, seed).to_le_bytes());
                 }
@@ -246,9 +256,6 @@ impl<P: Pm> Change<'_, P> {
                 } else {
                     self.item(at, &bytes);
                 }
-            }
-            if edit.purpose != edit.old_purpose {
-                self.word(self.fs.geometry.purpose(edit.group), address, edit.purpose);
             }
         }
         self.groups = groups;
@@ -263,32 +270,30 @@ impl<P: Pm> Change<'_, P> {
         }
     }
 
-    /// Groups that have no block in use any more, or that had none.
-    pub(crate) fn whole_groups(&self) -> i64 {
-        let is_whole =
-            |bits: &Bits, purpose: u64| i64::from(purpose == purpose::DATA && *bits == [u64::MAX; 8]);
-        let change = |edit: &GroupEdit| {
-            is_whole(&edit.new_bits(), edit.purpose) - is_whole(&edit.old, edit.old_purpose)
+    /// How many more groups, and free blocks in them, are of no volume.
+    pub(crate) fn change_of_unowned(&self) -> (i64, i64) {
+        let of = |free: &Bits, purpose: u64| {
+            let free = if purpose == purpose::FREE { bits::count(free) as i64 } else { 0 };
+            (i64::from(free == GROUP_BLOCKS as i64), free)
         };
-        self.groups.iter().map(change).sum()
+        self.groups.iter().fold((0, 0), |(whole, unowned), edit| {
+            let (old, new) = (of(&edit.old, edit.old_purpose), of(&edit.new_bits(), edit.purpose));
+            (whole + new.0 - old.0, unowned + new.1 - old.1)
+        })
     }
 
     /// Notes hints for later searches, after the commit.
     pub(crate) fn hint_groups(&self) {
         for edit in &self.groups {
-            match edit.purpose {
-                purpose::DATA => self.fs.hints.set_data(edit.group, &edit.new_bits()),
-                _ => self.fs.hints.set_pool(edit.group),
-            }
+            self.fs.hints.note(edit.group, self.fs.geometry.use_of(edit.purpose), &edit.new_bits());
         }
     }
 
-    /// The index of a group of data without a block in use, of which the operation changes nothing; it is locked.
+    /// The index of a group without a block in use, of which the operation changes nothing; it is locked.
     pub(crate) fn whole_group(&mut self) -> Result<Option<usize>> {
-        let groups = self.fs.geometry.groups;
         let first = self.lane.pool_group.load(Ordering::Relaxed);
         let mut busy = None;
-        for group in (first..groups).chain(0..first) {
+        for group in self.fs.geometry.groups_from(first) {
             let hint = self.fs.hints.get(group);
             let is_ours = self.groups.iter().any(|edit| edit.group == group);
             if is_ours || !(hint == UNKNOWN || hint == WHOLE) {

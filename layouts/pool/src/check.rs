@@ -5,7 +5,6 @@
 //! So an operation that a crash interrupted is no damage.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
-use std::sync::Arc;
 use std::time::Instant;
 
 use nacre_engine::{BLOCK_SIZE, Block, FileKind, Kind, Result, size};
@@ -19,20 +18,19 @@ use crate::bits::{self, Bits};
 use crate::blockmap::{Tree, node_of, span};
 use crate::copies::{Copies, Fix};
 use crate::directory::{Part, TIE_BITS, hash, long_name};
+use crate::edits::with_purpose;
 use crate::format::pools::{INODES, NODES, SIZES};
 use crate::format::{
     GROUP_BLOCKS, GROUP_BYTES, INLINE_TARGET, LONG_NAME, NODE_WORDS, ORPHAN_HEADS, POOL_BITS, POOL_HEAD,
-    ROOT_INODE, RawInode, VOLUME_BYTES, WORD_BITS, purpose, seal_any, word,
+    ROOT_INODE, RawInode, RawVolume, WORD_BITS, purpose, seal_any, volume_state, word,
 };
 use crate::fs::Shared;
-use crate::geometry::{Geometry, is_pool};
+use crate::geometry::{Geometry, Use};
 use crate::inode::kind_of;
 use crate::mend::mend_page;
-use crate::mount::open;
-use crate::recover::recover;
-use crate::superblock::Found;
-use crate::volumes;
-use crate::zones::read_geometry;
+use crate::recover::{Recovered, recover};
+use crate::superblock::Superblock;
+use crate::{volumes, zones};
 
 /// Checks the file system on `pm`, which must not be mounted, and repairs what `repair` allows.
 ///
@@ -47,11 +45,10 @@ pub(crate) fn check<P: Pm>(pm: &P, repair: Repair) -> Result<CheckReport> {
         return Ok(report);
     }
     let found = crate::superblock::read(pm)?;
-    let geometry = read_geometry(pm, &found.superblock)?;
-    for fix in fixes {
+    for (geometry, fix) in fixes {
         apply(pm, &geometry, &fix)?;
     }
-    renew_row(pm, &geometry, &found)?;
+    renew_rows(pm, &found.superblock)?;
     let mut superblock = found.superblock.clone();
     superblock.note_copies(&found);
     superblock.write(pm)?;
@@ -62,26 +59,19 @@ pub(crate) fn check<P: Pm>(pm: &P, repair: Repair) -> Result<CheckReport> {
 }
 
 /// Counts free blocks and inodes anew after repairs, which may have freed some, and forgets errors that were noted.
-fn renew_row<P: Pm>(pm: &P, geometry: &Geometry, found: &Found) -> Result<()> {
-    let row = volumes::read(pm, geometry)?;
-    if row.clean != 1 && row.errors == 0 {
-        return Ok(()); // the next mount counts
-    }
-    let superblock = found.superblock.clone();
-    let fs = open(Arc::new(pm), superblock, *geometry, row, &recover(pm, geometry)?, true)?;
-    // Damage that no repair mends may keep the bits from being read. The counts are then as wrong as before.
-    let Ok((counts, _)) = fs.count() else { return Ok(()) };
-    let mut after = row;
-    after.keep(&counts);
-    (after.errors, after.last_error) = (0, 0);
-    let address = geometry.volumes.start;
-    after.checksum = after.compute_checksum(geometry.seed(address));
-    let bytes = &after.as_bytes()[..VOLUME_BYTES];
-    if *bytes == row.as_bytes()[..VOLUME_BYTES] {
-        return Ok(());
-    }
-    for address in [geometry.twin(address), address] {
-        apply(pm, geometry, &Fix { address, bytes: bytes.to_vec() })?;
+fn renew_rows<P: Pm>(pm: &P, superblock: &Superblock) -> Result<()> {
+    for fs in volumes::open_all(pm, superblock, false)? {
+        let row = *fs.row.lock();
+        // Damage that no repair mends may keep the bits from being read. The counts are then as wrong as before.
+        let Ok((counts, _)) = fs.count() else { continue };
+        if row.clean == 1 || row.errors != 0 {
+            let renewed = |row: &mut RawVolume| {
+                row.keep(&counts);
+                (row.errors, row.last_error) = (0, 0);
+            };
+            fs.change_rows(renewed, |zone| zone.keep(&counts))?;
+            fs.settle_lanes()?;
+        }
     }
     Ok(())
 }
@@ -103,19 +93,20 @@ fn apply<P: Pm>(pm: &P, geometry: &Geometry, fix: &Fix) -> Result<()> {
     Ok(())
 }
 
+/// A correction, with the places of what it corrects.
+type Placed = (Geometry, Fix);
+
 /// One pass over everything, after recovery; gives the corrections.
-fn examine<P: Pm>(pm: &P) -> Result<(CheckReport, Vec<Fix>)> {
+fn examine<P: Pm>(pm: &P) -> Result<(CheckReport, Vec<Placed>)> {
     let started = Instant::now();
     let found = crate::superblock::read(pm)?;
     let mut report = CheckReport::begin(&found);
     let superblock = found.superblock.clone();
-    let geometry = read_geometry(pm, &superblock)?;
-    let recovered = recover(pm, &geometry)?;
-    let row = volumes::read(pm, &geometry)?;
-    report.summary = volumes::summary(&found, &row);
-    if row.errors != 0 {
-        let errors = size::count(row.errors.into(), "error was", "errors were");
-        report.add(format!("{errors} noted while it was mounted"), "forget them");
+    let mut recovered = Recovered::default();
+    for zone in 0..zones::count(pm, &superblock)? {
+        let of_zone = recover(pm, &zones::geometry(pm, &superblock, zone, 0)?)?;
+        recovered.forward += of_zone.forward;
+        recovered.back += of_zone.back;
     }
     let bad = badblocks::read(pm, &superblock)?;
     if !bad.damaged.is_empty() {
@@ -124,34 +115,45 @@ fn examine<P: Pm>(pm: &P) -> Result<(CheckReport, Vec<Fix>)> {
         badblocks::clear_damaged(pm, &superblock, &bad)?;
     }
     report.bad_blocks = bad.blocks.len() as u64;
-    let fs = open(Arc::new(pm), superblock, geometry, row, &recovered, true)?;
-    let mut walk = Walk::new(&fs);
-    walk.rows();
-    walk.space();
-    walk.tree();
-    walk.orphans();
-    walk.compare_entries();
-    walk.compare_blocks();
-    walk.compare_inodes();
-    if row.clean == 1 {
-        walk.compare_counts(&row);
-    }
-    let Walk { free, in_use, copies, problems, directories, inodes, .. } = walk;
-    for (what, repair) in problems {
-        report.add(what, repair);
-    }
-    report.free_blocks = free;
-    report.used_blocks = in_use;
+    let volumes = volumes::open_all(pm, &superblock, true)?;
+    report.summary = volumes::probe(pm)?;
     report.walk = RecoveryReport {
         walked: true,
-        directories,
-        files: inodes.len() as u64 - directories,
         torn: recovered.back,
         rolled_back: recovered.forward,
-        duration: started.elapsed(),
         ..RecoveryReport::default()
     };
-    Ok((report, copies))
+    let mut fixes = Vec::new();
+    let owners: BTreeSet<u64> = volumes.iter().map(|fs| u64::from(fs.geometry.volume)).collect();
+    for zone in 0..zones::count(pm, &superblock)? {
+        let mut of_zone: Vec<_> = volumes.iter().filter(|fs| fs.geometry.zone == zone).collect();
+        let none;
+        if of_zone.is_empty() {
+            none = volumes::open_none(pm, &superblock, zone)?;
+            of_zone.push(&none);
+        }
+        for (index, fs) in of_zone.iter().enumerate() {
+            let row = *fs.row.lock();
+            if row.errors != 0 {
+                let errors = size::count(row.errors.into(), "error was", "errors were");
+                report.add(format!("{errors} noted while it was mounted"), "forget them");
+            }
+            let mut walk = Walk::new(fs, (index == 0).then_some(&owners));
+            walk.everything(&row);
+            let Walk { free, in_use, copies, problems, directories, inodes, .. } = walk;
+            for (what, repair) in problems {
+                let of = if volumes.len() > 1 { format!("volume {}: ", row.name()) } else { String::new() };
+                report.add(format!("{of}{what}"), repair);
+            }
+            fixes.extend(copies.into_iter().map(|fix| (fs.geometry, fix)));
+            report.free_blocks += free;
+            report.used_blocks += in_use;
+            report.walk.directories += directories;
+            report.walk.files += inodes.len() as u64 - directories;
+        }
+    }
+    report.walk.duration = started.elapsed();
+    Ok((report, fixes))
 }
 
 /// The findings about an inode.
@@ -167,6 +169,8 @@ struct Seen {
 
 struct Walk<'f, P: Pm> {
     fs: &'f Shared<P>,
+    /// The rows of all volumes, if this one is to look at the groups of none, too.
+    owners: Option<&'f BTreeSet<u64>>,
     problems: Vec<(String, &'static str)>,
     copies: Vec<Fix>,
     /// The bits of each group, and its purpose.
@@ -184,19 +188,35 @@ struct Walk<'f, P: Pm> {
 }
 
 impl<'f, P: Pm> Walk<'f, P> {
-    fn new(fs: &'f Shared<P>) -> Walk<'f, P> {
+    fn new(fs: &'f Shared<P>, owners: Option<&'f BTreeSet<u64>>) -> Walk<'f, P> {
         Walk {
             fs,
+            owners,
             problems: Vec::new(),
             copies: Vec::new(),
             maps: Vec::new(),
             allocated: BTreeMap::new(),
             reached: HashMap::new(),
-            used: vec![[0; 8]; fs.geometry.groups as usize],
+            used: vec![[0; 8]; fs.geometry.groups().count()],
             inodes: BTreeMap::new(),
             directories: 0,
             free: 0,
             in_use: 0,
+        }
+    }
+
+    fn everything(&mut self, row: &RawVolume) {
+        self.rows();
+        self.space();
+        if row.state == volume_state::LIVE {
+            self.tree();
+            self.orphans();
+        }
+        self.compare_entries();
+        self.compare_blocks();
+        self.compare_inodes();
+        if row.clean == 1 {
+            self.compare_counts(row);
         }
     }
 
@@ -224,27 +244,35 @@ impl<'f, P: Pm> Walk<'f, P> {
     /// Rows of zones and volumes, and lanes.
     fn rows(&mut self) {
         let geometry = self.fs.geometry;
-        self.both(&Copies::zone(&geometry));
-        self.both(&Copies::volume(&geometry));
-        self.both(&Copies::orphan_heads(&geometry));
-        for index in 0..geometry.lanes {
-            self.both(&Copies::done(&geometry, index));
+        if self.owners.is_some() {
+            self.both(&Copies::zone(&geometry));
+            for index in 0..geometry.lanes {
+                self.both(&Copies::done(&geometry, index));
+            }
+        }
+        if self.fs.row.lock().state == volume_state::LIVE {
+            self.both(&Copies::volume(&geometry));
+            self.both(&Copies::orphan_heads(&geometry));
         }
     }
 
     /// Maps, and the heads of pool blocks; which entries are in use.
     fn space(&mut self) {
         let geometry = self.fs.geometry;
-        for group in 0..geometry.groups {
+        for group in geometry.groups() {
             self.both(&Copies::map(&geometry, group));
             let map = self.fs.read_map(group).unwrap_or_else(|error| {
                 self.damage(error.to_string());
-                ([0; 8], purpose::DATA)
+                ([0; 8], purpose::FREE)
             });
             self.maps.push(map);
             let (free, of_group) = map;
-            self.free += bits::count(&free);
-            if !is_pool(of_group) {
+            let of = geometry.use_of(of_group);
+            if self.is_ours(of) {
+                self.free += bits::count(&free);
+                self.in_use += GROUP_BLOCKS - geometry.regions_in(group) - bits::count(&free);
+            }
+            if of != Use::Pool {
                 continue;
             }
             let blocks = geometry.pool_block / BLOCK_SIZE;
@@ -258,7 +286,15 @@ impl<'f, P: Pm> Walk<'f, P> {
                 }
             }
         }
-        self.in_use = geometry.groups * GROUP_BLOCKS - geometry.first_data_block - self.free;
+    }
+
+    /// Whether this walk looks at a group with such a use. The first one of a zone takes those of no volume.
+    fn is_ours(&self, of: Use) -> bool {
+        match of {
+            Use::Free => self.owners.is_some(),
+            Use::Data | Use::Pool => true,
+            Use::Other(owner) => self.owners.is_some_and(|owners| !owners.contains(&owner)),
+        }
     }
 
     fn pool_block(&mut self, block: u64) {
@@ -298,8 +334,9 @@ impl<'f, P: Pm> Walk<'f, P> {
             let group = at / GROUP_BLOCKS;
             let count = (GROUP_BLOCKS - at % GROUP_BLOCKS).min(start + len - at);
             let run = bits::run(at % GROUP_BLOCKS, count);
-            let Some(used) = self.used.get_mut(group as usize) else {
-                return self.damage(format!("{what}: block {at} is beyond the device"));
+            let index = group.checked_sub(self.fs.geometry.first_group);
+            let Some(used) = index.and_then(|index| self.used.get_mut(index as usize)) else {
+                return self.damage(format!("{what}: block {at} is beyond the zone"));
             };
             let twice = bits::meet(used, &run);
             *used = bits::either(used, &run);
@@ -557,30 +594,53 @@ impl<'f, P: Pm> Walk<'f, P> {
     /// Blocks against the bits of their groups.
     fn compare_blocks(&mut self) {
         let geometry = self.fs.geometry;
-        self.mark(0, geometry.first_data_block, "the regions");
+        for (group, (_, of_group)) in geometry.groups().zip(self.maps.clone()) {
+            let is_empty = self.used[(group - geometry.first_group) as usize] == [0; 8];
+            if !is_empty && matches!(geometry.use_of(of_group), Use::Free | Use::Other(_)) {
+                self.damage(format!(
+                    "group {group}: blocks in use are in a group of another volume, or of none"
+                ));
+            }
+        }
+        for group in geometry.groups().take_while(|&group| geometry.regions_in(group) > 0) {
+            self.mark(group * GROUP_BLOCKS, geometry.regions_in(group), "the regions");
+        }
         let bad: Vec<u64> = self.fs.bad.lock().iter().copied().collect();
         for block in bad {
-            if let Some(used) = self.used.get_mut((block / GROUP_BLOCKS) as usize) {
+            let group = (block / GROUP_BLOCKS).checked_sub(geometry.first_group);
+            if let Some(used) = group.and_then(|index| self.used.get_mut(index as usize)) {
                 *used = bits::either(used, &bits::run(block % GROUP_BLOCKS, 1));
             }
         }
         let is_whole = self.problems.iter().all(|(_, repair)| !repair.is_empty());
-        for group in 0..geometry.groups {
-            let (free, _) = self.maps[group as usize];
-            let used = self.used[group as usize];
+        for group in geometry.groups() {
+            let index = (group - geometry.first_group) as usize;
+            let ((free, of_group), used) = (self.maps[index], self.used[index]);
+            let of = geometry.use_of(of_group);
+            if !self.is_ours(of) {
+                continue;
+            }
             if bits::meet(&free, &used) {
                 self.damage(format!("group {group}: blocks in use say that they are free"));
             }
             let leaked = bits::without(&bits::without(&[u64::MAX; 8], &used), &free);
-            if leaked != [0; 8] {
-                let what = format!("group {group}: {} blocks belong to nothing", bits::count(&leaked));
+            let is_stray = matches!(of, Use::Other(_));
+            if leaked != [0; 8] || is_stray {
+                let what = match of {
+                    Use::Other(owner) => {
+                        format!("group {group}: it belongs to volume {owner}, which is not there")
+                    }
+                    _ => format!("group {group}: {} blocks belong to nothing", bits::count(&leaked)),
+                };
                 self.problems.push((what, if is_whole { "free them" } else { "" }));
                 if is_whole {
                     let map = geometry.map(group);
                     let seed = geometry.seed(map);
-                    let words =
-                        bits::to_words(&bits::either(&free, &leaked)).map(|word| seal_any(word, seed));
-                    self.fix(map, words.as_bytes());
+                    let free = bits::either(&free, &leaked);
+                    let is_empty = bits::count(&free) + geometry.regions_in(group) == GROUP_BLOCKS;
+                    let is_free = is_stray || of == Use::Data && is_empty;
+                    let words = with_purpose(&free, if is_free { purpose::FREE } else { of_group });
+                    self.fix(map, words.map(|word| seal_any(word, seed)).as_bytes());
                 }
             }
         }
@@ -628,11 +688,20 @@ impl<'f, P: Pm> Walk<'f, P> {
     }
 
     /// The counts of a clean unmount.
-    fn compare_counts(&mut self, row: &crate::format::RawVolume) {
-        match self.fs.count() {
-            Ok((counts, _)) => {
-                let mut after = *row;
+    fn compare_counts(&mut self, row: &RawVolume) {
+        let superblock = self.fs.superblock.lock().clone();
+        let counted = zones::row(&*self.fs.pm, &superblock, &self.fs.geometry);
+        match counted.and_then(|zone| Ok((zone, self.fs.count()?.0))) {
+            Ok((zone, counts)) => {
+                let (mut after, mut zone_after) = (*row, zone);
                 after.keep(&counts);
+                zone_after.keep(&counts);
+                if zone.counted == 1 && self.owners.is_some() && zone.counts() != zone_after.counts() {
+                    let (said, has) = (zone.counts(), zone_after.counts());
+                    let what =
+                        format!("the zone says that free blocks and groups are {said:?}, and has {has:?}");
+                    self.problems.push((what, "count them"));
+                }
                 if row.counts() != after.counts() {
                     let (said, has) = (row.counts(), after.counts());
                     let what =

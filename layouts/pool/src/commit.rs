@@ -214,7 +214,7 @@ impl<'f, P: Pm> Change<'f, P> {
     /// Counts what was taken and freed, after the commit.
     fn is_over(&mut self) {
         let mut account = std::mem::take(&mut self.account);
-        account.whole = self.whole_groups();
+        (account.whole, account.unowned) = self.change_of_unowned();
         self.fs.counts.lock().is_over(&account);
         self.hint_groups();
         self.groups.clear();

@@ -54,15 +54,17 @@ impl<'n> Copies<'n> {
     }
 
     pub(crate) fn zone(geometry: &Geometry) -> Copies<'n> {
-        Copies::new(geometry.zones.start, size_of::<RawZone>(), Form::Zone, "the row of zone 0")
+        let what = format!("the row of zone {}", geometry.zone);
+        Copies::new(geometry.zone_row(), size_of::<RawZone>(), Form::Zone, what)
     }
 
     pub(crate) fn volume(geometry: &Geometry) -> Copies<'n> {
-        Copies::new(geometry.volumes.start, VOLUME_BYTES, Form::Volume, "the row of the volume")
+        let what = format!("the row of volume {}", geometry.volume);
+        Copies::new(geometry.row(), VOLUME_BYTES, Form::Volume, what)
     }
 
     pub(crate) fn orphan_heads(geometry: &Geometry) -> Copies<'n> {
-        let at = geometry.volumes.start;
+        let at = geometry.row();
         Copies::words(at + VOLUME_BYTES as u64, at, ORPHAN_HEADS, "the lists of orphans".to_owned())
     }
 

@@ -1,12 +1,14 @@
 //! Counts of free blocks and inodes, and hints for the search: all that a mount keeps of free space in DRAM.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use nacre_engine::{Durability, Error, Resource, Result};
 use smallvec::SmallVec;
 
 use crate::bits::{self, Bits};
-use crate::format::GROUP_BLOCKS;
+use crate::format::{GROUP_BLOCKS, RawVolume, RawZone};
+use crate::geometry::{Geometry, Use};
 
 /// Blocks that follow each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,12 +44,18 @@ impl Purpose {
 /// Counts of blocks and inodes.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Counts {
-    /// Free blocks in groups of data.
+    /// Free blocks in the volume's groups of data, and in groups of no volume.
     pub(crate) free: u64,
+    /// Those of them in groups of no volume.
+    pub(crate) unowned: u64,
     /// Free blocks in groups of pool blocks.
     pub(crate) in_pools: u64,
-    /// Groups of data without a block in use.
+    /// Groups without a block in use.
     pub(crate) whole: u64,
+    /// Blocks in use.
+    pub(crate) used: u64,
+    /// The most blocks in use.
+    pub(crate) quota: u64,
     /// Blocks that new data leaves free.
     pub(crate) reserve: u64,
     /// Blocks that new data leaves to pool blocks: in their groups, or whole groups.
@@ -57,16 +65,54 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
-    /// Without anything in use, of a zone of so many groups.
-    pub(crate) fn of_zone(groups: u64) -> Counts {
+    /// Nothing is counted yet.
+    pub(crate) fn none(geometry: &Geometry, quota: u64) -> Counts {
         // A node for each group of a file that is changed block by block takes 1 in 256 blocks, copies included.
-        let part = groups * GROUP_BLOCKS / 128;
-        Counts { reserve: part.max(32), for_pools: part.max(64), ..Counts::default() }
+        let part = (geometry.end_group - geometry.first_group) * GROUP_BLOCKS / 128;
+        let quota = if quota == 0 { u64::MAX } else { quota };
+        Counts { reserve: part.max(32), for_pools: part.max(64), quota, ..Counts::default() }
+    }
+
+    /// Counts a group, with its free blocks.
+    pub(crate) fn add_group(&mut self, of: Use, free: &Bits, regions: u64) {
+        let free = bits::count(free);
+        match of {
+            Use::Free => {
+                self.free += free;
+                self.unowned += free;
+                self.whole += u64::from(free == GROUP_BLOCKS);
+            }
+            Use::Data => {
+                self.free += free;
+                self.used += (GROUP_BLOCKS - regions).saturating_sub(free);
+            }
+            Use::Pool => {
+                self.in_pools += free;
+                self.used += GROUP_BLOCKS - free;
+            }
+            Use::Other(_) => {}
+        }
+    }
+
+    /// Takes up what clean unmounts kept.
+    pub(crate) fn take_up(&mut self, row: &RawVolume, zone: &RawZone) {
+        (self.unowned, self.whole) = (zone.free_blocks, zone.whole_groups);
+        self.free = row.free_blocks + self.unowned;
+        (self.in_pools, self.used, self.inodes) = (row.free_in_pools, row.used_blocks, row.inodes);
     }
 
     /// Blocks that a user can still take, beside `reserved` ones.
     pub(crate) fn available(&self, reserved: u64) -> u64 {
-        self.free.saturating_sub(self.left_by(Purpose::Data, reserved))
+        let left = self.free.saturating_sub(self.left_by(Purpose::Data, reserved));
+        left.min(self.quota.saturating_sub(self.used + reserved))
+    }
+
+    /// Whether the quota leaves room for so many blocks.
+    fn check_quota(&self, blocks: u64) -> Result<()> {
+        if self.used + blocks <= self.quota {
+            return Ok(());
+        }
+        Err(Error::no_space(Resource::Pm, blocks).object("the quota of the volume"))
     }
 
     /// Blocks that an allocation leaves free, of which `reserved` have a reservation.
@@ -90,12 +136,30 @@ impl Counts {
         if blocks > 0 && self.free < blocks + self.left_by(purpose, reserved) {
             return Err(Error::no_space(Resource::Pm, blocks));
         }
+        self.check_quota(blocks)?;
         self.free -= blocks;
+        self.used += blocks;
         Ok(())
     }
 
-    /// Takes a whole group for pool blocks, from those that are kept for them, too.
-    pub(crate) fn take_group(&mut self, purpose: Purpose, reserved: u64) -> Result<()> {
+    /// A free block becomes a bad one.
+    pub(crate) fn lose_block(&mut self) {
+        self.free -= 1;
+        self.used += 1;
+    }
+
+    /// Takes a pool block of so many blocks from a group that has others.
+    pub(crate) fn take_slot(&mut self, blocks: u64) -> Result<()> {
+        self.check_quota(blocks)?;
+        self.in_pools -= blocks;
+        self.used += blocks;
+        Ok(())
+    }
+
+    /// Takes a whole group for pool blocks, the first of which has so many blocks, from those that are kept for them,
+    /// too.
+    pub(crate) fn take_group(&mut self, blocks: u64, purpose: Purpose, reserved: u64) -> Result<()> {
+        self.check_quota(blocks)?;
         let left = match purpose {
             Purpose::Data => self.reserve + reserved,
             purpose => self.left_by(purpose, reserved),
@@ -104,24 +168,47 @@ impl Counts {
             return Err(Error::no_space(Resource::Pm, GROUP_BLOCKS));
         }
         self.free -= GROUP_BLOCKS;
+        self.used += GROUP_BLOCKS;
         Ok(())
+    }
+
+    /// The group that was taken has its first pool block.
+    pub(crate) fn has_group(&mut self, blocks: u64) {
+        self.used -= GROUP_BLOCKS - blocks;
+        self.in_pools += GROUP_BLOCKS - blocks;
+        self.whole = self.whole.saturating_sub(1);
+        self.unowned = self.unowned.saturating_sub(GROUP_BLOCKS);
+    }
+
+    /// A pool block is free, and its group of no volume if nothing else is in it.
+    pub(crate) fn release_slot(&mut self, blocks: u64, is_whole: bool) {
+        self.used -= blocks;
+        self.in_pools += blocks;
+        if is_whole {
+            self.in_pools -= GROUP_BLOCKS;
+            self.free += GROUP_BLOCKS;
+        }
     }
 
     /// An operation is over.
     pub(crate) fn is_over(&mut self, account: &Account) {
         self.free += account.freed;
+        self.used = self.used.saturating_sub(account.freed);
         self.whole = self.whole.saturating_add_signed(account.whole);
+        self.unowned = self.unowned.saturating_add_signed(account.unowned);
         self.inodes = self.inodes.saturating_add_signed(account.inodes);
     }
 
     /// An operation does not happen.
     pub(crate) fn give_back(&mut self, account: &Account) {
         self.free += account.taken;
+        self.used -= account.taken;
     }
 }
 
 /// A byte for each group: what a search need not look at. Nothing depends on it.
 pub(crate) struct Hints {
+    first: u64,
     groups: Vec<AtomicU8>,
 }
 
@@ -131,37 +218,40 @@ pub(crate) const UNKNOWN: u8 = 0;
 const CLASS: u8 = 1;
 /// It has pool blocks.
 const POOL: u8 = u8::MAX;
+/// It is another volume's.
+const OTHER: u8 = POOL - 1;
 /// Classes of runs have one length up to this one, and eight lengths above.
 const EXACT: u64 = 64;
 /// The hint of a group without a block in use.
 pub(crate) const WHOLE: u8 = CLASS + (EXACT + (GROUP_BLOCKS - EXACT) / 8) as u8;
 
 impl Hints {
-    pub(crate) fn new(groups: u64) -> Hints {
-        Hints { groups: (0..groups).map(|_| AtomicU8::new(UNKNOWN)).collect() }
+    pub(crate) fn new(groups: Range<u64>) -> Hints {
+        Hints { first: groups.start, groups: groups.map(|_| AtomicU8::new(UNKNOWN)).collect() }
     }
 
     pub(crate) fn get(&self, group: u64) -> u8 {
-        self.groups[group as usize].load(Ordering::Relaxed)
+        self.groups[(group - self.first) as usize].load(Ordering::Relaxed)
     }
 
     fn set(&self, group: u64, hint: u8) {
-        let cell = &self.groups[group as usize];
+        let cell = &self.groups[(group - self.first) as usize];
         if cell.load(Ordering::Relaxed) != hint {
             cell.store(hint, Ordering::Relaxed);
         }
     }
 
-    /// The group has pool blocks.
-    pub(crate) fn set_pool(&self, group: u64) {
-        self.set(group, POOL);
-    }
-
-    /// The group has data, with these free blocks.
-    pub(crate) fn set_data(&self, group: u64, free: &Bits) {
-        let longest = bits::longest(free);
-        let class = longest.min(EXACT) + longest.saturating_sub(EXACT) / 8;
-        self.set(group, CLASS + class as u8);
+    /// The group is used so, and has these free blocks.
+    pub(crate) fn note(&self, group: u64, of: Use, free: &Bits) {
+        let hint = match of {
+            Use::Free | Use::Data => {
+                let longest = bits::longest(free);
+                CLASS + (longest.min(EXACT) + longest.saturating_sub(EXACT) / 8) as u8
+            }
+            Use::Pool => POOL,
+            Use::Other(_) => OTHER,
+        };
+        self.set(group, hint);
     }
 
     /// Whether a run of so many blocks may be free in a group. A group that only just has it may be passed over.
@@ -170,9 +260,9 @@ impl Hints {
         hint == UNKNOWN || (CLASS + class as u8..=WHOLE).contains(&hint)
     }
 
-    /// The group has pool blocks, as far as is known.
-    pub(crate) fn is_pool(&self, group: u64) -> bool {
-        self.get(group) == POOL
+    /// Whether the group may have free blocks of data.
+    pub(crate) fn may_be_data(&self, group: u64) -> bool {
+        self.get(group) < OTHER
     }
 
     /// The group may have pool blocks.
@@ -194,6 +284,8 @@ pub(crate) struct Account {
     pub(crate) freed: u64,
     /// More groups without a block in use, or fewer.
     pub(crate) whole: i64,
+    /// More free blocks in groups of no volume, or fewer.
+    pub(crate) unowned: i64,
     /// More inodes, or fewer.
     pub(crate) inodes: i64,
 }

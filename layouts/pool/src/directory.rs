@@ -65,13 +65,14 @@ pub(crate) struct Way {
 /// A name that was found.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Found {
+    pub(crate) volume: u32,
     pub(crate) place: u64,
     pub(crate) raw: RawDentry,
 }
 
 impl Found {
     pub(crate) fn id(&self) -> InodeId {
-        InodeId { number: self.raw.inode, generation: self.raw.generation, volume: 0 }
+        InodeId { number: self.raw.inode, generation: self.raw.generation, volume: self.volume }
     }
 
     pub(crate) fn kind(&self) -> Result<FileKind> {
@@ -210,7 +211,7 @@ impl<P: Pm> Shared<P> {
                 return Ok(None);
             }
             if self.is_name(&raw, hash, name)? {
-                return Ok(Some(Found { place, raw }));
+                return Ok(Some(Found { volume: self.geometry.volume, place, raw }));
             }
         }
         Ok(None)
@@ -235,7 +236,7 @@ impl<P: Pm> Shared<P> {
             names.sort_unstable_by_key(|raw| raw.cookie);
             for raw in names {
                 let name = self.name_of(&raw)?;
-                let found = Found { place: 0, raw };
+                let found = Found { volume: self.geometry.volume, place: 0, raw };
                 listed.push(Listed { cookie: raw.cookie, name, id: found.id(), kind: found.kind()? });
             }
             hash = way.end;

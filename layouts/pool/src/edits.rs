@@ -1,7 +1,14 @@
 //! Parts of an operation that is being prepared: maps, words of bits, and inodes, as they are and as they will be.
 
 use crate::bits::{self, Bits};
-use crate::format::RawInode;
+use crate::format::{MAP_WORDS, RawInode};
+
+/// The words of a map.
+pub(crate) fn with_purpose(free: &Bits, purpose: u64) -> [u64; MAP_WORDS + 1] {
+    let mut words = [purpose; MAP_WORDS + 1];
+    words[..MAP_WORDS].copy_from_slice(&bits::to_words(free));
+    words
+}
 
 /// The map of a group in an operation.
 pub(crate) struct GroupEdit {
@@ -27,6 +34,16 @@ impl GroupEdit {
     /// The bits after the commit.
     pub(crate) fn new_bits(&self) -> Bits {
         bits::either(&bits::without(&self.old, &self.taken), &self.freed)
+    }
+
+    /// The words of the map on media: the bits, then the purpose.
+    pub(crate) fn old_words(&self) -> [u64; MAP_WORDS + 1] {
+        with_purpose(&self.old, self.old_purpose)
+    }
+
+    /// Those after the commit.
+    pub(crate) fn new_words(&self) -> [u64; MAP_WORDS + 1] {
+        with_purpose(&self.new_bits(), self.purpose)
     }
 
     /// Nothing of it changes.

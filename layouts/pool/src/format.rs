@@ -57,7 +57,8 @@ pub(crate) const ROWS: u64 = 64;
 /// Heads of lists of orphans in a volume.
 pub(crate) const ORPHAN_HEADS: usize = 16;
 
-/// A part of the device whose volumes share maps and lanes. Written by mkfs.
+/// A part of the device whose volumes share free groups and lanes. Written by mkfs, and with the row of a volume at each
+/// mount and unmount, by a commit.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub(crate) struct RawZone {
@@ -72,13 +73,21 @@ pub(crate) struct RawZone {
     pub(crate) lanes: u32,
     /// Bytes of a lane.
     pub(crate) lane_bytes: u32,
-    pub(crate) reserved: [u32; 7],
+    /// 1 after a clean unmount: the counts are valid.
+    pub(crate) counted: u32,
+    /// Free blocks in groups of no volume, at the last clean unmount.
+    pub(crate) free_blocks: u64,
+    /// Such groups without a block in use, at the last clean unmount.
+    pub(crate) whole_groups: u64,
+    pub(crate) reserved: u64,
 }
 
 /// The states of a volume's row.
 pub(crate) mod volume_state {
     /// It can be mounted. A row that is not in use is zero.
     pub(crate) const LIVE: u32 = 1;
+    /// It is being made or removed: the next mount of its zone frees all that it has.
+    pub(crate) const GOING: u32 = 2;
 }
 
 /// A volume. Written by mkfs, at each mount and unmount, and when a group changes its purpose; always by a commit.
@@ -113,12 +122,12 @@ pub(crate) struct RawVolume {
     pub(crate) mount_epoch: u64,
     /// Packed time of its creation.
     pub(crate) created: u64,
-    /// Free blocks in groups of data, at the last clean unmount.
+    /// Free blocks in its groups of data, at the last clean unmount.
     pub(crate) free_blocks: u64,
-    /// Free blocks in groups of pool blocks, at the last clean unmount.
+    /// Free blocks in its groups of pool blocks, at the last clean unmount.
     pub(crate) free_in_pools: u64,
-    /// Groups of data without a block in use, at the last clean unmount.
-    pub(crate) whole_groups: u64,
+    /// Blocks in use, at the last clean unmount.
+    pub(crate) used_blocks: u64,
     /// Inodes in use, at the last clean unmount.
     pub(crate) inodes: u64,
     pub(crate) reserved: [u64; 22],
@@ -144,11 +153,13 @@ pub(crate) struct RawMap {
 
 /// The purpose of a group.
 pub(crate) mod purpose {
-    /// Blocks of files, and free space.
+    /// Free space of no volume.
+    pub(crate) const FREE: u64 = 0;
+    /// Blocks of a volume's files.
     pub(crate) const DATA: u64 = 0;
-    /// Pool blocks of one volume.
+    /// Pool blocks of a volume.
     pub(crate) const POOL: u64 = 1;
-    /// Bits that are the purpose; the volume is above.
+    /// Bits that are the purpose. Above is the number of the volume's row and 1, or 0 for no volume.
     pub(crate) const BITS: u32 = 8;
 }
 

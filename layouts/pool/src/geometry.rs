@@ -1,17 +1,14 @@
 //! Where the structures of a device are, and where their copies are.
 
+use std::ops::Range;
+
 use nacre_engine::{BLOCK_SIZE, Block, Error, Result};
 use nacre_layout_parts::superblock::Superblock;
 
 use crate::format::{
-    GROUP_BLOCKS, GROUP_BYTES, INODE_SIZE, LANE_ITEMS, MAP_WORDS, POOL_HEAD, RawItem, RawMap, RawZone,
+    GROUP_BLOCKS, GROUP_BYTES, INODE_SIZE, LANE_ITEMS, POOL_HEAD, RawItem, RawMap, RawVolume, RawZone,
     purpose, region, seed_at,
 };
-
-/// Whether a group with this word of its purpose has pool blocks.
-pub(crate) fn is_pool(word: u64) -> bool {
-    word & ((1 << purpose::BITS) - 1) == purpose::POOL
-}
 
 /// A region with its copies.
 #[derive(Debug, Clone, Copy)]
@@ -33,48 +30,127 @@ impl Halves {
     }
 }
 
-/// The places of everything that does not move, of one zone.
+/// The places of everything that does not move, as a volume of a zone sees them.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Geometry {
     pub(crate) volume_seed: u32,
+    /// The number of the volume's row.
+    pub(crate) volume: u32,
+    pub(crate) zone: u32,
     pub(crate) volumes: Halves,
     pub(crate) zones: Halves,
     pub(crate) maps: Halves,
     pub(crate) lanes_at: Halves,
     /// Pool blocks and data are behind this block.
     pub(crate) first_data_block: u64,
-    pub(crate) groups: u64,
+    /// Groups of the zone.
+    pub(crate) first_group: u64,
+    pub(crate) end_group: u64,
     /// Bytes of a pool block, both halves.
     pub(crate) pool_block: u64,
+    /// Lanes of the zone.
     pub(crate) lanes: u64,
     /// Bytes of a lane.
     pub(crate) lane_bytes: u64,
 }
 
+/// The use of a group, from its word of purpose.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Use {
+    /// Free space of no volume. The first group of a device has the regions, too.
+    Free,
+    /// Blocks of the volume's files.
+    Data,
+    /// Pool blocks of the volume.
+    Pool,
+    /// Another volume has it: the one with this row.
+    Other(u64),
+}
+
 impl Geometry {
-    /// The places of what the superblock has, for a row of a zone.
-    pub(crate) fn new(superblock: &Superblock, zone: &RawZone) -> Result<Geometry> {
+    /// The places of what the superblock has, for a zone and a volume in it.
+    pub(crate) fn new(superblock: &Superblock, zone: u32, row: &RawZone, volume: u32) -> Result<Geometry> {
         let geometry = Geometry {
             volume_seed: superblock.seed(),
+            volume,
+            zone,
             volumes: Halves::of(superblock, region::VOLUMES)?,
             zones: Halves::of(superblock, region::ZONES)?,
             maps: Halves::of(superblock, region::MAPS)?,
             lanes_at: Halves::of(superblock, region::LANES)?,
             first_data_block: superblock.first_data_block(),
-            groups: zone.groups,
-            pool_block: zone.pool_block.into(),
-            lanes: zone.lanes.into(),
-            lane_bytes: zone.lane_bytes.into(),
+            first_group: row.first_group,
+            end_group: row.first_group.saturating_add(row.groups),
+            pool_block: row.pool_block.into(),
+            lanes: row.lanes.into(),
+            lane_bytes: row.lane_bytes.into(),
         };
-        let fits = geometry.groups * GROUP_BLOCKS <= superblock.raw.device_blocks
-            && geometry.groups * size_of::<RawMap>() as u64 <= geometry.maps.len
+        let fits = geometry.first_group < geometry.end_group
+            && geometry.end_group <= superblock.raw.device_blocks / GROUP_BLOCKS
+            && geometry.end_group * size_of::<RawMap>() as u64 <= geometry.maps.len
             && geometry.pool_block.is_power_of_two()
             && (4 * POOL_HEAD..=GROUP_BYTES).contains(&geometry.pool_block)
             && (1..=64).contains(&geometry.lanes)
             && geometry.lane_bytes > LANE_ITEMS
             && geometry.lane_bytes.is_multiple_of(64)
-            && geometry.lanes * geometry.lane_bytes <= geometry.lanes_at.len;
-        if fits && zone.first_group == 0 { Ok(geometry) } else { Err(Error::corrupt("the row of zone 0")) }
+            && (u64::from(zone) + 1) * geometry.lanes * geometry.lane_bytes <= geometry.lanes_at.len;
+        if fits { Ok(geometry) } else { Err(Error::corrupt(format!("the row of zone {zone}"))) }
+    }
+
+    /// The groups of the zone.
+    pub(crate) fn groups(&self) -> Range<u64> {
+        self.first_group..self.end_group
+    }
+
+    /// The groups of the zone, from one of them on.
+    pub(crate) fn groups_from(&self, first: u64) -> impl Iterator<Item = u64> + use<> {
+        let Range { start, end } = self.groups();
+        (first..end).chain(start..first)
+    }
+
+    /// The number of blocks of the zone that can be used.
+    pub(crate) fn blocks(&self) -> u64 {
+        let regions = self.first_data_block.saturating_sub(self.first_group * GROUP_BLOCKS);
+        (self.end_group - self.first_group) * GROUP_BLOCKS - regions
+    }
+
+    /// Blocks of a group that the regions are in.
+    pub(crate) fn regions_in(&self, group: u64) -> u64 {
+        self.first_data_block.saturating_sub(group * GROUP_BLOCKS).min(GROUP_BLOCKS)
+    }
+
+    /// The row of the volume.
+    pub(crate) fn row(&self) -> u64 {
+        self.volumes.start + u64::from(self.volume) * size_of::<RawVolume>() as u64
+    }
+
+    /// The row of the zone.
+    pub(crate) fn zone_row(&self) -> u64 {
+        self.zones.start + u64::from(self.zone) * size_of::<RawZone>() as u64
+    }
+
+    /// The use of a group with this word of its purpose.
+    pub(crate) fn use_of(&self, word: u64) -> Use {
+        match (word & ((1 << purpose::BITS) - 1), word >> purpose::BITS) {
+            _ if word == purpose::FREE => Use::Free,
+            (purpose::DATA, owner) if owner == self.owner() => Use::Data,
+            (purpose::POOL, owner) if owner == self.owner() => Use::Pool,
+            (_, owner) => Use::Other(owner.wrapping_sub(1)),
+        }
+    }
+
+    fn owner(&self) -> u64 {
+        u64::from(self.volume) + 1
+    }
+
+    /// The word of the purpose of a group with files of this volume.
+    pub(crate) fn data(&self) -> u64 {
+        purpose::DATA | self.owner() << purpose::BITS
+    }
+
+    /// The word of the purpose of a group with pool blocks of this volume.
+    pub(crate) fn pool(&self) -> u64 {
+        purpose::POOL | self.owner() << purpose::BITS
     }
 
     /// The seed of what is at an address.
@@ -107,14 +183,9 @@ impl Geometry {
         self.maps.start + group * size_of::<RawMap>() as u64
     }
 
-    /// The word of a map that has the group's purpose.
-    pub(crate) fn purpose(&self, group: u64) -> u64 {
-        self.map(group) + MAP_WORDS as u64 * 8
-    }
-
     /// A lane.
     pub(crate) fn lane(&self, index: u64) -> u64 {
-        self.lanes_at.start + index * self.lane_bytes
+        self.lanes_at.start + (u64::from(self.zone) * self.lanes + index) * self.lane_bytes
     }
 
     /// Items that a lane has room for.
@@ -144,15 +215,14 @@ impl Geometry {
 
     /// Whether a block can be one of a file.
     pub(crate) fn is_data(&self, block: u64, count: u64) -> bool {
-        block >= self.first_data_block
-            && block.checked_add(count).is_some_and(|end| end <= self.groups * GROUP_BLOCKS)
+        block >= self.first_data_block.max(self.first_group * GROUP_BLOCKS)
+            && block.checked_add(count).is_some_and(|end| end <= self.end_group * GROUP_BLOCKS)
     }
 
     /// Whether an entry of `size` bytes can be at an address.
     pub(crate) fn is_entry(&self, address: u64, size: u64) -> bool {
         let within = address % self.pool_block;
-        address >= Block(self.first_data_block).offset()
-            && address < self.groups * GROUP_BYTES
+        self.is_data(address / BLOCK_SIZE, 1)
             && within >= POOL_HEAD
             && within + size <= self.pool_block / 2
             && (within - POOL_HEAD).is_multiple_of(size)

@@ -67,14 +67,17 @@ pub(crate) enum Name {
 
 /// All held inodes of a mount.
 pub(crate) struct HeldTable {
+    /// The number of the volume's row.
+    volume: u32,
     shards: Vec<Mutex<Shard>>,
     /// Inodes without names that were let go.
     pub(crate) buried: Buried,
 }
 
 impl HeldTable {
-    pub(crate) fn new() -> Arc<HeldTable> {
+    pub(crate) fn new(volume: u32) -> Arc<HeldTable> {
         Arc::new(HeldTable {
+            volume,
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             buried: Buried::default(),
         })
@@ -179,7 +182,7 @@ impl HeldTable {
 
 impl Holdable for HeldInode {
     fn id(&self) -> InodeId {
-        InodeId { number: self.number, generation: self.generation, volume: 0 }
+        InodeId { number: self.number, generation: self.generation, volume: self.table.volume }
     }
 
     fn holds(&self) -> &AtomicU32 {

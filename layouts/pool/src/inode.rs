@@ -14,7 +14,7 @@ use crate::format::{
     status,
 };
 use crate::fs::Shared;
-use crate::geometry::is_pool;
+use crate::geometry::Use;
 use crate::held::{Name, Node};
 
 /// The bytes as an inode.
@@ -83,7 +83,7 @@ impl<P: Pm> Shared<P> {
         let kind = kind_of(raw)?;
         let is_directory = kind == FileKind::Directory;
         Ok(Attr {
-            id: InodeId { number, generation: raw.generation, volume: 0 },
+            id: InodeId { number, generation: raw.generation, volume: self.geometry.volume },
             kind,
             mode: u32::from(raw.mode),
             links: if is_directory && raw.links > 0 { 2 + raw.subdirectories } else { raw.links },
@@ -122,7 +122,7 @@ impl<P: Pm> Shared<P> {
         if raw.links == 0 && !is_parked || generation.is_some_and(|generation| generation != raw.generation) {
             return Err(stale());
         }
-        let id = InodeId { number, generation: raw.generation, volume: 0 };
+        let id = InodeId { number, generation: raw.generation, volume: self.geometry.volume };
         self.held.hold(id, kind_of(&raw)?, if is_parked { Name::Gone } else { Name::There })
     }
 
@@ -132,7 +132,7 @@ impl<P: Pm> Shared<P> {
         let (free, of_group) = self.read_map(group)?;
         let block = self.geometry.pool_of(address);
         let slot = crate::bits::run(block % crate::format::GROUP_BYTES / BLOCK_SIZE, 1);
-        if !is_pool(of_group) || crate::bits::meet(&free, &slot) {
+        if self.geometry.use_of(of_group) != Use::Pool || crate::bits::meet(&free, &slot) {
             return Ok(false);
         }
         Ok(self.read_head(block)?.pool as usize == INODES && self.is_in_use(INODES, address)?)
@@ -280,7 +280,7 @@ impl<P: Pm> Change<'_, P> {
         raw.head.checksum = raw.compute_checksum(seed);
         self.write_new(address, raw.as_bytes())?;
         self.account.inodes += 1;
-        Ok(InodeId { number: fs.number_of(address), generation, volume: 0 })
+        Ok(InodeId { number: fs.number_of(address), generation, volume: fs.geometry.volume })
     }
 }
 

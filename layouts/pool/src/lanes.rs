@@ -64,7 +64,8 @@ pub(crate) struct Lane {
 impl Lane {
     /// Lane `index`, whose last operation is over.
     pub(crate) fn new(geometry: &Geometry, index: u64, done: u64) -> Lane {
-        let first = geometry.groups / geometry.lanes * index;
+        let groups = geometry.groups();
+        let first = groups.start + (groups.end - groups.start) / geometry.lanes * index;
         Lane {
             address: geometry.lane(index),
             scratch: Mutex::default(),

@@ -12,7 +12,7 @@ use nacre_engine::{
 use nacre_media::Pm;
 
 use crate::counts::Purpose;
-use crate::format::{GROUP_BLOCKS, MAX_FILE_SIZE, MAX_XATTR_SIZE, compatible};
+use crate::format::{GROUP_BLOCKS, MAX_FILE_SIZE, MAX_XATTR_SIZE, ROWS, compatible};
 use crate::fs::Shared;
 use crate::held::Node;
 use crate::mount::PoolFs;
@@ -28,6 +28,7 @@ pub(crate) const CAPABILITIES: Capabilities = Capabilities {
     // A block, and the nodes on its way from the root, of which both copies take a block, each replaced at most once.
     write_cost: WriteCost { block: 1, group: 16, group_blocks: GROUP_BLOCKS, file: 2 },
     max_tiers: 0,
+    max_volumes: ROWS as u32,
     always_indexes_names: true,
 };
 
@@ -59,7 +60,7 @@ impl<P: Pm + 'static> Names for PoolFs<P> {
     }
 
     fn node(&self, id: InodeId) -> Result<Node> {
-        if id.volume != 0 {
+        if id.volume != self.shared.geometry.volume {
             return Err(Error::new(Kind::Stale));
         }
         self.shared.hold(id.number, Some(id.generation))
@@ -287,8 +288,10 @@ impl<P: Pm + 'static> Extents for PoolFs<P> {
         fs.reclaim_all();
         let counts = *fs.counts.lock();
         let reserved = fs.reserved.blocks();
-        let blocks = fs.geometry.groups * GROUP_BLOCKS - fs.geometry.first_data_block;
-        let free = (counts.free + counts.in_pools + fs.unused_active()).saturating_sub(reserved);
+        let blocks = fs.geometry.blocks().min(counts.quota);
+        let unused = fs.unused_active();
+        let free = (counts.free + counts.in_pools + unused).saturating_sub(reserved);
+        let free = free.min(blocks.saturating_sub(counts.used.saturating_sub(unused)));
         // Both copies of an inode and of its name take less than a block.
         let available = counts.available(reserved);
         FsStat {

@@ -61,7 +61,7 @@ mod space;
 mod superblock;
 mod tree_edit;
 mod twin;
-mod volumes;
+pub mod volumes;
 mod xattr;
 mod zones;
 

@@ -18,7 +18,7 @@ use crate::counts::{Counts, Hints};
 use crate::format::pools::INODES;
 use crate::format::{GROUP_BYTES, ROOT_INODE, RawVolume};
 use crate::fs::{GROUP_LOCKS, Shared, stripes};
-use crate::geometry::{Geometry, is_pool};
+use crate::geometry::{Geometry, Use};
 use crate::held::{HeldTable, Node};
 use crate::lanes::Lane;
 use crate::mend::Damaged;
@@ -26,8 +26,7 @@ use crate::recover::{Recovered, is_needed, recover};
 use crate::scrub::Scrubber;
 use crate::seeded::Mistake;
 use crate::superblock::{Summary, Superblock};
-use crate::volumes;
-use crate::zones::read_geometry;
+use crate::{volumes, zones};
 
 /// A mounted file system with the pool layout. Dropping it unmounts it, without telling of errors.
 pub struct PoolFs<P: Pm> {
@@ -71,16 +70,10 @@ pub(crate) fn open<P: Pm>(
         group_locks: (0..GROUP_LOCKS).map(|_| Mutex::new(())).collect(),
         orphans: Mutex::new(()),
         orphans_left: AtomicBool::new(false),
-        hints: Hints::new(geometry.groups),
-        counts: Mutex::new(Counts {
-            free: row.free_blocks,
-            in_pools: row.free_in_pools,
-            whole: row.whole_groups,
-            inodes: row.inodes,
-            ..Counts::of_zone(geometry.groups)
-        }),
+        hints: Hints::new(geometry.groups()),
+        counts: Mutex::new(Counts::none(&geometry, row.quota)),
         reserved: Arc::default(),
-        held: HeldTable::new(),
+        held: HeldTable::new(geometry.volume),
         inode_cache: InodeCache::DEFAULT_LIMIT,
         damaged: Damaged::default(),
         move_directories: Mutex::new(()),
@@ -100,7 +93,7 @@ impl<P: Pm + 'static> PoolFs<P> {
         if !read_only {
             found.superblock.check_writable()?;
         }
-        let geometry = read_geometry(&*pm, &found.superblock)?;
+        let geometry = volumes::find(&*pm, &found.superblock, options.volume.as_deref())?;
         let recovered = if options.media_read_only {
             if is_needed(&*pm, &geometry)? {
                 return Err(Error::new(Kind::ReadOnly)
@@ -111,11 +104,16 @@ impl<P: Pm + 'static> PoolFs<P> {
         } else {
             recover(&*pm, &geometry)?
         };
-        let row = volumes::read(&*pm, &geometry)?;
+        if !read_only {
+            volumes::finish(&pm, &found.superblock, &geometry)?;
+        }
+        let row = volumes::read(&*pm, &found.superblock, &geometry)?;
+        let zone = zones::row(&*pm, &found.superblock, &geometry)?;
         let mut summary = volumes::summary(&found, &row);
         let mut superblock = found.superblock.clone();
         superblock.note_copies(&found);
-        if !read_only && found.valid != [true; 2] {
+        // Where there are several zones, another process may have one.
+        if !read_only && found.valid != [true; 2] && zones::count(&*pm, &superblock)? == 1 {
             superblock.write(&*pm)?;
         }
         let mut shared = open(pm, superblock, geometry, row, &recovered, read_only)?;
@@ -123,7 +121,9 @@ impl<P: Pm + 'static> PoolFs<P> {
         if let Some(lanes) = options.lanes {
             shared.lanes.truncate(lanes.clamp(1, shared.lanes.len()));
         }
-        if row.clean != 1 {
+        if row.clean == 1 && zone.counted == 1 {
+            shared.counts.lock().take_up(&row, &zone);
+        } else {
             let (counted, unused) = shared.count()?;
             *shared.counts.lock() = counted;
             // A crash came between the making of a pool block and its first entry.
@@ -132,10 +132,8 @@ impl<P: Pm + 'static> PoolFs<P> {
             }
         }
         if !read_only {
-            shared.change_row(|row| {
-                row.clean = 0;
-                row.mount_epoch += 1;
-            })?;
+            let began = |row: &mut RawVolume| (row.clean, row.mount_epoch) = (0, row.mount_epoch + 1);
+            shared.change_rows(began, |zone| zone.counted = 0)?;
             summary.mount_epoch += 1;
         }
         let shared = Arc::new(shared);
@@ -178,18 +176,16 @@ impl<P: Pm> Shared<P> {
     /// Counts free blocks and inodes, from the bits; and finds pool blocks without an entry in use.
     pub(crate) fn count(&self) -> Result<(Counts, Vec<u64>)> {
         let geometry = self.geometry;
-        let mut counts = Counts::of_zone(geometry.groups);
+        let mut counts = Counts::none(&geometry, self.row.lock().quota);
         let mut unused = Vec::new();
-        for group in 0..geometry.groups {
+        for group in geometry.groups() {
             let (free, of_group) = self.read_map(group)?;
-            if !is_pool(of_group) {
-                counts.free += bits::count(&free);
-                counts.whole += u64::from(free == [u64::MAX; 8]);
-                self.hints.set_data(group, &free);
+            let of = geometry.use_of(of_group);
+            self.hints.note(group, of, &free);
+            counts.add_group(of, &free, geometry.regions_in(group));
+            if of != Use::Pool {
                 continue;
             }
-            self.hints.set_pool(group);
-            counts.in_pools += bits::count(&free);
             for slot in 0..geometry.pool_blocks_in_group() {
                 let block = group * GROUP_BYTES + slot * geometry.pool_block;
                 let within = block % GROUP_BYTES / nacre_engine::BLOCK_SIZE;
@@ -230,10 +226,11 @@ impl<P: Pm> PoolFs<P> {
         fs.reclaim_left(&AtomicBool::new(false));
         fs.release_active()?;
         let counts = *fs.counts.lock();
-        fs.change_row(|row| {
+        let ended = |row: &mut RawVolume| {
             row.clean = 1;
             row.keep(&counts);
-        })?;
+        };
+        fs.change_rows(ended, |zone| zone.keep(&counts))?;
         fs.settle_lanes()
     }
 

@@ -60,7 +60,7 @@ impl Buried {
 impl<P: Pm> Shared<P> {
     /// The word of the volume's row that begins the list of an inode, and the row.
     fn head_of(&self, number: u64) -> (u64, u64) {
-        let row = self.geometry.volumes.start;
+        let row = self.geometry.row();
         let heads = row + std::mem::offset_of!(RawVolume, orphans) as u64;
         (heads + number % ORPHAN_HEADS as u64 * 8, row)
     }

@@ -18,7 +18,7 @@ use crate::format::{
     WORD_BITS, purpose, seal_any,
 };
 use crate::fs::Shared;
-use crate::geometry::is_pool;
+use crate::geometry::Use;
 use crate::lanes::Items;
 
 /// Groups that are looked at for a pool block with a free entry, before a new one is made.
@@ -134,7 +134,8 @@ impl<P: Pm> Shared<P> {
             let blocks = self.geometry.pool_block / BLOCK_SIZE;
             let slot = bits::run(within, blocks);
             let edit = &change.groups[index];
-            if edit.old_purpose == purpose::DATA || bits::meet(&edit.old, &slot) || self.is_active(block) {
+            let is_pool = self.geometry.use_of(edit.old_purpose) == Use::Pool;
+            if !is_pool || bits::meet(&edit.old, &slot) || self.is_active(block) {
                 return Ok(());
             }
             let head = self.read_head(block)?;
@@ -149,7 +150,7 @@ impl<P: Pm> Shared<P> {
             edit.freed = slot;
             let is_whole = edit.new_bits() == [u64::MAX; 8];
             if is_whole {
-                edit.purpose = purpose::DATA;
+                edit.purpose = purpose::FREE;
             }
             let seed = match head.pool as usize {
                 INODES => self.greatest_generation(block, &head),
@@ -166,12 +167,7 @@ impl<P: Pm> Shared<P> {
                     *row = after;
                 }
             }
-            let mut counts = self.counts.lock();
-            counts.in_pools += blocks;
-            if is_whole {
-                counts.in_pools -= GROUP_BLOCKS;
-                counts.free += GROUP_BLOCKS;
-            }
+            self.counts.lock().release_slot(blocks, is_whole);
             Ok(())
         })
     }
@@ -299,17 +295,17 @@ impl<P: Pm> Change<'_, P> {
         let geometry = self.fs.geometry;
         let first = self.lane.pool_group.load(Ordering::Relaxed);
         let count = words_of(self.fs.entries_in_block(pool));
-        for group in (first..geometry.groups).chain(0..first).take(LOOKED_AT as usize) {
+        for group in geometry.groups_from(first).take(LOOKED_AT as usize) {
             if !self.fs.hints.may_be_pool(group) {
                 continue;
             }
             self.lock_group(group)?;
             let (free, purpose) = self.fs.read_map(group)?;
-            if !is_pool(purpose) {
-                self.fs.hints.set_data(group, &free);
+            let of = geometry.use_of(purpose);
+            self.fs.hints.note(group, of, &free);
+            if of != Use::Pool {
                 continue;
             }
-            self.fs.hints.set_pool(group);
             for slot in 0..geometry.pool_blocks_in_group() {
                 let block = group * GROUP_BYTES + slot * geometry.pool_block;
                 let within = block % GROUP_BYTES / BLOCK_SIZE;
@@ -339,12 +335,13 @@ impl<P: Pm> Change<'_, P> {
         let geometry = self.fs.geometry;
         let blocks = geometry.pool_block / BLOCK_SIZE;
         if let Some(block) = self.slot_of_pools(blocks)? {
-            self.write_pool_block(pool, block)?;
-            let mut counts = self.fs.counts.lock();
-            counts.in_pools -= blocks;
-            return Ok(block);
+            self.fs.counts.lock().take_slot(blocks)?;
+            let written = self.write_pool_block(pool, block);
+            return written
+                .map(|()| block)
+                .inspect_err(|_| self.fs.counts.lock().release_slot(blocks, false));
         }
-        self.fs.counts.lock().take_group(purpose, self.fs.reserved.blocks())?;
+        self.fs.counts.lock().take_group(blocks, purpose, self.fs.reserved.blocks())?;
         self.account.taken += GROUP_BLOCKS;
         let group = match self.whole_group()? {
             Some(index) => self.groups[index].group,
@@ -357,10 +354,7 @@ impl<P: Pm> Change<'_, P> {
         let block = group * GROUP_BYTES;
         self.write_pool_block(pool, block)?;
         self.account.taken -= GROUP_BLOCKS;
-        let mut counts = self.fs.counts.lock();
-        counts.in_pools += GROUP_BLOCKS - blocks;
-        counts.whole = counts.whole.saturating_sub(1);
-        drop(counts);
+        self.fs.counts.lock().has_group(blocks);
         self.lane.pool_group.store(group, Ordering::Relaxed);
         Ok(block)
     }
@@ -372,13 +366,13 @@ impl<P: Pm> Change<'_, P> {
             return Ok(None);
         }
         let first = self.lane.pool_group.load(Ordering::Relaxed);
-        for group in (first..geometry.groups).chain(0..first).take(LOOKED_AT as usize) {
+        for group in geometry.groups_from(first).take(LOOKED_AT as usize) {
             if !self.fs.hints.may_be_pool(group) {
                 continue;
             }
             let index = self.group(group)?;
             let edit = &self.groups[index];
-            if is_pool(edit.purpose)
+            if geometry.use_of(edit.purpose) == Use::Pool
                 && let Some(start) = bits::find_aligned(&edit.old, blocks)
             {
                 return Ok(Some(group * GROUP_BYTES + start * BLOCK_SIZE));
@@ -425,19 +419,19 @@ impl<P: Pm> Change<'_, P> {
         let edit = &mut self.groups[index];
         debug_assert!(edit.is_untouched(), "the operation has blocks of this group");
         edit.taken = bits::run(within, blocks);
-        edit.purpose = purpose::POOL;
+        edit.purpose = geometry.pool();
         // An operation within the other one, whose items are not in the lane yet.
         let mut items = Items::default();
         let map = geometry.map(group);
         let map_seed = geometry.seed(map);
         let mut bytes = Vec::new();
-        for word in bits::to_words(&edit.new_bits()).into_iter().chain([edit.purpose]) {
+        for word in edit.new_words() {
             bytes.extend_from_slice(&seal_any(word, map_seed).to_le_bytes());
         }
         items.put(map, &bytes);
         self.groups.swap_remove(index);
         run(fs, self.lane, &items, None, pending)?;
-        fs.hints.set_pool(group);
+        fs.hints.note(group, Use::Pool, &[0; 8]);
         Ok(())
     }
 }

@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::ops::{ControlFlow, Range};
-use std::sync::Arc;
 
 use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, Kind, Result};
 use nacre_layout_parts::badblocks;
@@ -18,16 +17,13 @@ use crate::bits;
 use crate::copies::Copies;
 use crate::format::pools::{INODES, SIZES};
 use crate::format::{
-    GROUP_BLOCKS, GROUP_BYTES, INODE_SIZE, POOL_BITS, POOL_HEAD, ROOT_INODE, RawInode, WORD_BITS, purpose,
+    GROUP_BLOCKS, GROUP_BYTES, INODE_SIZE, POOL_BITS, POOL_HEAD, ROOT_INODE, RawInode, WORD_BITS,
 };
 use crate::fs::Shared;
-use crate::geometry::is_pool;
+use crate::geometry::Use;
 use crate::mend::mend_page;
-use crate::mount::open;
-use crate::recover::recover;
 use crate::superblock::Found;
 use crate::volumes;
-use crate::zones::read_geometry;
 
 /// Names that are read at a time.
 const NAMES: usize = 128;
@@ -46,12 +42,13 @@ impl<P: Pm> Retired for Shared<P> {
             let index = change.group(block.0 / GROUP_BLOCKS)?;
             let edit = &mut change.groups[index];
             let bit = bits::run(block.0 % GROUP_BLOCKS, 1);
-            if edit.purpose != purpose::DATA || !bits::meet(&edit.old, &bit) {
+            let can_be_taken = matches!(self.geometry.use_of(edit.purpose), Use::Free | Use::Data);
+            if !can_be_taken || !bits::meet(&edit.old, &bit) {
                 return Ok(());
             }
             edit.taken = bit;
             change.account.taken += 1;
-            self.counts.lock().free -= 1;
+            self.counts.lock().lose_block();
             change.commit()
         });
     }
@@ -82,7 +79,7 @@ impl<P: Pm + 'static> Scrubbed for Shared<P> {
             self.mend_unreadable(halves.start..halves.start + 2 * halves.len, found);
         }
         self.compare(rows.into_iter().chain(lanes).collect(), found);
-        for group in 0..geometry.groups {
+        for group in geometry.groups() {
             self.compare(vec![Copies::map(&geometry, group)], found);
             for block in self.pool_blocks(group).unwrap_or_default() {
                 self.mend_unreadable(block..block + geometry.pool_block, found);
@@ -96,7 +93,7 @@ impl<P: Pm + 'static> Scrubbed for Shared<P> {
 
     fn inodes(&self) -> Vec<u64> {
         let mut numbers = Vec::new();
-        for group in 0..self.geometry.groups {
+        for group in self.geometry.groups() {
             for block in self.pool_blocks(group).unwrap_or_default() {
                 let Ok(head) = self.read_head(block) else { continue };
                 if head.pool as usize != INODES {
@@ -134,7 +131,7 @@ impl<P: Pm> Shared<P> {
     /// The pool blocks of a group.
     fn pool_blocks(&self, group: u64) -> Result<Vec<u64>> {
         let (free, of_group) = self.read_map(group)?;
-        if !is_pool(of_group) {
+        if self.geometry.use_of(of_group) != Use::Pool {
             return Ok(Vec::new());
         }
         let slots = 0..self.geometry.pool_blocks_in_group();
@@ -312,15 +309,14 @@ pub(crate) fn retire_listed<P: Pm>(pm: &P) -> Result<u64> {
     if count == 0 {
         return Ok(0);
     }
-    let geometry = read_geometry(pm, &found.superblock)?;
-    let recovered = recover(pm, &geometry)?;
-    let row = volumes::read(pm, &geometry)?;
     let blocks = badblocks::read(pm, &found.superblock)?.blocks;
-    let fs = open(Arc::new(pm), found.superblock, geometry, row, &recovered, false)?;
-    blocks.into_iter().for_each(|block| fs.withdraw(block));
-    let counts = *fs.counts.lock();
-    fs.change_row(|row| row.keep(&counts))?;
-    fs.settle_lanes()?;
+    for fs in volumes::open_all(pm, &found.superblock, false)? {
+        *fs.counts.lock() = fs.count()?.0;
+        blocks.iter().for_each(|&block| fs.withdraw(block));
+        let counts = *fs.counts.lock();
+        fs.change_rows(|row| row.keep(&counts), |zone| zone.keep(&counts))?;
+        fs.settle_lanes()?;
+    }
     Ok(count)
 }
 
@@ -337,10 +333,18 @@ fn locate<P: Pm>(pm: &P, lines: &BTreeSet<u64>) -> [Vec<String>; 2] {
 
 fn in_files<P: Pm>(pm: &P, lines: &BTreeSet<u64>, told: &mut BTreeSet<u64>) -> Result<Vec<String>> {
     let found = crate::superblock::read(pm)?;
-    let geometry = read_geometry(pm, &found.superblock)?;
-    let recovered = recover(pm, &geometry)?;
-    let row = volumes::read(pm, &geometry)?;
-    let fs = open(Arc::new(pm), found.superblock, geometry, row, &recovered, true)?;
+    let volumes = volumes::open_all(pm, &found.superblock, true)?;
+    let of_several = volumes.len() > 1;
+    let mut words = Vec::new();
+    for fs in volumes {
+        let of = if of_several { format!("volume {}: ", fs.row.lock().name()) } else { String::new() };
+        let hits = in_files_of(&fs, lines, told);
+        words.extend(hits.into_iter().map(|hit| format!("{of}{hit}")));
+    }
+    Ok(words)
+}
+
+fn in_files_of<P: Pm>(fs: &Shared<P>, lines: &BTreeSet<u64>, told: &mut BTreeSet<u64>) -> Vec<String> {
     let mut words = Vec::new();
     let mut pending = vec![(String::new(), ROOT_INODE)];
     let mut seen: HashMap<u64, ()> = HashMap::new();
@@ -358,5 +362,5 @@ fn in_files<P: Pm>(pm: &P, lines: &BTreeSet<u64>, told: &mut BTreeSet<u64>) -> R
             ControlFlow::Continue(())
         });
     }
-    Ok(words)
+    words
 }

@@ -67,6 +67,10 @@ mistakes! {
     EdgesNotZeroed: "the rest of a new block is not zeroed",
     /// An inode's number is used again with the same generation.
     GenerationKept: "the number of an inode keeps its generation",
+    /// A volume can be mounted before it has a root.
+    VolumeRowEarly: "the row of a volume is there before its root",
+    /// The row of a volume goes before its groups.
+    VolumeRemovedInSteps: "the row of a volume goes before its groups",
     /// A mount goes on with sequences that a lane has already.
     SequenceEarly: "a mount uses sequences of operations that lanes have",
 }

@@ -1,78 +1,465 @@
-//! The rows of volumes.
+//! Volumes: their rows, and how they are made and removed.
+//!
+//! The row of a volume that is made says that it is going until the root is there, and the row of one that is removed
+//! until all its groups are free. The next mount of a volume of the zone, or the next change of its volumes, frees what
+//! such a row has.
 
-use nacre_engine::{Error, Result, TimeRange};
+use std::ops::Range;
+use std::sync::Arc;
+
+use nacre_engine::{Error, FileKind, Kind, NewInode, Resource, Result, TimeRange, Timestamp};
 use nacre_media::Pm;
 use uuid::Uuid;
 use zerocopy::{FromZeros, IntoBytes};
 
+use crate::bits;
 use crate::commit::Change;
-use crate::counts::Counts;
-use crate::format::{RawVolume, VOLUME_BYTES, volume_state};
+use crate::counts::{Counts, Purpose};
+use crate::format::{
+    FORMAT_VERSION, GROUP_BLOCKS, INODE_SIZE, LINE, ROOT_INODE, ROWS, RawVolume, RawZone, VOLUME_BYTES,
+    purpose, region, seal_any, seed_at, volume_state,
+};
 use crate::fs::Shared;
-use crate::geometry::Geometry;
+use crate::geometry::{Geometry, Halves, Use};
 use crate::mend::read_either;
-use crate::superblock::{self, Found, Summary};
-use crate::zones::read_geometry;
+use crate::mount::open;
+use crate::recover::recover;
+use crate::seeded::Mistake;
+use crate::superblock::{self, Found, Summary, Superblock, put_text};
+use crate::zones;
 
-/// Reads the row of the volume.
-pub(crate) fn read(pm: &impl Pm, geometry: &Geometry) -> Result<RawVolume> {
-    let address = geometry.volumes.start;
-    let seed = geometry.seed(address);
+/// The name of the volume that mkfs makes.
+pub(crate) const MAIN: &str = "main";
+
+/// A volume of a device.
+#[derive(Debug, Clone)]
+pub struct VolumeSummary {
+    /// Its name.
+    pub name: String,
+    /// Its name for machines.
+    pub uuid: Uuid,
+    /// The zone that it is in.
+    pub zone: u32,
+    /// The most blocks that it may take.
+    pub quota: Option<u64>,
+    /// It was cleanly unmounted.
+    pub clean: bool,
+    /// Blocks in use, if it was cleanly unmounted.
+    pub used: Option<u64>,
+    /// Inodes in use, if it was cleanly unmounted.
+    pub inodes: Option<u64>,
+    /// Its making or its removal was interrupted: the next change of volumes ends that.
+    pub going: bool,
+}
+
+/// A volume that is to be made.
+#[derive(Debug, Clone, Default)]
+pub struct NewVolume {
+    /// Its name, at most 64 bytes.
+    pub name: String,
+    /// Its name for machines; a random one when not given.
+    pub uuid: Option<Uuid>,
+    /// The zone that it is to be in.
+    pub zone: u32,
+    /// The most blocks that it may take; 0 for no limit.
+    pub quota: u64,
+    /// Owner and group of the root directory.
+    pub root_owner: (u32, u32),
+    /// The time of its creation.
+    pub now: Timestamp,
+}
+
+/// Reads a row. `None` for one that is not in use.
+fn read_row(pm: &impl Pm, superblock: &Superblock, index: u32) -> Result<Option<RawVolume>> {
+    let halves = Halves::of(superblock, region::VOLUMES)?;
+    let address = halves.start + u64::from(index) * size_of::<RawVolume>() as u64;
+    let seed = seed_at(superblock.seed(), address);
     let mut row = RawVolume::new_zeroed();
+    // Most rows are not in use: their first lines say so.
+    let is_zero = |address| {
+        let mut line = [0; LINE as usize];
+        pm.read(address, &mut line).is_ok_and(|()| line == [0; LINE as usize])
+    };
+    if is_zero(address) && is_zero(address + halves.len) {
+        return Ok(None);
+    }
     let is_valid = |bytes: &[u8]| {
         let mut row = RawVolume::new_zeroed();
         row.as_mut_bytes()[..VOLUME_BYTES].copy_from_slice(bytes);
-        row.state == volume_state::LIVE && row.checksum == row.compute_checksum(seed)
+        let is_used = matches!(row.state, volume_state::LIVE | volume_state::GOING);
+        bytes.iter().all(|&byte| byte == 0) || is_used && row.checksum == row.compute_checksum(seed)
     };
-    let copies = [address, geometry.twin(address)];
-    read_either(pm, copies, &mut row.as_mut_bytes()[..VOLUME_BYTES], is_valid)
-        .map_err(|error| error.object("the row of the volume"))?;
-    if geometry.inode(crate::format::ROOT_INODE, row.root).is_none() || row.zone != 0 {
-        return Err(Error::corrupt("the row of the volume"));
-    }
-    Ok(row)
+    let bytes = &mut row.as_mut_bytes()[..VOLUME_BYTES];
+    read_either(pm, [address, address + halves.len], bytes, is_valid)
+        .map_err(|error| error.object(format!("the row of volume {index}")))?;
+    Ok((row.state != 0).then_some(row))
 }
 
-/// The summary of the file system on a device, without mounting it.
+/// The rows in use, with their numbers.
+pub(crate) fn rows(pm: &impl Pm, superblock: &Superblock) -> Result<Vec<(u32, RawVolume)>> {
+    let rows = (0..ROWS as u32).map(|index| Ok(read_row(pm, superblock, index)?.map(|row| (index, row))));
+    rows.filter_map(Result::transpose).collect()
+}
+
+/// The places of a volume: of this name, or of the only one.
+pub(crate) fn find(pm: &impl Pm, superblock: &Superblock, name: Option<&str>) -> Result<Geometry> {
+    let mut rows = rows(pm, superblock)?;
+    rows.retain(|(_, row)| row.state == volume_state::LIVE);
+    let names = || rows.iter().map(|(_, row)| row.name()).collect::<Vec<_>>().join(", ");
+    let found = match name {
+        Some(name) => rows.iter().find(|(_, row)| row.name() == name).ok_or_else(|| {
+            Error::new(Kind::NotFound)
+                .object(format!("volume {name} of a device with the volumes {}", names()))
+                .advice("nacre volume list shows them")
+        })?,
+        None if rows.len() == 1 => &rows[0],
+        None if rows.is_empty() => {
+            return Err(Error::new(Kind::NotFound)
+                .object("a volume of the device")
+                .advice("make one with nacre volume create"));
+        }
+        None => {
+            return Err(Error::new(Kind::InvalidInput)
+                .object(format!("a device with the volumes {}", names()))
+                .advice("say which one, as in DEVICE#NAME"));
+        }
+    };
+    zones::geometry(pm, superblock, found.1.zone, found.0)
+}
+
+/// Reads the row of the volume, after the recovery of its zone.
+pub(crate) fn read(pm: &impl Pm, superblock: &Superblock, geometry: &Geometry) -> Result<RawVolume> {
+    let damaged = || Error::corrupt(format!("the row of volume {}", geometry.volume));
+    let row = read_row(pm, superblock, geometry.volume)?.ok_or_else(damaged)?;
+    let is_whole = row.state != volume_state::LIVE || geometry.inode(ROOT_INODE, row.root).is_some();
+    if is_whole && row.zone == geometry.zone { Ok(row) } else { Err(damaged()) }
+}
+
+/// The summary of the file system on a device, without mounting it: of the only volume, or of all of them together.
 pub(crate) fn probe(pm: &impl Pm) -> Result<Summary> {
     let found = superblock::read(pm)?;
-    let geometry = read_geometry(pm, &found.superblock)?;
-    let row = read(pm, &geometry)?;
-    Ok(summary(&found, &row))
+    let mut rows = rows(pm, &found.superblock)?;
+    rows.retain(|(_, row)| row.state == volume_state::LIVE);
+    if let [(_, row)] = &rows[..] {
+        return Ok(summary(&found, row));
+    }
+    Ok(Summary {
+        clean: rows.iter().all(|(_, row)| row.clean == 1),
+        errors: rows.iter().map(|(_, row)| row.errors).sum(),
+        mount_epoch: rows.iter().map(|(_, row)| row.mount_epoch).max().unwrap_or(0),
+        ..found.superblock.summary(found.valid)
+    })
 }
 
-/// The summary of a file system: what the superblock says, and what the volume does.
+/// The summary of one volume, without mounting it.
+pub fn probe_volume(pm: &impl Pm, name: Option<&str>) -> Result<Summary> {
+    let found = superblock::read(pm)?;
+    let geometry = find(pm, &found.superblock, name)?;
+    Ok(summary(&found, &read(pm, &found.superblock, &geometry)?))
+}
+
+/// The summary of a volume: what the superblock says, and what its row does.
 pub(crate) fn summary(found: &Found, row: &RawVolume) -> Summary {
     let times = TimeRange::of_version(found.superblock.raw.version);
+    let of_device = found.superblock.summary(found.valid);
     Summary {
         uuid: Uuid::from_bytes(row.uuid),
+        label: if row.name() == MAIN { of_device.label } else { row.name() },
         features: [row.features_compatible, 0, found.superblock.raw.features_incompatible],
         mount_epoch: row.mount_epoch,
         clean: row.clean == 1,
         errors: row.errors,
         last_error: (row.last_error != 0).then(|| times.unpack(row.last_error)).flatten(),
-        ..found.superblock.summary(found.valid)
+        ..of_device
     }
+}
+
+/// The volumes of a device, by the numbers of their rows.
+pub fn list(pm: &impl Pm) -> Result<Vec<VolumeSummary>> {
+    let found = superblock::read(pm)?;
+    let rows = rows(pm, &found.superblock)?;
+    Ok(rows.iter().map(|(_, row)| row.summary()).collect())
+}
+
+/// The number of zones of a device.
+pub fn zone_count(pm: &impl Pm) -> Result<u32> {
+    zones::count(pm, &superblock::read(pm)?.superblock)
+}
+
+/// A part of a device that a process uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part<'n> {
+    /// The zone of a volume: of this name, or of the only one.
+    Volume(Option<&'n str>),
+    /// All zones.
+    Zones,
+}
+
+/// The bytes that stand for a part of a device in locks between processes. `None` if the device has one zone, which is
+/// the whole device.
+pub fn bytes_of(pm: &impl Pm, part: Part<'_>) -> Result<Option<Range<u64>>> {
+    let found = superblock::read(pm)?;
+    if zones::count(pm, &found.superblock)? < 2 {
+        return Ok(None);
+    }
+    Ok(Some(match part {
+        Part::Volume(name) => {
+            let row = find(pm, &found.superblock, name)?.zone_row();
+            row..row + size_of::<RawZone>() as u64
+        }
+        Part::Zones => {
+            let rows = Halves::of(&found.superblock, region::ZONES)?;
+            rows.start..rows.start + rows.len
+        }
+    }))
+}
+
+/// The error that [`create`] would end with, as far as it is known before anything is written.
+pub fn would_create(pm: &impl Pm, new: &NewVolume) -> Result<()> {
+    let found = superblock::read(pm)?;
+    found.superblock.check_writable()?;
+    check_name(&new.name)?;
+    put_text(&mut [0; 64], &new.name, "the name of a volume")?;
+    zones::geometry(pm, &found.superblock, new.zone, 0)?;
+    let mut rows = rows(pm, &found.superblock)?;
+    rows.retain(|(_, row)| row.state == volume_state::LIVE);
+    if rows.iter().any(|(_, row)| row.name() == new.name) {
+        return Err(Error::new(Kind::Exists).object(format!("volume {}", new.name)));
+    }
+    Ok(())
+}
+
+/// Makes a volume. A crash leaves none, or a whole one.
+pub fn create<P: Pm>(pm: Arc<P>, new: &NewVolume) -> Result<VolumeSummary> {
+    would_create(&*pm, new)?;
+    let found = superblock::read(&*pm)?;
+    let geometry = zones::geometry(&*pm, &found.superblock, new.zone, 0)?;
+    finish(&pm, &found.superblock, &geometry)?;
+    make(pm.clone(), &found.superblock, new, &rows(&*pm, &found.superblock)?)
+}
+
+/// Makes a volume in a row that is not in use.
+pub(crate) fn make<P: Pm>(
+    pm: Arc<P>,
+    superblock: &Superblock,
+    new: &NewVolume,
+    rows: &[(u32, RawVolume)],
+) -> Result<VolumeSummary> {
+    let is_free = |index: &u32| rows.iter().all(|(used, _)| used != index);
+    let index = (0..ROWS as u32).find(is_free).ok_or_else(|| {
+        Error::no_space(Resource::Limit, 0)
+            .object(format!("the device has {ROWS} volumes"))
+            .advice("remove one with nacre volume remove")
+    })?;
+    let geometry = zones::geometry(&*pm, superblock, new.zone, index)?;
+    let recovered = recover(&*pm, &geometry)?;
+    let mut row = RawVolume::new_zeroed();
+    row.state = volume_state::GOING;
+    if Mistake::VolumeRowEarly.is_made(&*pm) {
+        row.state = volume_state::LIVE;
+    }
+    row.uuid = new.uuid.unwrap_or_else(Uuid::new_v4).into_bytes();
+    put_text(&mut row.label, &new.name, "the name of a volume")?;
+    row.preset = superblock.raw.preset;
+    (row.zone, row.quota) = (new.zone, new.quota);
+    let (low, high) = Uuid::from_bytes(row.uuid).as_u64_pair();
+    row.hash_seed = low.rotate_left(17) ^ high;
+    row.created = TimeRange::of_version(FORMAT_VERSION).pack(new.now);
+    row.orphans = row.orphans.map(|_| seal_any(0, geometry.seed(geometry.row())));
+    let fs = open(pm, superblock.clone(), geometry, row, &recovered, false)?;
+    *fs.counts.lock() = fs.count()?.0;
+    fs.change(|change| {
+        change.put_zone(|zone| zone.counted = 0)?;
+        change.put_whole_row(&row);
+        change.commit()
+    })?;
+    let new_root = NewInode {
+        uid: new.root_owner.0,
+        gid: new.root_owner.1,
+        ..NewInode::of_root(FileKind::Directory, 0o755, new.now)
+    };
+    let root = fs.change(|change| {
+        let id = change.make_inode(&new_root, ROOT_INODE, 1, Purpose::Data)?;
+        change.commit()?;
+        Ok(id.number * INODE_SIZE)
+    });
+    let root = match root {
+        Ok(root) => root,
+        Err(error) => {
+            release(&fs)?;
+            return Err(error);
+        }
+    };
+    let counts = *fs.counts.lock();
+    fs.change(|change| {
+        let mut whole = row;
+        (whole.state, whole.root, whole.clean) = (volume_state::LIVE, root, 1);
+        whole.keep(&counts);
+        change.put_zone(|zone| zone.keep(&counts))?;
+        change.put_whole_row(&whole);
+        change.commit()?;
+        *fs.row.lock() = whole;
+        Ok(())
+    })?;
+    fs.settle_lanes()?;
+    let row = fs.row.lock();
+    Ok(row.summary())
+}
+
+/// Removes a volume with everything that it has. A crash leaves it whole, or the next change of volumes goes on.
+pub fn remove<P: Pm>(pm: Arc<P>, name: &str) -> Result<()> {
+    let found = superblock::read(&*pm)?;
+    found.superblock.check_writable()?;
+    let geometry = find(&*pm, &found.superblock, Some(name))?;
+    finish(&pm, &found.superblock, &geometry)?;
+    let recovered = recover(&*pm, &geometry)?;
+    let row = read(&*pm, &found.superblock, &geometry)?;
+    let fs = open(pm, found.superblock, geometry, row, &recovered, false)?;
+    fs.change(|change| {
+        let mut going = row;
+        going.state = volume_state::GOING;
+        change.put_zone(|zone| zone.counted = 0)?;
+        change.put_whole_row(&going);
+        change.commit()
+    })?;
+    release(&fs)
+}
+
+/// Ends the removals in a zone that a crash interrupted, after its recovery.
+pub(crate) fn finish<P: Pm>(pm: &Arc<P>, superblock: &Superblock, geometry: &Geometry) -> Result<()> {
+    let recovered = recover(&**pm, geometry)?;
+    for (index, row) in rows(&**pm, superblock)? {
+        if row.state == volume_state::GOING && row.zone == geometry.zone {
+            let geometry = zones::geometry(&**pm, superblock, row.zone, index)?;
+            release(&open(Arc::clone(pm), superblock.clone(), geometry, row, &recovered, false)?)?;
+        }
+    }
+    Ok(())
+}
+
+/// A zone without volumes.
+pub(crate) fn open_none<'p, P: Pm>(pm: &'p P, superblock: &Superblock, zone: u32) -> Result<Shared<&'p P>> {
+    // A row behind all rows.
+    let geometry = zones::geometry(pm, superblock, zone, ROWS as u32)?;
+    let recovered = recover(pm, &geometry)?;
+    open(Arc::new(pm), superblock.clone(), geometry, RawVolume::new_zeroed(), &recovered, true)
+}
+
+/// Every volume of a device that is not mounted, after the recovery of its zone.
+pub(crate) fn open_all<'p, P: Pm>(
+    pm: &'p P,
+    superblock: &Superblock,
+    read_only: bool,
+) -> Result<Vec<Shared<&'p P>>> {
+    let pm = Arc::new(pm);
+    let mut all = Vec::new();
+    for zone in 0..zones::count(&*pm, superblock)? {
+        finish(&pm, superblock, &zones::geometry(&*pm, superblock, zone, 0)?)?;
+    }
+    for (index, row) in rows(&*pm, superblock)? {
+        let geometry = zones::geometry(&*pm, superblock, row.zone, index)?;
+        let recovered = recover(&*pm, &geometry)?;
+        let row = read(&*pm, superblock, &geometry)?;
+        all.push(open(Arc::clone(&pm), superblock.clone(), geometry, row, &recovered, read_only)?);
+    }
+    Ok(all)
+}
+
+/// Frees all groups of a volume that is going, and then its row.
+fn release<P: Pm>(fs: &Shared<P>) -> Result<()> {
+    if Mistake::VolumeRemovedInSteps.is_made(&*fs.pm) {
+        fs.change(|change| {
+            change.put_whole_row(&RawVolume::new_zeroed());
+            change.commit()
+        })?;
+    }
+    // What metadata was in changes its purpose.
+    fs.settle_lanes()?;
+    for group in fs.geometry.groups() {
+        let (_, of_group) = fs.read_map(group)?;
+        if matches!(fs.geometry.use_of(of_group), Use::Free | Use::Other(_)) {
+            continue;
+        }
+        fs.change(|change| {
+            let index = change.group(group)?;
+            let mut kept = bits::run(0, fs.geometry.regions_in(group));
+            for &block in fs.bad.lock().iter().filter(|&&block| block / GROUP_BLOCKS == group) {
+                kept = bits::either(&kept, &bits::run(block % GROUP_BLOCKS, 1));
+            }
+            let edit = &mut change.groups[index];
+            edit.freed = bits::without(&bits::without(&[u64::MAX; 8], &edit.old), &kept);
+            edit.purpose = purpose::FREE;
+            change.commit()
+        })?;
+    }
+    let (counts, _) = fs.count()?;
+    fs.change(|change| {
+        change.put_zone(|zone| zone.keep(&counts))?;
+        change.put_whole_row(&RawVolume::new_zeroed());
+        change.commit()
+    })?;
+    fs.settle_lanes()
+}
+
+/// Whether a volume can have a name.
+fn check_name(name: &str) -> Result<()> {
+    let is_bad = |c: char| c.is_control() || matches!(c, '#' | '/' | ',');
+    if name.is_empty() || name.contains(is_bad) {
+        return Err(Error::new(Kind::InvalidInput)
+            .object(format!("the name of a volume: {name:?}"))
+            .advice("it has at least one character, and neither '#', '/' nor ','"));
+    }
+    Ok(())
 }
 
 impl RawVolume {
     /// The counts, as a clean unmount keeps them.
     pub(crate) fn counts(&self) -> [u64; 4] {
-        [self.free_blocks, self.free_in_pools, self.whole_groups, self.inodes]
+        [self.free_blocks, self.free_in_pools, self.used_blocks, self.inodes]
+    }
+
+    /// Its name.
+    pub(crate) fn name(&self) -> String {
+        let len = self.label.iter().position(|&byte| byte == 0).unwrap_or(self.label.len());
+        String::from_utf8_lossy(&self.label[..len]).into_owned()
+    }
+
+    fn summary(&self) -> VolumeSummary {
+        let is_clean = self.clean == 1;
+        VolumeSummary {
+            name: self.name(),
+            uuid: Uuid::from_bytes(self.uuid),
+            zone: self.zone,
+            quota: (self.quota != 0).then_some(self.quota),
+            clean: is_clean,
+            used: is_clean.then_some(self.used_blocks),
+            inodes: is_clean.then_some(self.inodes),
+            going: self.state == volume_state::GOING,
+        }
     }
 
     /// Takes these counts.
     pub(crate) fn keep(&mut self, counts: &Counts) {
-        let Counts { free, in_pools, whole, inodes, .. } = *counts;
-        [self.free_blocks, self.free_in_pools, self.whole_groups, self.inodes] =
-            [free, in_pools, whole, inodes];
+        let Counts { free, unowned, in_pools, used, inodes, .. } = *counts;
+        [self.free_blocks, self.free_in_pools, self.used_blocks, self.inodes] =
+            [free.saturating_sub(unowned), in_pools, used, inodes];
     }
 }
 
 impl<P: Pm> Shared<P> {
     /// Changes the row in an operation of its own.
     pub(crate) fn change_row(&self, edit: impl Fn(&mut RawVolume)) -> Result<()> {
+        self.change_rows(edit, |_| {})
+    }
+
+    /// Changes the rows of the volume and of the zone in an operation of its own.
+    pub(crate) fn change_rows(
+        &self,
+        edit: impl Fn(&mut RawVolume),
+        edit_zone: impl Fn(&mut RawZone),
+    ) -> Result<()> {
         self.change(|change| {
+            change.put_zone(&edit_zone)?;
             let mut row = self.row.lock();
             let after = change.put_row(&row, &edit);
             change.commit()?;
@@ -87,9 +474,19 @@ impl<P: Pm> Change<'_, P> {
     pub(crate) fn put_row(&mut self, row: &RawVolume, edit: impl Fn(&mut RawVolume)) -> RawVolume {
         let mut after = *row;
         edit(&mut after);
-        let address = self.fs.geometry.volumes.start;
+        let address = self.fs.geometry.row();
         after.checksum = after.compute_checksum(self.fs.geometry.seed(address));
         self.item(address, &after.as_bytes()[..VOLUME_BYTES]);
         after
+    }
+
+    /// A row with its lists of orphans becomes a part of this operation. Zeros are a row that is not in use.
+    fn put_whole_row(&mut self, row: &RawVolume) {
+        let mut row = *row;
+        let address = self.fs.geometry.row();
+        if row.state != 0 {
+            row.checksum = row.compute_checksum(self.fs.geometry.seed(address));
+        }
+        self.item(address, row.as_bytes());
     }
 }

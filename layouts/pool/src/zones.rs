@@ -1,25 +1,84 @@
 //! The rows of zones.
 
-use nacre_engine::Result;
+use nacre_engine::{Error, Kind, Result};
 use nacre_layout_parts::superblock::Superblock;
 use nacre_media::Pm;
 use zerocopy::{FromZeros, IntoBytes};
 
-use crate::format::{RawZone, region, seed_at};
+use crate::commit::Change;
+use crate::counts::Counts;
+use crate::format::{ROWS, RawZone, region, seed_at};
 use crate::geometry::{Geometry, Halves};
 use crate::mend::read_either;
 
-/// Reads the row of the zone.
-pub(crate) fn read_geometry(pm: &impl Pm, superblock: &Superblock) -> Result<Geometry> {
+/// Reads the row of a zone. `None` for one that is not in use.
+fn read_row(pm: &impl Pm, superblock: &Superblock, zone: u32) -> Result<Option<RawZone>> {
     let halves = Halves::of(superblock, region::ZONES)?;
-    let seed = seed_at(superblock.seed(), halves.start);
+    let address = halves.start + u64::from(zone) * size_of::<RawZone>() as u64;
+    let seed = seed_at(superblock.seed(), address);
     let mut row = RawZone::new_zeroed();
     let is_valid = |bytes: &[u8]| {
         let mut row = RawZone::new_zeroed();
         row.as_mut_bytes().copy_from_slice(bytes);
-        row.state == 1 && row.checksum == row.compute_checksum(seed)
+        bytes.iter().all(|&byte| byte == 0) || row.state == 1 && row.checksum == row.compute_checksum(seed)
     };
-    read_either(pm, [halves.start, halves.start + halves.len], row.as_mut_bytes(), is_valid)
-        .map_err(|error| error.object("the row of zone 0"))?;
-    Geometry::new(superblock, &row)
+    read_either(pm, [address, address + halves.len], row.as_mut_bytes(), is_valid)
+        .map_err(|error| error.object(format!("the row of zone {zone}")))?;
+    Ok((row.state == 1).then_some(row))
+}
+
+/// The places of a zone, as one of its volumes sees them.
+pub(crate) fn geometry(pm: &impl Pm, superblock: &Superblock, zone: u32, volume: u32) -> Result<Geometry> {
+    let row = if u64::from(zone) < ROWS { read_row(pm, superblock, zone)? } else { None };
+    let row = row.ok_or_else(|| {
+        Error::new(Kind::NotFound)
+            .object(format!("zone {zone}"))
+            .advice("zones are made by nacre mkfs --zones, and are counted from 0")
+    })?;
+    Geometry::new(superblock, zone, &row, volume)
+}
+
+/// The number of zones.
+pub(crate) fn count(pm: &impl Pm, superblock: &Superblock) -> Result<u32> {
+    for zone in 0..ROWS as u32 {
+        if read_row(pm, superblock, zone)?.is_none() {
+            return Ok(zone);
+        }
+    }
+    Ok(ROWS as u32)
+}
+
+impl RawZone {
+    /// The counts, as a clean unmount keeps them.
+    pub(crate) fn counts(&self) -> [u64; 3] {
+        [self.counted.into(), self.free_blocks, self.whole_groups]
+    }
+
+    /// Takes these counts.
+    pub(crate) fn keep(&mut self, counts: &Counts) {
+        (self.counted, self.free_blocks, self.whole_groups) = (1, counts.unowned, counts.whole);
+    }
+}
+
+/// The row of the zone, after the recovery of its lanes.
+pub(crate) fn row(pm: &impl Pm, superblock: &Superblock, geometry: &Geometry) -> Result<RawZone> {
+    let row = read_row(pm, superblock, geometry.zone)?;
+    row.ok_or_else(|| Error::corrupt(format!("the row of zone {}", geometry.zone)))
+}
+
+impl<P: Pm> Change<'_, P> {
+    /// The row of the zone, edited, is a part of this operation. Only mounts and unmounts change it.
+    pub(crate) fn put_zone(&mut self, edit: impl Fn(&mut RawZone)) -> Result<()> {
+        let fs = self.fs;
+        let before = row(&*fs.pm, &fs.superblock.lock(), &fs.geometry)?;
+        let mut after = before;
+        edit(&mut after);
+        if after.counts() == before.counts() {
+            return Ok(());
+        }
+        let address = fs.geometry.zone_row();
+        after.checksum = after.compute_checksum(fs.geometry.seed(address));
+        self.item(address, after.as_bytes());
+        Ok(())
+    }
 }

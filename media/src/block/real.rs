@@ -70,7 +70,7 @@ impl RealDisk {
     /// Errors: [`Busy`](Kind::Busy) when another process owns it, [`Unsupported`](Kind::Unsupported) when it is a
     /// devdax device.
     pub fn open(path: impl AsRef<Path>, options: &DiskOptions) -> Result<RealDisk> {
-        let device = Device::open(path.as_ref(), options.read_only)?;
+        let device = Device::open(path.as_ref(), options.read_only, None)?;
         if device.kind == DeviceKind::Devdax {
             return Err(Error::new(Kind::Unsupported)
                 .operation("open")

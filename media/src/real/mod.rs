@@ -51,6 +51,9 @@ pub struct PmOptions {
     pub allocate: bool,
     /// The PM to emulate; counts stores, flushes and fences, too.
     pub emulation: Option<Emulation>,
+    /// Other processes may have the device, too, except for a part of it. The part is known by these bytes, which are
+    /// locked: for a writer alone, for readers together. None is the whole device.
+    pub part: Option<Range<u64>>,
 }
 
 impl Default for PmOptions {
@@ -61,6 +64,7 @@ impl Default for PmOptions {
             require: Promise::None,
             allocate: true,
             emulation: None,
+            part: None,
         }
     }
 }
@@ -93,7 +97,7 @@ impl RealPm {
     /// be mapped or has a smaller persistence domain than the options require.
     pub fn open(path: impl AsRef<Path>, options: &PmOptions) -> Result<RealPm> {
         let is_only_read = options.read_only || options.private;
-        let device = Device::open(path.as_ref(), is_only_read)?;
+        let device = Device::open(path.as_ref(), is_only_read, options.part.as_ref())?;
         if options.allocate && !is_only_read {
             device.allocate()?;
         }

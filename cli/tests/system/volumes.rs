@@ -1,0 +1,134 @@
+//! Volumes of a device: made, mounted by their names, apart from each other, and removed.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use crate::harness::{bounded, can_mount, is_mount_point, memory, nacre, run, scratch, succeed, text};
+use tempfile::TempDir;
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A device with two zones, and directories to mount on.
+struct Place {
+    memory: TempDir,
+    scratch: TempDir,
+}
+
+impl Place {
+    fn new() -> Place {
+        let place = Place { memory: memory(), scratch: scratch() };
+        let mkfs = ["mkfs", "--preset", "spfs", "--zones", "2", "--size", "256M"];
+        succeed(nacre().args(mkfs).arg(place.device()), LIMIT);
+        place
+    }
+
+    fn device(&self) -> PathBuf {
+        self.memory.path().join("pm.img")
+    }
+
+    fn volume(&self, name: &str) -> PathBuf {
+        nacre::with_volume(&self.device(), name)
+    }
+
+    fn dir(&self, name: &str) -> PathBuf {
+        let dir = self.scratch.path().join(name);
+        fs::create_dir_all(&dir).unwrap();
+        dir
+    }
+
+    fn nacre(&self, args: &[&str], path: &Path) -> Output {
+        run(nacre().args(args).arg(path), LIMIT).unwrap()
+    }
+
+    fn fails(&self, args: &[&str], path: &Path, words: &[&str]) {
+        let output = self.nacre(args, path);
+        let said = text(&output);
+        assert!(!output.status.success() && words.iter().all(|word| said.contains(word)), "{args:?}: {said}");
+    }
+}
+
+#[test]
+fn volumes_are_made_listed_and_removed() {
+    let place = Place::new();
+    let would = text(&place.nacre(&["volume", "create", "-n"], &place.volume("mail")));
+    assert!(would.contains("would be made"), "{would}");
+    let made =
+        text(&place.nacre(&["volume", "create", "--zone", "1", "--quota", "20M"], &place.volume("mail")));
+    assert!(made.contains("is made"), "{made}");
+    place.fails(&["volume", "create"], &place.volume("mail"), &["mail", "exists"]);
+    place.fails(&["volume", "create"], &place.device(), &["DEVICE#NAME"]);
+    place.fails(&["volume", "create", "--zone", "2"], &place.volume("more"), &["zone 2"]);
+    let listed = text(&place.nacre(&["volume", "list"], &place.device()));
+    assert!(listed.contains("main") && listed.contains("mail") && listed.contains("20 MiB"), "{listed}");
+    let json = text(&place.nacre(&["volume", "list", "--json"], &place.device()));
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["volumes"][1]["quota"].as_u64(), Some(20 << 20));
+    let info = text(&place.nacre(&["info"], &place.device()));
+    assert!(info.contains("mail: zone 1"), "{info}");
+    place.fails(&["df"], &place.device(), &["the volumes main, mail", "DEVICE#NAME"]);
+    let df = text(&place.nacre(&["df"], &place.volume("mail")));
+    assert!(df.contains("20 MiB"), "{df}");
+    // Files are not removed by mistake.
+    let options = nacre::OpenOptions::default();
+    let fs = nacre::FileSystem::open(place.volume("mail"), &options).unwrap();
+    fs.create_file("/letter").unwrap();
+    fs.close().unwrap();
+    place.fails(&["volume", "remove"], &place.volume("mail"), &["1 file", "-f"]);
+    place.fails(&["volume", "remove"], &place.volume("none"), &["none", "main, mail"]);
+    let removed = text(&place.nacre(&["volume", "remove", "-f"], &place.volume("mail")));
+    assert!(removed.contains("is removed"), "{removed}");
+    assert_eq!(nacre::volumes(place.device()).unwrap().len(), 1);
+    succeed(nacre().arg("fsck").arg(place.device()), LIMIT);
+    // Another layout has none.
+    let other = place.memory.path().join("nova.img");
+    succeed(nacre().args(["mkfs", "--preset", "nova", "--size", "64M"]).arg(&other), LIMIT);
+    place.fails(&["volume", "list"], &other, &["layout log", "spfs"]);
+    place.fails(&["mkfs", "--preset", "nova", "--zones", "2", "-f"], &other, &["zones", "layout pool"]);
+}
+
+#[test]
+fn volumes_of_two_zones_are_mounted_at_once() {
+    if !can_mount("volumes of two zones") {
+        return;
+    }
+    let place = Place::new();
+    for (name, zone) in [("mail", "1"), ("third", "1")] {
+        succeed(nacre().args(["volume", "create", "--zone", zone]).arg(place.volume(name)), LIMIT);
+    }
+    let (main, mail) = (place.dir("main"), place.dir("mail"));
+    succeed(nacre().arg("mount").args([&place.volume("main"), &main]), LIMIT);
+    // As in fstab.
+    succeed(nacre().args(["mount", "-o", "volume=mail"]).args([&place.device(), &mail]), LIMIT);
+    for (dir, name) in [(&main, "of-main"), (&mail, "of-mail")] {
+        fs::write(dir.join(name), name).unwrap();
+        let names: Vec<_> = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(names, [name]);
+    }
+    // A zone has one mount, and changes of volumes have the device alone.
+    let third = run(nacre().arg("mount").args([&place.volume("third"), &place.dir("third")]), LIMIT).unwrap();
+    assert!(!third.status.success() && text(&third).contains("another process"), "{}", text(&third));
+    place.fails(&["volume", "remove", "-f"], &place.volume("third"), &["another process"]);
+    place.fails(&["fsck"], &place.device(), &["another process"]);
+    place.fails(&["mkfs", "-f", "--preset", "spfs"], &place.device(), &["in use"]);
+    let df = text(&run(nacre().arg("df"), LIMIT).unwrap());
+    assert!(df.contains("pm.img#main") && df.contains("pm.img#mail"), "{df}");
+    let info = text(&place.nacre(&["info"], &place.volume("mail")));
+    assert!(info.contains(&mail.display().to_string()), "{info}");
+    // One of them is killed. The other one goes on, and the next mount recovers it.
+    let pid = info.lines().find_map(|line| line.strip_prefix("process:")).unwrap().trim().to_owned();
+    succeed(Command::new("kill").args(["-9", &pid]), LIMIT);
+    fs::write(main.join("more"), b"more").unwrap();
+    succeed(nacre().arg("umount").arg(&mail), LIMIT);
+    succeed(nacre().arg("mount").args([&place.volume("mail"), &mail]), LIMIT);
+    assert_eq!(fs::read(mail.join("of-mail")).unwrap(), b"of-mail");
+    for dir in [&mail, &main] {
+        let dir = dir.clone();
+        bounded("umount", move || {
+            succeed(nacre().arg("umount").arg(&dir), LIMIT);
+            assert!(!is_mount_point(&dir));
+        });
+    }
+    succeed(nacre().arg("fsck").arg(place.device()), LIMIT);
+}

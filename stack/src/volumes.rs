@@ -1,0 +1,269 @@
+//! Volumes of a device: file systems of their own, which share its space.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use nacre_engine::{BLOCK_SIZE, Error, Kind, Result};
+pub(crate) use nacre_layout_pool::volumes::Part;
+use nacre_layout_pool::volumes::{self, NewVolume, VolumeSummary};
+use nacre_media::{PmOptions, RealPm};
+use serde::Serialize;
+
+use crate::preset::LayoutKind;
+use crate::probe::probe;
+
+/// A volume.
+#[derive(Debug, Clone, Serialize)]
+pub struct VolumeRow {
+    /// Its name.
+    pub name: String,
+    /// Its name for machines.
+    pub uuid: String,
+    /// The zone that it is in.
+    pub zone: u32,
+    /// The most bytes that it may take.
+    pub quota: Option<u64>,
+    /// Bytes in use, if it was unmounted in order.
+    pub used: Option<u64>,
+    /// Inodes in use, if it was unmounted in order.
+    pub inodes: Option<u64>,
+    /// It was unmounted in order.
+    pub clean: bool,
+    /// Its making or its removal was interrupted. The next change of volumes ends that.
+    pub going: bool,
+}
+
+impl VolumeRow {
+    fn of(summary: &VolumeSummary) -> VolumeRow {
+        VolumeRow {
+            name: summary.name.clone(),
+            uuid: summary.uuid.to_string(),
+            zone: summary.zone,
+            quota: summary.quota.map(|blocks| blocks * BLOCK_SIZE),
+            used: summary.used.map(|blocks| blocks * BLOCK_SIZE),
+            inodes: summary.inodes,
+            clean: summary.clean,
+            going: summary.going,
+        }
+    }
+}
+
+/// The properties of a new volume.
+#[derive(Debug, Clone)]
+pub struct VolumeOptions {
+    /// The zone that it is to be in.
+    pub zone: u32,
+    /// The most bytes that it may take; none for no limit.
+    pub quota: Option<u64>,
+    /// Owner and group of the root directory.
+    pub root_owner: (u32, u32),
+}
+
+impl Default for VolumeOptions {
+    /// In the first zone, without a limit, with a root directory that belongs to the effective user.
+    fn default() -> VolumeOptions {
+        let root_owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        VolumeOptions { zone: 0, quota: None, root_owner }
+    }
+}
+
+/// The device of a path, and the volume that it names, as in `DEVICE#NAME`. A path that is there with its `#` is a
+/// device.
+pub fn device_and_volume(path: &Path) -> (PathBuf, Option<String>) {
+    let bytes = path.as_os_str().as_bytes();
+    let file = path.file_name().map_or(0, |name| bytes.len() - name.len());
+    match bytes[file..].iter().rposition(|&byte| byte == b'#') {
+        Some(at) if path.symlink_metadata().is_err() => {
+            let device = PathBuf::from(OsStr::from_bytes(&bytes[..file + at]));
+            let name = String::from_utf8_lossy(&bytes[file + at + 1..]).into_owned();
+            (device, Some(name))
+        }
+        _ => (path.to_owned(), None),
+    }
+}
+
+/// The same path with the name of the device made canonical.
+pub fn canonical_device(path: &Path) -> io::Result<PathBuf> {
+    let (device, volume) = device_and_volume(path);
+    let device = device.canonicalize()?;
+    Ok(match volume {
+        Some(volume) => with_volume(&device, &volume),
+        None => device,
+    })
+}
+
+/// The path of a volume.
+pub fn with_volume(device: &Path, volume: &str) -> PathBuf {
+    let mut path = OsString::from(device);
+    path.push("#");
+    path.push(volume);
+    path.into()
+}
+
+/// The device of a path, and the volume: of the path, or of an option.
+pub(crate) fn place(path: &Path, option: Option<&str>) -> Result<(PathBuf, Option<String>)> {
+    let (device, volume) = device_and_volume(path);
+    match (volume, option) {
+        (Some(volume), Some(option)) if volume != option => Err(Error::new(Kind::InvalidInput)
+            .object(format!("volume {volume} in the name of the device, and {option} as an option"))
+            .advice("leave one of them out")),
+        (volume, option) => Ok((device, volume.or(option.map(str::to_owned)))),
+    }
+}
+
+/// The bytes of a device that the user of a part of it locks; see [`PmOptions::part`].
+pub(crate) fn part(device: &Path, part: Part<'_>) -> Result<Option<Range<u64>>> {
+    let pm = RealPm::open(device, &to_read())?;
+    match probe(&pm) {
+        Ok((LayoutKind::Pool, _)) => volumes::bytes_of(&pm, part),
+        // The mount itself tells of an error.
+        _ => Ok(None),
+    }
+}
+
+/// The bytes that the mount of a volume locks, if it has not the whole device.
+pub fn zone_bytes(path: impl AsRef<Path>) -> Result<Option<Range<u64>>> {
+    match device_and_volume(path.as_ref()) {
+        (device, Some(volume)) => part(&device, Part::Volume(Some(&volume))),
+        (_, None) => Ok(None),
+    }
+}
+
+fn to_read() -> PmOptions {
+    PmOptions { read_only: true, ..PmOptions::default() }
+}
+
+/// Opens a device whose layout has volumes.
+fn open(device: &Path, options: &PmOptions) -> Result<RealPm> {
+    let pm = RealPm::open(device, options)?;
+    match probe(&pm)?.0 {
+        LayoutKind::Pool => Ok(pm),
+        layout => Err(Error::new(Kind::Unsupported)
+            .object(format!("volumes on the layout {layout}"))
+            .advice("make the file system with --preset spfs to have some")),
+    }
+}
+
+fn named(path: &Path) -> Result<(PathBuf, String)> {
+    match device_and_volume(path) {
+        (device, Some(name)) => Ok((device, name)),
+        (_, None) => Err(Error::new(Kind::InvalidInput)
+            .object("no name of a volume is given")
+            .advice("give the device and the name, as in DEVICE#NAME")),
+    }
+}
+
+/// The volumes of a device, if it has more than one.
+pub(crate) fn of_device(pm: &RealPm, layout: LayoutKind) -> Result<Vec<VolumeRow>> {
+    if layout != LayoutKind::Pool {
+        return Ok(Vec::new());
+    }
+    let found = volumes::list(pm)?;
+    Ok(found.iter().filter(|_| found.len() > 1).map(VolumeRow::of).collect())
+}
+
+/// The volumes of a device.
+pub fn volumes(path: impl AsRef<Path>) -> Result<Vec<VolumeRow>> {
+    let (device, _) = device_and_volume(path.as_ref());
+    let list = || volumes::list(&open(&device, &to_read())?);
+    let found =
+        list().map_err(|error: Error| error.operation("list").object(device.display().to_string()))?;
+    Ok(found.iter().map(VolumeRow::of).collect())
+}
+
+/// Makes a volume: `DEVICE#NAME`. [`Exists`](Kind::Exists) if there is one of this name, [`Busy`](Kind::Busy) if the
+/// device is in use.
+///
+/// ```
+/// # fn main() -> nacre::Result<()> {
+/// # let dir = tempfile::tempdir().expect("a directory");
+/// # let path = dir.path().join("pm");
+/// let options = nacre::MkfsOptions { preset: nacre::Preset::Spfs, ..nacre::MkfsOptions::with_size(64 << 20) };
+/// nacre::mkfs(&path, &options)?;
+/// let mail = dir.path().join("pm#mail");
+/// nacre::create_volume(&mail, &nacre::VolumeOptions { quota: Some(8 << 20), ..Default::default() })?;
+/// let fs = nacre::FileSystem::open(&mail, &nacre::OpenOptions::default())?;
+/// assert_eq!(fs.statfs().blocks, 2048);
+/// fs.close()?;
+/// nacre::remove_volume(&mail)?;
+/// assert_eq!(nacre::volumes(&path)?.len(), 1);
+/// # Ok(())
+/// # }
+/// ```
+pub fn create_volume(path: impl AsRef<Path>, options: &VolumeOptions) -> Result<VolumeRow> {
+    let path = path.as_ref();
+    let create = || {
+        let (device, new) = new_volume(path, options)?;
+        let pm = Arc::new(open(&device, &PmOptions::default())?);
+        volumes::create(pm, &new)
+    };
+    let made =
+        create().map_err(|error: Error| error.operation("create").object(path.display().to_string()))?;
+    Ok(VolumeRow::of(&made))
+}
+
+/// The errors that [`create_volume`] would give. Nothing is changed.
+pub fn would_create_volume(path: impl AsRef<Path>, options: &VolumeOptions) -> Result<()> {
+    let path = path.as_ref();
+    let look = || {
+        let (device, new) = new_volume(path, options)?;
+        volumes::would_create(&open(&device, &to_read())?, &new)
+    };
+    look().map_err(|error: Error| error.operation("create").object(path.display().to_string()))
+}
+
+fn new_volume(path: &Path, options: &VolumeOptions) -> Result<(PathBuf, NewVolume)> {
+    let (device, name) = named(path)?;
+    let quota = options.quota.map_or(0, |bytes| bytes / BLOCK_SIZE);
+    if options.quota.is_some() && quota == 0 {
+        return Err(Error::new(Kind::InvalidInput)
+            .object("a quota of less than a block")
+            .advice("give 4K or more"));
+    }
+    let (zone, root_owner) = (options.zone, options.root_owner);
+    Ok((
+        device,
+        NewVolume { name, zone, quota, root_owner, now: SystemTime::now().into(), ..NewVolume::default() },
+    ))
+}
+
+/// Removes a volume, `DEVICE#NAME`, with all its files. [`Busy`](Kind::Busy) if the device is in use.
+pub fn remove_volume(path: impl AsRef<Path>) -> Result<()> {
+    let path = path.as_ref();
+    let remove = || {
+        let (device, name) = named(path)?;
+        volumes::remove(Arc::new(open(&device, &PmOptions::default())?), &name)
+    };
+    remove().map_err(|error: Error| error.operation("remove").object(path.display().to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::{device_and_volume, place};
+
+    #[test]
+    fn the_name_of_a_volume_is_behind_the_last_mark() {
+        let dir = tempfile::tempdir().unwrap();
+        let there = dir.path().join("pm#1");
+        std::fs::write(&there, b"").unwrap();
+        assert_eq!(device_and_volume(&there), (there.clone(), None), "a file of this name");
+        let of = |path: &str| {
+            let (device, volume) = device_and_volume(Path::new(path));
+            (device.display().to_string(), volume)
+        };
+        assert_eq!(of("/no/pm#mail"), ("/no/pm".to_owned(), Some("mail".to_owned())));
+        assert_eq!(of("/no/pm#1#mail"), ("/no/pm#1".to_owned(), Some("mail".to_owned())));
+        assert_eq!(of("/n#o/pm"), ("/n#o/pm".to_owned(), None));
+        let place = |path: &str, option| place(Path::new(path), option).map(|(_, volume)| volume);
+        assert_eq!(place("/no/pm#a", Some("a")).unwrap(), Some("a".to_owned()));
+        assert_eq!(place("/no/pm", Some("b")).unwrap(), Some("b".to_owned()));
+        assert!(place("/no/pm#a", Some("b")).is_err());
+    }
+}
