@@ -8,6 +8,8 @@
 use nacre_engine::{Error, Result};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+use crate::crc;
+
 #[cfg(not(target_endian = "little"))]
 compile_error!("the media format is little-endian and is used in place");
 
@@ -203,7 +205,7 @@ pub fn open_word(word: u64, seed: u32, what: &dyn Fn() -> String) -> Result<Opti
 /// A checked word that may hold the value 0, which is stored with its check, too: so lost bytes are told from "none".
 pub fn seal_any(value: u64, seed: u32) -> u64 {
     debug_assert!(value < 1 << 48);
-    let check = crc32c::crc32c_append(seed, &value.to_le_bytes()) & 0xffff;
+    let check = crc::of_word(seed, value) & 0xffff;
     value | (u64::from(check) << 48)
 }
 

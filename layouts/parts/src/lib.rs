@@ -3,6 +3,7 @@
 //! | file | contents |
 //! | --- | --- |
 //! | `format` | the bytes that are the same in every layout: superblock, regions, checked words |
+//! | `crc` | the CRC of a word |
 //! | `superblock` | its two copies: read, validated, written |
 //! | `badblocks` | the list of blocks that are never used again |
 //! | `alloc` | free blocks in DRAM, in lanes |
@@ -24,6 +25,7 @@ pub mod alloc;
 pub mod attributes;
 pub mod badblocks;
 pub mod content;
+pub mod crc;
 pub mod eviction;
 pub mod format;
 pub mod held;

@@ -7,6 +7,7 @@
 use std::mem::offset_of;
 
 use nacre_engine::BLOCK_SIZE;
+use nacre_layout_parts::crc;
 pub(crate) use nacre_layout_parts::format::{
     CHECKSUM_CRC32C, FIRST_REGION_BLOCK, RawSuperblock, Region, compatible, open_any, seal_any, state,
 };
@@ -419,7 +420,7 @@ pub(crate) const PREVIOUS_ORPHAN: u64 = offset_of!(RawInode, previous_orphan) as
 
 /// The seed of something at an address. Copies have the seed of their primary.
 pub(crate) fn seed_at(volume_seed: u32, address: u64) -> u32 {
-    crc32c::crc32c_append(volume_seed, &address.to_le_bytes())
+    crc::of_word(volume_seed, address)
 }
 
 /// The checksum of bytes whose first four are the place of a checksum.
