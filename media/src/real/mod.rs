@@ -402,16 +402,19 @@ impl RealPm {
     }
 
     /// Emulated media errors.
-    #[inline]
+    #[inline(always)]
     fn check_poison(&self, offset: u64, len: u64) -> Result<()> {
         match self.emulator.as_deref().and_then(|emulator| emulator.poisoned(offset, len)) {
             None => Ok(()),
-            Some(at) => Err(Error::new(Kind::Media).object(format!(
-                "{}: bytes {offset} to {}, at {at}",
-                self.name(),
-                offset + len
-            ))),
+            Some(at) => Err(self.poisoned(offset, len, at)),
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn poisoned(&self, offset: u64, len: u64, at: u64) -> Error {
+        let end = offset + len;
+        Error::new(Kind::Media).object(format!("{}: bytes {offset} to {end}, at {at}", self.name()))
     }
 
     /// The time at which an access begins; 0 unless something is emulated.
