@@ -106,18 +106,19 @@ pub(crate) fn longest(bits: &Bits) -> u64 {
         return 0;
     }
     // For each power of two the blocks that so many free ones begin at.
-    let mut powers = vec![*bits];
-    let mut len = 1;
-    while let Some(last) = powers.last()
-        && let next = both(last, &ahead(last, len))
-        && next != [0; 8]
-    {
-        powers.push(next);
-        len *= 2;
+    let mut powers = [*bits; 10];
+    let mut greatest = 0;
+    while greatest + 1 < powers.len() {
+        let next = both(&powers[greatest], &ahead(&powers[greatest], 1 << greatest));
+        if next == [0; 8] {
+            break;
+        }
+        greatest += 1;
+        powers[greatest] = next;
     }
-    let mut starts = powers[powers.len() - 1];
-    for (power, of_power) in powers.iter().enumerate().rev().skip(1) {
-        let next = both(&starts, &ahead(of_power, len));
+    let (mut starts, mut len) = (powers[greatest], 1 << greatest);
+    for power in (0..greatest).rev() {
+        let next = both(&starts, &ahead(&powers[power], len));
         if next != [0; 8] {
             starts = next;
             len += 1 << power;

@@ -3,6 +3,7 @@
 
 use nacre_engine::{BLOCK_SIZE, Block, Error, Result};
 use nacre_media::Pm;
+use smallvec::SmallVec;
 
 use crate::format::{GROUP_BLOCKS, LEVEL_BITS, NODE_WORDS, RawInode, root, word};
 use crate::fs::Shared;
@@ -17,6 +18,11 @@ pub(crate) struct Piece {
     pub(crate) block: u64,
     pub(crate) is_written: bool,
 }
+
+/// Pieces of a file, in order; of a small write at most four.
+pub(crate) type Pieces = SmallVec<[Piece; 4]>;
+/// Words of a node; of a small write at most eight.
+pub(crate) type Words = SmallVec<[u64; 8]>;
 
 impl Piece {
     pub(crate) fn end(&self) -> u64 {
@@ -153,10 +159,9 @@ impl<P: Pm> Shared<P> {
         let below = span(height - 1);
         let from = ((first.max(base) - base) / below) as usize;
         let to = ((last.min(base + span(height)) - 1 - base) / below) as usize;
-        let mut words = [0; NODE_WORDS];
-        let words = &mut words[from..=to];
-        self.read_node(node, from, words)?;
-        for (index, &value) in (from as u64..).zip(words.iter()) {
+        let mut words = Words::from_elem(0, to + 1 - from);
+        self.read_node(node, from, &mut words)?;
+        for (index, &value) in (from as u64..).zip(&words) {
             let start = base + index * below;
             if value == 0 {
                 continue;
@@ -182,8 +187,8 @@ impl<P: Pm> Shared<P> {
     }
 
     /// The pieces in a range.
-    pub(crate) fn pieces(&self, tree: Tree, first: u64, last: u64) -> Result<Vec<Piece>> {
-        let mut pieces = Vec::new();
+    pub(crate) fn pieces(&self, tree: Tree, first: u64, last: u64) -> Result<Pieces> {
+        let mut pieces = Pieces::new();
         self.for_each(tree, first, last, &mut |piece| {
             pieces.push(piece);
             Ok(())
@@ -224,9 +229,8 @@ impl<P: Pm> Shared<P> {
             if from >= NODE_WORDS {
                 return Ok(base + span(height));
             }
-            let mut words = [0; NODE_WORDS];
-            let words = &mut words[from..];
-            self.read_node(node, from, words)?;
+            let mut words = Words::from_elem(0, NODE_WORDS - from);
+            self.read_node(node, from, &mut words)?;
             let Some(index) = words.iter().position(|&value| value != 0) else {
                 return Ok(base + span(height));
             };

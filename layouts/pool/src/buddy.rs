@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use nacre_engine::{Block, Error, Kind, Resource, Result};
 use nacre_media::Pm;
 use smallvec::SmallVec;
+use zerocopy::IntoBytes;
 
 use crate::bits::{self, Bits};
 use crate::commit::Change;
@@ -36,6 +37,15 @@ impl<P: Pm> Shared<P> {
         bits.copy_from_slice(map);
         Ok((bits::of_words(&bits), purpose[0]))
     }
+
+    /// A mistake on purpose: both copies are stored beside the operation.
+    fn store_outside(&self, address: u64, bytes: &[u8]) {
+        for place in [address, self.geometry.twin(address)] {
+            if let Ok(copied) = self.pm.copy(place, bytes) {
+                self.pm.fence(copied);
+            }
+        }
+    }
 }
 
 impl<P: Pm> Change<'_, P> {
@@ -61,8 +71,10 @@ impl<P: Pm> Change<'_, P> {
 
     /// Takes blocks from the count.
     pub(crate) fn take_space(&mut self, blocks: u64, purpose: Purpose) -> Result<()> {
-        self.fs.counts.lock().take(blocks, purpose, self.fs.reserved.blocks())?;
-        self.account.taken += blocks;
+        if blocks > 0 {
+            self.fs.counts.lock().take(blocks, purpose, self.fs.reserved.blocks())?;
+            self.account.taken += blocks;
+        }
         Ok(())
     }
 
@@ -231,9 +243,9 @@ impl<P: Pm> Change<'_, P> {
 
     /// Items for the maps that change. A group belongs to the volume from its first block on, to its last.
     pub(crate) fn put_groups(&mut self) {
-        let mut groups = std::mem::take(&mut self.groups);
-        for edit in &mut groups {
-            let geometry = &self.fs.geometry;
+        let Change { fs, items, groups, .. } = self;
+        for edit in groups {
+            let geometry = &fs.geometry;
             let address = geometry.map(edit.group);
             let free = bits::count(&edit.new_bits()) + geometry.regions_in(edit.group);
             match geometry.use_of(edit.purpose) {
@@ -246,26 +258,16 @@ impl<P: Pm> Change<'_, P> {
             let (first, last) = ((0..=MAP_WORDS).find(changed), (0..=MAP_WORDS).rfind(changed));
             let seed = geometry.seed(address);
             if let (Some(first), Some(last)) = (first, last) {
-                let mut bytes: SmallVec<[u8; (MAP_WORDS + 1) * 8]> = SmallVec::new();
-                for word in &new[first..=last] {
-                    bytes.extend_from_slice(&seal_any(*word, seed).to_le_bytes());
-                }
+                let mut sealed = new;
+                let changed = &mut sealed[first..=last];
+                changed.iter_mut().for_each(|word| *word = seal_any(*word, seed));
+                let bytes = changed.as_bytes();
                 let at = address + first as u64 * 8;
-                if Mistake::BitsOutside.is_made(&*self.fs.pm) {
-                    self.store_outside(at, &bytes);
+                if Mistake::BitsOutside.is_made(&*fs.pm) {
+                    fs.store_outside(at, bytes);
                 } else {
-                    self.item(at, &bytes);
+                    items.put(at, bytes);
                 }
-            }
-        }
-        self.groups = groups;
-    }
-
-    /// A mistake on purpose: both copies are stored beside the operation.
-    fn store_outside(&mut self, address: u64, bytes: &[u8]) {
-        for place in [address, self.fs.geometry.twin(address)] {
-            if let Ok(copied) = self.fs.pm.copy(place, bytes) {
-                self.fs.pm.fence(copied);
             }
         }
     }

@@ -23,7 +23,7 @@ use zerocopy::IntoBytes;
 
 use crate::counts::Account;
 use crate::edits::{BitsEdit, GroupEdit, InodeEdit};
-use crate::format::{RawIntent, intent_checksum, seal_any};
+use crate::format::{RawIntent, intent_checksum};
 use crate::fs::{GROUP_LOCKS, Shared};
 use crate::lanes::{Items, Lane, write_intent};
 use crate::seeded::Mistake;
@@ -43,11 +43,11 @@ pub(crate) fn join(earlier: Option<Flushed>, next: Flushed) -> Option<Flushed> {
 pub(crate) struct Change<'f, P: Pm> {
     pub(crate) fs: &'f Shared<P>,
     pub(crate) lane: &'f Lane,
-    items: MutexGuard<'f, Items>,
+    pub(crate) items: MutexGuard<'f, Items>,
     locks: SmallVec<[(usize, MutexGuard<'f, ()>); 8]>,
     /// The lock that another operation has, and that this one is to wait for.
     pub(crate) taken: Option<usize>,
-    pub(crate) groups: Vec<GroupEdit>,
+    pub(crate) groups: SmallVec<[GroupEdit; 2]>,
     pub(crate) bits: SmallVec<[BitsEdit; 8]>,
     pub(crate) inodes: SmallVec<[InodeEdit; 4]>,
     /// Stores that are durable with the first fence.
@@ -105,7 +105,7 @@ impl<'f, P: Pm> Change<'f, P> {
             items,
             locks: wanted.iter().map(|&lock| (lock, fs.group_locks[lock].lock())).collect(),
             taken: None,
-            groups: Vec::new(),
+            groups: SmallVec::new(),
             bits: SmallVec::new(),
             inodes: SmallVec::new(),
             pending: None,
@@ -140,8 +140,7 @@ impl<'f, P: Pm> Change<'f, P> {
 
     /// The checked word at an address will have this value. Its seed is that of `owner`.
     pub(crate) fn word(&mut self, address: u64, owner: u64, value: u64) {
-        let word = seal_any(value, self.fs.geometry.seed(owner));
-        self.items.put(address, &word.to_le_bytes());
+        self.items.put_word(address, value, self.fs.geometry.seed(owner));
     }
 
     /// Writes an entry to which nothing leads yet, both copies.

@@ -133,7 +133,7 @@ impl Counts {
     }
 
     pub(crate) fn take(&mut self, blocks: u64, purpose: Purpose, reserved: u64) -> Result<()> {
-        if blocks > 0 && self.free < blocks + self.left_by(purpose, reserved) {
+        if self.free < blocks + self.left_by(purpose, reserved) {
             return Err(Error::no_space(Resource::Pm, blocks));
         }
         self.check_quota(blocks)?;

@@ -14,7 +14,7 @@ use nacre_layout_parts::rules::check_write;
 use nacre_media::Pm;
 use smallvec::SmallVec;
 
-use crate::blockmap::{Piece, Tree};
+use crate::blockmap::{Piece, Pieces};
 use crate::commit::{Change, join};
 use crate::counts::{Purpose, Runs};
 use crate::format::{MAX_FILE_SIZE, RawInode};
@@ -47,6 +47,9 @@ enum Before {
     /// Written: the rest of it is copied.
     Written(u64),
 }
+
+/// The pieces that a write goes to, with the state of each.
+type Targets = SmallVec<[(Piece, Before); 4]>;
 
 impl<P: Pm> Shared<P> {
     pub(crate) fn read(
@@ -119,7 +122,7 @@ impl<P: Pm> Shared<P> {
         let is_small = end.div_ceil(BLOCK_SIZE) - offset / BLOCK_SIZE <= 1;
         // A full device has no room for all new blocks at once. In parts, each frees the blocks of the one before.
         let overwrites = |_| if is_small { Ok(false) } else { self.overwrites(inode, offset, end) };
-        if made_room(Step::Reserve, self.write_range(inode, &write), overwrites)?.is_none() {
+        if made_room(Step::Reserve, self.write_range(inode, &raw, &write), overwrites)?.is_none() {
             self.write_in_parts(inode, &mut write)?;
         }
         Ok(offset)
@@ -131,7 +134,8 @@ impl<P: Pm> Shared<P> {
         for part in [PART, 1] {
             while write.start < end {
                 write.end = ((write.start / BLOCK_SIZE + part) * BLOCK_SIZE).min(end);
-                match made_room(Step::Reserve, self.write_range(inode, write), |_| Ok(part > 1))? {
+                let raw = self.read_inode(inode.number)?;
+                match made_room(Step::Reserve, self.write_range(inode, &raw, write), |_| Ok(part > 1))? {
                     Some(()) => write.start = write.end,
                     None => break,
                 }
@@ -154,16 +158,20 @@ impl<P: Pm> Shared<P> {
     }
 
     /// One operation: a range, the size, the times.
-    fn write_range(&self, inode: &HeldInode, write: &Write<'_, '_>) -> Result<()> {
+    fn write_range(&self, inode: &HeldInode, raw: &RawInode, write: &Write<'_, '_>) -> Result<()> {
+        let number = inode.number;
+        let tree = self.tree(number, raw)?;
+        let (first, last) = (write.start / BLOCK_SIZE, write.end.div_ceil(BLOCK_SIZE));
         self.change(|change| {
-            let number = inode.number;
-            let raw = *change.edit(number)?;
-            let tree = self.tree(number, &raw)?;
-            let (first, last) = (write.start / BLOCK_SIZE, write.end.div_ceil(BLOCK_SIZE));
-            let mut places = change.places(&raw, tree, (first, last), write.start)?;
-            change.fill(inode, &raw, tree, &mut places, write)?;
+            change.know(number, raw)?;
+            let mut places = change.places(raw, tree, (first, last), write.start)?;
+            let targets = change.targets(inode, raw, &mut places, write)?;
             let purpose = if write.purpose == Purpose::Data { Purpose::Metadata } else { write.purpose };
             change.put_places(number, tree, &places, purpose)?;
+            // The data is on its way to media while the rest is computed: a lock would wait for it.
+            targets
+                .iter()
+                .try_for_each(|&(piece, before)| change.copy_part(raw.size, write, piece, before))?;
             let mut now = self.times.pack(write.now);
             if write.purpose == Purpose::Reserved {
                 // Times that changed since the write was accepted stay changed.
@@ -184,17 +192,16 @@ impl<P: Pm> Shared<P> {
 }
 
 impl<P: Pm> Change<'_, P> {
-    /// Writes the data of a range to its blocks, of which new ones are allocated.
-    fn fill(
+    /// The places that a write goes to, and what they are before it. New ones are allocated.
+    fn targets(
         &mut self,
         inode: &HeldInode,
         raw: &RawInode,
-        tree: Tree,
         places: &mut Places,
         write: &Write<'_, '_>,
-    ) -> Result<()> {
+    ) -> Result<Targets> {
         let (first, last) = (write.start / BLOCK_SIZE, write.end.div_ceil(BLOCK_SIZE));
-        let old: Vec<Piece> = places.within(first, last).collect();
+        let old: Pieces = places.within(first, last).collect();
         let parts = self.parts(raw.size, &old, write, (first, last));
         let count = |is: fn(&Before) -> bool| -> u64 {
             parts.iter().filter(|(_, _, before)| is(before)).map(|(_, len, _)| len).sum()
@@ -206,21 +213,19 @@ impl<P: Pm> Change<'_, P> {
         }
         let mut runs = Runs::new();
         if replaced + fresh > 0 {
-            let goal = self.goal(tree, first)?;
+            let goal = places.goal(first);
             let is_reserved = write.purpose == Purpose::Reserved;
             let of_replaced = if is_reserved { write.purpose } else { Purpose::Overwrite };
             self.take_space(replaced, of_replaced)?;
             self.take_space(fresh, write.purpose)?;
             self.find_runs(goal, replaced + fresh, &mut runs)?;
         }
-        let mut new: Vec<Piece> = Vec::with_capacity(parts.len());
+        let mut targets = Targets::new();
         let mut fresh = runs.into_iter();
         let mut run = fresh.next();
         for (start, len, before) in parts {
             if let Before::Unwritten(block) | Before::Tail(block) = before {
-                let piece = Piece { start, len, block, is_written: true };
-                self.copy_part(raw.size, write, piece, before)?;
-                new.push(piece);
+                targets.push((Piece { start, len, block, is_written: true }, before));
                 continue;
             }
             let mut at = start;
@@ -234,8 +239,7 @@ impl<P: Pm> Change<'_, P> {
                     Before::Written(block) => Before::Written(block + (at - start)),
                     before => before,
                 };
-                self.copy_part(raw.size, write, piece, before)?;
-                new.push(piece);
+                targets.push((piece, before));
                 at += count;
                 (have.start, have.len) = (have.start + count, have.len - count);
                 if have.len == 0 {
@@ -243,8 +247,8 @@ impl<P: Pm> Change<'_, P> {
                 }
             }
         }
-        places.set(first, last, &new);
-        Ok(())
+        places.set(first, last, targets.iter().map(|(piece, _)| *piece));
+        Ok(targets)
     }
 
     /// The parts of a write: first block, blocks, and what they are.
@@ -286,13 +290,6 @@ impl<P: Pm> Change<'_, P> {
             parts.push((at, last - at, Before::Nothing));
         }
         parts
-    }
-
-    /// The block behind the file's block before `first`.
-    fn goal(&self, tree: Tree, first: u64) -> Result<Option<u64>> {
-        let Some(before) = first.checked_sub(1) else { return Ok(None) };
-        let pieces = self.fs.pieces(tree, before, first)?;
-        Ok(pieces.first().map(|piece| piece.block + 1))
     }
 
     /// Copies the data of a piece to its blocks, and what else they hold.

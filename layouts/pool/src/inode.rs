@@ -3,7 +3,7 @@
 use nacre_engine::{Attr, BLOCK_SIZE, Error, FileKind, InodeId, Kind, NewInode, Result, Timestamp};
 use nacre_layout_parts::rules::InodeFacts;
 use nacre_media::Pm;
-use zerocopy::{FromZeros, IntoBytes};
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use crate::commit::{Change, join};
 use crate::counts::Purpose;
@@ -17,11 +17,11 @@ use crate::fs::Shared;
 use crate::geometry::Use;
 use crate::held::{Name, Node};
 
-/// The bytes as an inode.
-fn of_bytes(bytes: &[u8]) -> RawInode {
-    let mut raw = RawInode::new_zeroed();
-    raw.as_mut_bytes().copy_from_slice(bytes);
-    raw
+/// Whether the bytes are an inode in use.
+fn is_inode(bytes: &[u8], seed: u32) -> bool {
+    RawInode::ref_from_bytes(bytes).is_ok_and(|raw| {
+        raw.head.status == status::CONSISTENT && raw.head.checksum == raw.compute_checksum(seed)
+    })
 }
 
 /// A time before which no inode was read: relatime moves the time of access when it is not newer, or a day old.
@@ -41,13 +41,11 @@ impl<P: Pm> Shared<P> {
     /// The same without a lock. It is taken if the inode is being changed.
     pub(crate) fn peek_inode(&self, number: u64) -> Result<RawInode> {
         let address = self.address(number)?;
-        let mut bytes = [0; INODE_SIZE as usize];
-        if self.pm.read(address, &mut bytes).is_ok() {
-            let raw = of_bytes(&bytes);
-            let seed = self.geometry.seed(address);
-            if raw.head.status == status::CONSISTENT && raw.head.checksum == raw.compute_checksum(seed) {
-                return Ok(raw);
-            }
+        let mut raw = RawInode::new_zeroed();
+        if self.pm.read(address, raw.as_mut_bytes()).is_ok()
+            && is_inode(raw.as_bytes(), self.geometry.seed(address))
+        {
+            return Ok(raw);
         }
         let _lock = self.read_lock(number);
         self.read_inode(number)
@@ -57,13 +55,9 @@ impl<P: Pm> Shared<P> {
     pub(crate) fn read_inode(&self, number: u64) -> Result<RawInode> {
         let address = self.address(number)?;
         let seed = self.geometry.seed(address);
-        let mut bytes = [0; INODE_SIZE as usize];
-        let is_valid = |bytes: &[u8]| {
-            let raw = of_bytes(bytes);
-            raw.head.status == status::CONSISTENT && raw.head.checksum == raw.compute_checksum(seed)
-        };
-        self.read_entry(address, &mut bytes, is_valid, || format!("inode {number}"))?;
-        let raw = of_bytes(&bytes);
+        let mut raw = RawInode::new_zeroed();
+        let is_valid = |bytes: &[u8]| is_inode(bytes, seed);
+        self.read_entry(address, raw.as_mut_bytes(), is_valid, || format!("inode {number}"))?;
         if FileKind::from_u8(raw.kind).is_none() || raw.size > MAX_FILE_SIZE || raw.height > 5 {
             return Err(Error::corrupt(format!("inode {number}")));
         }
@@ -195,9 +189,15 @@ impl<P: Pm> Change<'_, P> {
             return Ok(index);
         }
         let raw = self.fs.read_inode(number)?;
-        let address = self.fs.address(number)?;
-        self.inodes.push(InodeEdit { number, address, old: raw, new: raw });
+        self.know(number, &raw)?;
         Ok(self.inodes.len() - 1)
+    }
+
+    /// An inode that the caller has locked, and read for the first time in this operation.
+    pub(crate) fn know(&mut self, number: u64, raw: &RawInode) -> Result<()> {
+        let address = self.fs.address(number)?;
+        self.inodes.push(InodeEdit { number, address, old: *raw, new: *raw });
+        Ok(())
     }
 
     /// The inode as the operation leaves it.
@@ -217,26 +217,25 @@ impl<P: Pm> Change<'_, P> {
 
     /// Items for the inodes that change.
     pub(crate) fn put_inodes(&mut self) {
-        let edits = std::mem::take(&mut self.inodes);
-        for edit in &edits {
+        let Change { fs, items, inodes, .. } = self;
+        for edit in inodes.iter() {
             if edit.new == edit.old {
                 continue;
             }
             let mut raw = edit.new;
             raw.head.sequence = raw.head.sequence.wrapping_add(1);
-            raw.head.checksum = raw.compute_checksum(self.fs.geometry.seed(edit.address));
+            raw.head.checksum = raw.compute_checksum(fs.geometry.seed(edit.address));
             let (new, old) = (raw.as_bytes(), edit.old.as_bytes());
             let behind = ATIME as usize + 8..NEXT_ORPHAN as usize;
-            self.item(edit.address, &new[..LINE as usize]);
+            items.put(edit.address, &new[..LINE as usize]);
             let atime = ATIME as usize..ATIME as usize + 8;
             if new[atime.clone()] != old[atime.clone()] {
-                self.item(edit.address + ATIME, &new[atime]);
+                items.put(edit.address + ATIME, &new[atime]);
             }
             if new[behind.clone()] != old[behind.clone()] {
-                self.item(edit.address + behind.start as u64, &new[behind]);
+                items.put(edit.address + behind.start as u64, &new[behind]);
             }
         }
-        self.inodes = edits;
     }
 
     /// Writes a new inode, to which nothing leads yet. Its number and generation.

@@ -29,6 +29,11 @@ impl Items {
         self.bytes.extend_from_slice(bytes);
     }
 
+    /// The checked word at an address becomes this.
+    pub(crate) fn put_word(&mut self, address: u64, value: u64, seed: u32) {
+        self.put(address, &seal_any(value, seed).to_le_bytes());
+    }
+
     pub(crate) fn clear(&mut self) {
         self.list.clear();
         self.bytes.clear();

@@ -3,7 +3,7 @@
 use nacre_engine::{BLOCK_SIZE, Result};
 use nacre_media::Pm;
 
-use crate::blockmap::{Piece, Tree};
+use crate::blockmap::{Piece, Pieces, Tree};
 use crate::commit::{Change, join};
 use crate::counts::{Purpose, Runs};
 use crate::format::RawInode;
@@ -15,13 +15,30 @@ use crate::tree_edit::Edit;
 pub(crate) struct Places {
     pub(crate) first: u64,
     pub(crate) last: u64,
-    pub(crate) pieces: Vec<Piece>,
+    pub(crate) pieces: Pieces,
+    /// The block of the file before the range.
+    before: Option<u64>,
 }
 
 impl Places {
     /// Those of a tree.
     pub(crate) fn of<P: Pm>(fs: &Shared<P>, tree: Tree, first: u64, last: u64) -> Result<Places> {
-        Ok(Places { first, last, pieces: fs.pieces(tree, first, last)? })
+        let mut places = Places { first, last, pieces: Pieces::new(), before: None };
+        fs.for_each(tree, first.saturating_sub(1), last, &mut |piece| {
+            places.before = places.before.or(piece.within(0, first).map(|piece| piece.block));
+            places.pieces.extend(piece.within(first, last));
+            Ok(())
+        })?;
+        Ok(places)
+    }
+
+    /// The block behind that of the file's block before `start`, which is in the range.
+    pub(crate) fn goal(&self, start: u64) -> Option<u64> {
+        let before = match start == self.first {
+            true => self.before,
+            false => self.within(start - 1, start).next().map(|piece| piece.block),
+        };
+        before.map(|block| block + 1)
     }
 
     /// The pieces, or parts of them, in a range.
@@ -30,9 +47,9 @@ impl Places {
     }
 
     /// A range gets these places, in order; the rest of it become holes.
-    pub(crate) fn set(&mut self, first: u64, last: u64, new: &[Piece]) {
-        let mut all: Vec<Piece> = self.within(0, first).collect();
-        all.extend_from_slice(new);
+    pub(crate) fn set(&mut self, first: u64, last: u64, new: impl IntoIterator<Item = Piece>) {
+        let mut all: Pieces = self.within(0, first).collect();
+        all.extend(new);
         all.extend(self.within(last, u64::MAX));
         self.pieces = all;
     }
@@ -52,15 +69,15 @@ impl Places {
 
     /// Written blocks of a range are never written from now on.
     pub(crate) fn unwrite(&mut self, first: u64, last: u64) {
-        let new: Vec<Piece> =
+        let new: Pieces =
             self.within(first, last).map(|piece| Piece { is_written: false, ..piece }).collect();
-        self.set(first, last, &new);
+        self.set(first, last, new);
     }
 
     /// Blocks wholly behind a file's size, of a truncation that a crash interrupted, become holes.
     pub(crate) fn drop_written(&mut self, first: u64, last: u64) {
-        let kept: Vec<Piece> = self.within(first, last).filter(|piece| !piece.is_written).collect();
-        self.set(first, last, &kept);
+        let kept: Pieces = self.within(first, last).filter(|piece| !piece.is_written).collect();
+        self.set(first, last, kept);
     }
 }
 
@@ -107,14 +124,14 @@ impl<P: Pm> Change<'_, P> {
             let mut runs = Runs::new();
             self.allocate(None, len, Purpose::Data, &mut runs)?;
             let mut at = start;
-            let pieces: Vec<Piece> = runs
+            let pieces: Pieces = runs
                 .into_iter()
                 .map(|run| {
                     at += run.len;
                     Piece { start: at - run.len, len: run.len, block: run.start, is_written: false }
                 })
                 .collect();
-            places.set(start, start + len, &pieces);
+            places.set(start, start + len, pieces);
         }
         Ok(())
     }
@@ -127,7 +144,7 @@ impl<P: Pm> Change<'_, P> {
         places: &Places,
         purpose: Purpose,
     ) -> Result<()> {
-        let Places { first, last, pieces } = places;
+        let Places { first, last, pieces, .. } = places;
         let edited = self.edit_tree(tree, &Edit { first: *first, last: *last, new: pieces, purpose })?;
         self.set_root(number, edited.tree.height, edited.tree.root)?;
         let inode = self.edit(number)?;
@@ -139,6 +156,7 @@ impl<P: Pm> Change<'_, P> {
     pub(crate) fn clear(&mut self, number: u64, first: u64, last: u64) -> Result<()> {
         let raw = *self.edit(number)?;
         let tree = self.fs.tree(number, &raw)?;
-        self.put_places(number, tree, &Places { first, last, pieces: Vec::new() }, Purpose::Metadata)
+        let nothing = Places { first, last, pieces: Pieces::new(), before: None };
+        self.put_places(number, tree, &nothing, Purpose::Metadata)
     }
 }

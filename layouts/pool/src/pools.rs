@@ -272,22 +272,21 @@ impl<P: Pm> Change<'_, P> {
 
     /// Items for the bits that change.
     pub(crate) fn put_bits(&mut self) {
-        let edits = std::mem::take(&mut self.bits);
-        for edit in &edits {
+        let Change { fs, items, bits, emptied, .. } = self;
+        for edit in bits.iter() {
             let new = edit.old & !edit.taken | edit.freed;
             if new != edit.old {
-                self.word(edit.address, edit.block, new);
+                items.put_word(edit.address, new, fs.geometry.seed(edit.block));
             }
             // A look at all words is due when nothing of this one is in use.
             let word = (edit.address - edit.block - POOL_BITS) / 8;
-            let all = free_words(self.fs.entries_in_block(edit.pool)).nth(word as usize);
+            let all = free_words(fs.entries_in_block(edit.pool)).nth(word as usize);
             if edit.freed != 0 && all == Some(new) {
-                self.emptied.push(edit.block);
+                emptied.push(edit.block);
             }
         }
-        self.emptied.sort_unstable();
-        self.emptied.dedup();
-        self.bits = edits;
+        emptied.sort_unstable();
+        emptied.dedup();
     }
 
     /// A pool block of a pool, not far from the last one, that may have a free entry.

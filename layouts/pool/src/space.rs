@@ -160,7 +160,7 @@ impl<P: Pm> Shared<P> {
                 change.zero_edges(&mut places, (raw.size, size), (offset, end))?;
                 let Range { start: first, end: last } = whole_blocks(at, end);
                 if mode == FallocateMode::PunchHole {
-                    places.set(first, last, &[]);
+                    places.set(first, last, []);
                 } else {
                     places.unwrite(first, last);
                 }
@@ -287,7 +287,7 @@ impl<P: Pm> Change<'_, P> {
             let new = Piece { block: runs[0].start, ..piece };
             let copied = fs.pm.copy(new.offset(), bytes)?;
             self.pending = join(self.pending.take(), copied);
-            places.set(block, block + 1, &[new]);
+            places.set(block, block + 1, [new]);
         }
         Ok(())
     }

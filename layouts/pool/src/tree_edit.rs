@@ -1,11 +1,14 @@
 //! Changing a file's tree: a range of blocks gets new places, or none. Words of nodes are items of the operation; a
 //! node of which many words change is replaced.
 
+use std::ops::Range;
+
 use nacre_engine::{BLOCK_SIZE, Result};
 use nacre_media::Pm;
+use smallvec::SmallVec;
 use zerocopy::IntoBytes;
 
-use crate::blockmap::{Piece, Tree, node_of, piece_of, span};
+use crate::blockmap::{Piece, Pieces, Tree, Words, node_of, piece_of, span};
 use crate::commit::Change;
 use crate::counts::{Purpose, Run};
 use crate::format::pools::NODES;
@@ -66,7 +69,7 @@ impl<P: Pm> Change<'_, P> {
     fn edit_extent(&mut self, tree: Tree, edit: &Edit<'_>) -> Result<(Tree, u64)> {
         let extent = tree.extent();
         let mut removed = 0;
-        let mut pieces: Vec<Piece> = Vec::new();
+        let mut pieces = Pieces::new();
         if let Some(extent) = extent {
             pieces.extend(extent.within(0, edit.first));
             if let Some(gone) = extent.within(edit.first, edit.last) {
@@ -148,8 +151,8 @@ fn height_for(blocks: u64) -> u32 {
 }
 
 /// Pieces that follow each other as one.
-fn joined(pieces: &[Piece]) -> Vec<Piece> {
-    let mut all: Vec<Piece> = Vec::with_capacity(pieces.len());
+fn joined(pieces: &[Piece]) -> Pieces {
+    let mut all = Pieces::new();
     for piece in pieces {
         match all.last_mut() {
             Some(last)
@@ -177,21 +180,24 @@ impl<P: Pm> Editor<'_, '_, '_, P> {
         Ok(if root == 0 { Tree { height: 0, root: 0 } } else { Tree { height: height as u8, root } })
     }
 
-    /// Changes what is below a node; gives the word that leads to it afterwards.
-    fn node(&mut self, old: Old, height: u32, base: u64) -> Result<u64> {
+    /// The words of a node of a height that the change may concern.
+    fn range(&self, height: u32, base: u64) -> Range<usize> {
         let below = span(height - 1);
         let end = (base + span(height)).min(self.edit.last.max(base));
         let from = (self.edit.first.max(base).min(base + span(height)) - base) / below;
         let to = (end - base).div_ceil(below);
+        from.min(to) as usize..to as usize
+    }
+
+    /// Changes what is below a node; gives the word that leads to it afterwards.
+    fn node(&mut self, old: Old, height: u32, base: u64) -> Result<u64> {
+        if let Old::Node(node) = old {
+            return self.known_node(node, height, base);
+        }
+        let below = span(height - 1);
         let mut words = [0; NODE_WORDS];
-        let (from, to) = (from as usize, to as usize);
         match old {
-            Old::Hole => {}
-            // The other words are read when they are needed.
-            Old::Node(node) => {
-                let range = from.min(to)..to;
-                self.change.fs.read_node(node, range.start, &mut words[range])?;
-            }
+            Old::Hole | Old::Node(_) => {}
             Old::Huge(value) => {
                 for (index, word) in words.iter_mut().enumerate() {
                     *word = (value & !word::HUGE) + index as u64;
@@ -208,39 +214,45 @@ impl<P: Pm> Editor<'_, '_, '_, P> {
         let is_done = |index: usize| {
             index == 0 && matches!(old, Old::Above(tree) if u32::from(tree.height) + 1 < height)
         };
-        let before = words;
-        for index in (from..to).filter(|&index| !is_done(index)) {
+        for index in self.range(height, base).filter(|&index| !is_done(index)) {
             words[index] = self.child(words[index], height - 1, base + index as u64 * below)?;
         }
-        let Old::Node(node) = old else {
-            return if words == [0; NODE_WORDS] { Ok(0) } else { self.new_node(&words) };
-        };
-        let changed: Vec<usize> = (from..to).filter(|&index| words[index] != before[index]).collect();
-        let clears = changed.iter().all(|&index| words[index] == 0);
+        if words == [0; NODE_WORDS] { Ok(0) } else { self.new_node(&words) }
+    }
+
+    /// The same of a node that is there. Words that the change does not concern are read when they are needed.
+    fn known_node(&mut self, node: u64, height: u32, base: u64) -> Result<u64> {
+        let fs = self.change.fs;
+        let range = self.range(height, base);
+        let (from, below) = (range.start, span(height - 1));
+        let mut words = Words::from_elem(0, range.len());
+        fs.read_node(node, from, &mut words)?;
+        let mut changed: SmallVec<[usize; IN_PLACE]> = SmallVec::new();
+        for (index, word) in (from as u64..).zip(&mut words) {
+            let new = self.child(*word, height - 1, base + index * below)?;
+            if std::mem::replace(word, new) != new {
+                changed.push(index as usize);
+            }
+        }
         if changed.is_empty() {
             return Ok(node >> word::NODE_SHIFT);
         }
-        if changed.len() > IN_PLACE || clears {
-            let fs = self.change.fs;
-            fs.read_node(node, 0, &mut words[..from])?;
-            fs.read_node(node, to, &mut words[to..])?;
-            if words == [0; NODE_WORDS] {
+        if changed.len() > IN_PLACE || changed.iter().all(|&index| words[index - from] == 0) {
+            let mut all = [0; NODE_WORDS];
+            fs.read_node(node, 0, &mut all[..from])?;
+            all[range.clone()].copy_from_slice(&words);
+            fs.read_node(node, range.end, &mut all[range.end..])?;
+            let is_hole = all == [0; NODE_WORDS];
+            if is_hole || changed.len() > IN_PLACE {
+                let new = if is_hole { 0 } else { self.new_node(&all)? };
                 self.change.free_entry(NODES, node)?;
-                return Ok(0);
+                return Ok(new);
             }
         }
-        if changed.len() > IN_PLACE {
-            let new = self.new_node(&words)?;
-            self.change.free_entry(NODES, node)?;
-            return Ok(new);
-        }
-        let seed = self.change.fs.geometry.seed(node);
+        let seed = fs.geometry.seed(node);
         for run in changed.chunk_by(|a, b| a + 1 == *b) {
-            let mut bytes = Vec::with_capacity(run.len() * 8);
-            for &index in run {
-                bytes.extend_from_slice(&seal_any(words[index], seed).to_le_bytes());
-            }
-            self.change.item(node + run[0] as u64 * 8, &bytes);
+            let sealed: Words = run.iter().map(|&index| seal_any(words[index - from], seed)).collect();
+            self.change.item(node + run[0] as u64 * 8, sealed.as_bytes());
         }
         Ok(node >> word::NODE_SHIFT)
     }
