@@ -204,7 +204,7 @@ fn explore<S: Subject>(subject: &S, args: &CrashArgs) -> Result<bool, Failure> {
     if args.json {
         output::json(outcome_json(subject, args, &outcome, &coverage, &traces))?;
     } else {
-        output::text_out(&describe(&outcome, &coverage, &traces))?;
+        output::text_out(&(describe(&outcome, &coverage, &traces) + &left_out(subject)))?;
     }
     Ok(outcome.is_good() && !coverage.fails())
 }
@@ -258,6 +258,12 @@ impl Coverage {
         }
         text
     }
+}
+
+/// The deep workloads that are not for a layout, with the reasons.
+fn left_out<S: Subject>(subject: &S) -> String {
+    let lines = subject.left_out().iter();
+    lines.map(|(name, reason)| format!("left out: workloads {name}-*: {reason}\n")).collect()
 }
 
 fn rate(images: u64, elapsed: Duration) -> f64 {
@@ -359,6 +365,7 @@ fn outcome_json<S: Subject>(
         "commit_points_fail": coverage.fails(),
         "violations": violations,
         "failures": outcome.failures,
+        "left_out": subject.left_out().iter().map(|(name, reason)| json!({ "workloads": name, "why": reason })).collect::<Vec<_>>(),
     })
 }
 
@@ -430,7 +437,7 @@ fn run_self_test<S: Subject>(subject: &S, args: &CrashArgs) -> Result<bool, Fail
             mutants.len(),
             started.elapsed().as_secs_f64()
         );
-        output::text_out(&text)?;
+        output::text_out(&(text + &left_out(subject)))?;
     }
     Ok(missed == 0)
 }

@@ -22,7 +22,7 @@ use super::report::Report;
 use super::sequences::{Length, sequences};
 use super::subject::{Mounting, Subject};
 use super::threads::{Threads, explore_threads, threads};
-use super::workload::{Workload, deep, fixed, random};
+use super::workload::{Workload, deep_for, fixed, random};
 
 /// Time between two looks at the workers.
 const TICK: Duration = Duration::from_millis(200);
@@ -130,7 +130,7 @@ impl Stage {
         }
         let workloads = match self {
             Stage::Fixed => fixed(),
-            Stage::Deep => deep(),
+            Stage::Deep => deep_for(subject),
             Stage::Random(count) => (0..count as u64).map(|i| random(seed.wrapping_add(i), 14)).collect(),
             Stage::Sequences(length) => sequences(length, seed),
             Stage::Full(one_in) => full().into_iter().step_by(one_in.max(1)).collect(),

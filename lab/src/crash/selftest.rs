@@ -19,7 +19,7 @@ use super::report::Violation;
 use super::sequences::{Length, sequences};
 use super::subject::{Harmless, Subject};
 use super::threads::{Threads, explore_threads, sites_of_threads, threads};
-use super::workload::{Workload, deep, fixed};
+use super::workload::{Workload, deep_for, fixed};
 
 /// Interleavings of threads that a mutant is looked for in.
 const INTERLEAVINGS: u64 = 20;
@@ -187,7 +187,7 @@ fn workloads<S: Subject>(subject: &S, seed: u64) -> Vec<(Workload, Settings)> {
         Some((_, number)) => number.parse::<u64>().is_err() || number == "0",
         None => true,
     };
-    all.extend(deep().into_iter().filter(first).map(|workload| (workload, few)));
+    all.extend(deep_for(subject).into_iter().filter(first).map(|workload| (workload, few)));
     // Of full devices, and of several lanes, what others do not reach.
     let names = [
         "full at an unmount",

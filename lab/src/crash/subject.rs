@@ -104,6 +104,11 @@ pub trait Subject: Sync {
         Vec::new()
     }
 
+    /// Deep workloads that are not for it: the beginning of their names, and the reason.
+    fn left_out(&self) -> &'static [(&'static str, &'static str)] {
+        &[]
+    }
+
     /// Runs an operation that relocates blocks or logs and changes nothing that a user sees; `None` if it is none of
     /// these.
     fn relocate(&self, _fs: &Self::Fs, _op: &Op) -> Option<Result<()>> {
@@ -193,6 +198,9 @@ pub trait Registered: Copy + Default + Send + Sync + 'static {
     /// Sites that no workload has to pass: name and reason.
     const PASSED_ELSEWHERE: &'static [(&'static str, &'static str)];
 
+    /// Deep workloads that are not for it: the beginning of their names, and the reason.
+    const LEFT_OUT: &'static [(&'static str, &'static str)] = &[];
+
     /// Its name.
     fn name(&self) -> &'static str {
         Self::Fs::NAME
@@ -218,6 +226,10 @@ impl<R: Registered> Subject for R {
 
     fn atomic_write(&self) -> bool {
         R::Fs::CAPABILITIES.atomic_write
+    }
+
+    fn left_out(&self) -> &'static [(&'static str, &'static str)] {
+        R::LEFT_OUT
     }
 
     fn mkfs(&self, pm: &Arc<SimPm>) -> Result<()> {

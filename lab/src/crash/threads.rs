@@ -111,8 +111,40 @@ pub fn threads() -> Vec<Threads> {
     let mut all = apart();
     all.extend(handed_over());
     all.extend(in_the_background());
+    all.push(reused());
     all
 }
+
+/// One thread makes the last name of a directory. Another one removes both and writes a file, for which the blocks are
+/// taken that the names had. Other places for metadata were full when the directory grew, so that its names have a large
+/// place alone; and no other place has room for what is written.
+fn reused() -> Threads {
+    const BLOCK: u64 = 4096;
+    /// What lies between two blocks of a file that have no node of its map in common.
+    const APART: u64 = 512 * BLOCK;
+    let file = |path| Op::Create(path, FileKind::Regular);
+    let allocate = |path, at, len| Op::Fallocate(path, FallocateMode::AllocateKeepSize, at, len * BLOCK);
+    let of_names =
+        |text: &'static str| (0..15).map(move |i| Op::parse(&format!("{text} d/{i}")).expect("an operation"));
+    let mut setup = vec![file("map"), Op::Create("d", FileKind::Directory), file("g"), file("full")];
+    setup.extend((0..NODES).map(|i| allocate("map", i * APART, 1)));
+    setup.extend(of_names("create file").chain(of_names("unlink")));
+    setup.push(Op::Unlink("map"));
+    setup.extend([256, 128, 2560].map(|blocks| allocate("full", blocks * BLOCK, blocks)));
+    Threads {
+        name: "blocks of names reused".to_string(),
+        setup,
+        threads: vec![
+            vec![Op::Unlink("d/x"), Op::Rmdir("d"), Op::Write("g", 0, 128 * BLOCK as usize)],
+            vec![file("d/x")],
+        ],
+        mounting: Mounting { lanes: 2, background: false },
+        ..Threads::default()
+    }
+}
+
+/// Nodes of the map of a file that fill the first place for metadata of the pool layout.
+const NODES: u64 = 205;
 
 /// The workloads in which a background thread of the layout frees a large file, and other threads take its blocks.
 /// Hardly any other blocks are free.

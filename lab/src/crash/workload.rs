@@ -5,7 +5,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use super::op::Op;
-use super::subject::Mounting;
+use super::subject::{Mounting, Subject};
 
 /// Operations to prepare, and operations to crash in.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -340,6 +340,13 @@ const COLLECTIONS: u64 = 160;
 /// So many times large attributes are set, with few images each, too.
 const LARGE_ATTRIBUTES: u64 = 32;
 
+/// Files of which the map goes at once.
+const WIDE_MAPS: u64 = 8;
+/// Nodes of such a map. In a lane of the pool layout there is room for 56 changes.
+const WIDE: u64 = 60;
+/// Nodes that the pool layout has in a pool block.
+const NODES_TOGETHER: u64 = 7;
+
 /// Crashes only in the last operations. The first ones are no preparation, because they must run in the same mount: the
 /// layout's state of its logs in DRAM counts.
 fn split(name: &str, first: &[Op], ops: Vec<Op>, crashed: usize) -> Workload {
@@ -359,7 +366,48 @@ pub fn deep() -> Vec<Workload> {
     all.extend((0..CHUNKS).map(removed_after_a_move));
     all.extend((0..COLLECTIONS).flat_map(collecting));
     all.extend((0..LARGE_ATTRIBUTES).map(large_attributes));
+    all.extend((0..WIDE_MAPS).map(wide_map));
+    all.extend(names_run_out());
     all
+}
+
+/// A directory gets more names than it has places for: in the pool layout 16, 32 and 64 in one set, then sets below a
+/// node, of which one is split. New inodes need room of their own on the way.
+fn names_run_out() -> Vec<Workload> {
+    let one_more = |count: usize| {
+        let ops = [file("x"), dir("y"), file("z")];
+        workload(&format!("more-than-{count}-names"), &many(count), &ops)
+    };
+    let more = (0..40).map(|i| Op::parse(&format!("create fifo n{i}")).expect("an operation"));
+    let mut all: Vec<Workload> = [13, 27, 55].map(one_more).into();
+    all.push(workload("many-more-names", &many(105), &more.collect::<Vec<_>>()));
+    all
+}
+
+/// Files of single blocks far from each other, so that their maps have many nodes. Those of one file go at once, each
+/// from among nodes of the other one.
+fn wide_map(variant: u64) -> Workload {
+    const BLOCK: u64 = 4096;
+    let allocate = |i: u64| {
+        let path = if i.is_multiple_of(NODES_TOGETHER) { "f" } else { "others" };
+        Op::Fallocate(path, FallocateMode::AllocateKeepSize, i * 512 * BLOCK, BLOCK)
+    };
+    let mut setup = vec![file("f"), file("others"), file("g"), Op::Write("g", 0, 5000)];
+    setup.extend((0..WIDE * NODES_TOGETHER + variant).map(allocate));
+    let op = match variant % 4 {
+        0 => Op::Unlink("f"),
+        1 => Op::Truncate("f", 0),
+        2 => Op::Rename("g", "f", RenameMode::Replace),
+        _ => Op::Fallocate("f", FallocateMode::PunchHole, 0, 1 << 30),
+    };
+    workload(&format!("wide-map-{variant}"), &setup, &[op, file("c")])
+}
+
+/// Those of [`deep`] that are for a subject.
+pub(super) fn deep_for<S: Subject>(subject: &S) -> Vec<Workload> {
+    let left_out = subject.left_out();
+    let is_for = |workload: &Workload| !left_out.iter().any(|(name, _)| workload.name.starts_with(name));
+    deep().into_iter().filter(is_for).collect()
 }
 
 /// The log of a directory ends a page while the one before it is dead, and while eight are half dead: fast and thorough
