@@ -256,10 +256,6 @@ pub(crate) fn run<P: Pm>(
     };
     let bytes = items.list.as_bytes();
     intent.checksum = intent_checksum(&intent, bytes, geometry.seed(lane.address));
-    let mut late = None;
-    if Mistake::DataAfterIntent.is_made(pm) {
-        late = pending.take();
-    }
     if !Mistake::NoIntent.is_made(pm) {
         let written = write_intent(pm, geometry, lane.address, &intent, bytes)
             .inspect_err(|_| note_lane(fs, lane, bytes.len()))?;
@@ -289,10 +285,7 @@ pub(crate) fn run<P: Pm>(
     {
         pm.fence(backups);
     }
-    let mut primaries = match (backups, late) {
-        (Some(backups), _) => Some(backups),
-        (None, late) => late,
-    };
+    let mut primaries = backups;
     for (address, bytes) in items.iter() {
         match pm.store(address, bytes) {
             Ok(stored) => primaries = join(primaries, pm.flush(stored)),

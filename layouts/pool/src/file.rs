@@ -307,7 +307,12 @@ impl<P: Pm> Change<'_, P> {
             }
         }
         for (at, bytes) in write.content.between(from..to) {
-            let copied = self.fs.pm.copy(media + (at - start), bytes)?;
+            let place = media + (at - start);
+            if Mistake::DataAfterIntent.is_made(&*self.fs.pm) {
+                drop(self.fs.pm.store(place, bytes)?);
+                continue;
+            }
+            let copied = self.fs.pm.copy(place, bytes)?;
             self.pending = join(self.pending.take(), copied);
         }
         Ok(())

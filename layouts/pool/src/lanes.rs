@@ -12,6 +12,7 @@ use crate::format::{
 };
 use crate::geometry::Geometry;
 use crate::mend::read_either;
+use crate::seeded::Mistake;
 
 /// Changes of words: places, checks and new bytes.
 #[derive(Default)]
@@ -121,6 +122,9 @@ pub(crate) fn write_intent<P: Pm>(
         Ok::<_, Error>(written.and(pm.copy(place + LANE_ITEMS, items)?))
     };
     let primary = write(lane)?;
+    if Mistake::IntentInOneCopy.is_made(pm) {
+        return Ok(primary);
+    }
     Ok(primary.and(write(geometry.twin(lane))?))
 }
 

@@ -142,21 +142,22 @@ impl<P: Pm> Shared<P> {
                 self.orphans_left.store(false, Ordering::Release);
                 return;
             };
-            if self.reclaim(number).is_err() {
+            // On damaged media a list may lead to an inode that is free, or that has names.
+            if !self.reclaim(number).unwrap_or(false) {
                 tried.insert(number);
             }
         }
     }
 
-    /// Frees an inode without names, unless it has a holder.
-    pub(crate) fn reclaim(&self, number: u64) -> Result<()> {
+    /// Frees an inode without names, unless it has a holder; gives whether it was freed.
+    pub(crate) fn reclaim(&self, number: u64) -> Result<bool> {
         let _lock = self.lock(&[number]);
         if self.held.is_held(number) || !self.is_inode(self.address(number)?)? {
-            return Ok(());
+            return Ok(false);
         }
         let mut raw = self.read_inode(number)?;
         if raw.links > 0 {
-            return Ok(());
+            return Ok(false);
         }
         let is_file = raw.kind == FileKind::Regular as u8;
         while is_file && raw.entries > STEP {
@@ -167,12 +168,15 @@ impl<P: Pm> Shared<P> {
         }
         let _orphans = self.orphans.lock();
         self.change(|change| {
-            change.leave_list(number)?;
             change.free_inode(number, &raw)?;
+            if Mistake::OrphanFreedEarly.is_made(&*self.pm) {
+                change.commit()?;
+            }
+            change.leave_list(number)?;
             change.commit()
         })?;
         self.held.buried.freed.fetch_add(1, Ordering::Release);
-        Ok(())
+        Ok(true)
     }
 }
 

@@ -20,6 +20,7 @@ use crate::format::{
 use crate::fs::Shared;
 use crate::geometry::Use;
 use crate::lanes::Items;
+use crate::seeded::Mistake;
 
 /// Groups that are looked at for a pool block with a free entry, before a new one is made.
 const LOOKED_AT: u64 = 512;
@@ -115,6 +116,9 @@ impl<P: Pm> Shared<P> {
     /// Every lane's `done` reaches media: no operation of before is looked at by a recovery. After that, what metadata
     /// was in may be used for something else.
     pub(crate) fn settle_lanes(&self) -> Result<()> {
+        if Mistake::StaleIntent.is_made(&*self.pm) {
+            return Ok(());
+        }
         let mut pending = None;
         for lane in &self.lanes {
             pending = join(pending, lane.flush_done(&*self.pm, &self.geometry)?);

@@ -37,6 +37,10 @@ mistakes! {
     BackupsWithPrimaries: "the backups and the primaries share a fence",
     /// `done` is stored before the primaries.
     DoneEarly: "an operation is done before its primaries are durable",
+    /// The intent is in the primary copy of the lane only.
+    IntentInOneCopy: "an intent is in one copy",
+    /// A pool block changes its purpose while recovery may still look at old operations in it.
+    StaleIntent: "a pool block changes its purpose before operations in it are done",
     /// Recovery replays the oldest operation first.
     AscendingReplay: "recovery replays the oldest operation first",
     /// Recovery copies backups over primaries without a look at their checks.
@@ -51,6 +55,8 @@ mistakes! {
     DataAfterIntent: "data is not durable before what leads to it",
     /// Bits of free blocks are stored beside the operation.
     BitsOutside: "bits of free blocks are no items",
+    /// A directory leads to a larger set before that is written.
+    SetSwappedEarly: "a larger set of names is led to before it is written",
     /// A set of names that is split is two operations.
     SplitInSteps: "a set of names is split in two operations",
     /// A rename is two operations.
@@ -61,6 +67,8 @@ mistakes! {
     LinksForgotten: "the last name goes and the inode keeps its link",
     /// An inode without names is on no list of orphans.
     OrphanForgotten: "an inode without names is on no list",
+    /// An inode without names is freed before it leaves its list.
+    OrphanFreedEarly: "an inode without names is freed before it leaves its list",
     /// A file grows over bytes behind its end that were not zeroed.
     GapNotZeroed: "a file grows over bytes that were not zeroed",
     /// The bytes around the written data in a new block are not zeroed.

@@ -193,8 +193,12 @@ impl<P: Pm> Change<'_, P> {
             None if old.pool < SETS + 2 => {
                 let mut new = self.new_set(old.pool + 1, purpose)?;
                 names.into_iter().for_each(|raw| new.put(raw));
-                self.write_set(&new)?;
                 self.set_root(dir, 0, set_word(new.set, (new.set.pool - SETS) as u32))?;
+                if Mistake::SetSwappedEarly.is_made(&*self.fs.pm) {
+                    self.put_inodes();
+                    self.commit_part()?;
+                }
+                self.write_set(&new)?;
             }
             None => {
                 let node = self.new_branch(&names, 0, purpose)?;
