@@ -6,7 +6,7 @@
 //! 1. The intent: the lane says, in both copies, which items there are, with a check of the new bytes of each. Fence.
 //! 2. The backups of all items. Fence. From here on the operation is committed.
 //! 3. The primaries. Fence. The operation is over.
-//! 4. The lane's `done` becomes its number, which reaches media with a later fence.
+//! 4. The lane's `done` becomes its number, which is written back with the intent of the lane's next operation.
 //!
 //! Until the fence of step 2 each primary is old and whole; from then on each backup is new and whole. The intent tells
 //! which of them counts (`recover`). It stays sound without step 4, because recovery replays in descending order: an
@@ -68,10 +68,11 @@ impl<P: Pm> Shared<P> {
             if self.damaged.is_any() {
                 self.mend_noted()?;
             }
-            let mut change = Change::begin(self, &wanted);
-            let result = act(&mut change);
-            let (taken, emptied) = (change.taken.take(), std::mem::take(&mut change.emptied));
-            drop(change);
+            let (result, taken, emptied) = {
+                let mut change = Change::begin(self, &wanted);
+                let result = act(&mut change);
+                (result, change.taken.take(), std::mem::take(&mut change.emptied))
+            };
             match result {
                 Err(error) if error.kind() == Kind::Busy && taken.is_some() => {
                     wanted.extend(taken);
@@ -257,7 +258,9 @@ pub(crate) fn run<P: Pm>(
     let bytes = items.list.as_bytes();
     intent.checksum = intent_checksum(&intent, bytes, geometry.seed(lane.address));
     if !Mistake::NoIntent.is_made(pm) {
-        let written = write_intent(pm, geometry, lane.address, &intent, bytes)
+        let written = lane
+            .flush_done(pm, geometry)
+            .and_then(|done| Ok(done.and(write_intent(pm, geometry, lane.address, &intent, &items.list)?)))
             .inspect_err(|_| note_lane(fs, lane, bytes.len()))?;
         pending = join(pending, written);
     }
@@ -278,7 +281,8 @@ pub(crate) fn run<P: Pm>(
         }
     }
     if Mistake::DoneEarly.is_made(pm) {
-        backups = join(backups, lane.is_done(pm, geometry, sequence)?);
+        lane.is_done(pm, geometry, sequence)?;
+        backups = join(backups, lane.flush_done(pm, geometry)?);
     }
     if !Mistake::BackupsWithPrimaries.is_made(pm)
         && let Some(backups) = backups.take()
@@ -301,9 +305,8 @@ pub(crate) fn run<P: Pm>(
         pm.fence(primaries);
     }
     // A lane that cannot say that it is done is looked at by recovery, which finds nothing to do.
-    match lane.is_done(pm, geometry, sequence) {
-        Ok(flushed) => flushed.may_be_lost(),
-        Err(_) => note_lane(fs, lane, 0),
+    if lane.is_done(pm, geometry, sequence).is_err() {
+        note_lane(fs, lane, 0);
     }
     Ok(())
 }

@@ -165,7 +165,7 @@ impl<'n> Copies<'n> {
                 bytes[ATIME as usize..ATIME as usize + 8].fill(0);
                 bytes[NEXT_ORPHAN as usize..NEXT_ORPHAN as usize + 16].fill(0);
             }
-            // A later fence makes it durable, in one copy or in both.
+            // The next operation of the lane flushes it, and it may be durable before, in one copy or in both.
             Form::Done(_) => bytes.clear(),
             Form::Bytes => bytes.truncate(used_bytes(&bytes).map_or(0, <[u8]>::len)),
             _ => {}

@@ -3,12 +3,12 @@
 use nacre_engine::sync::Mutex;
 use nacre_engine::sync::atomic::{AtomicU64, AtomicUsize};
 use nacre_engine::{Error, Result};
-use nacre_media::{Flushed, Pm};
+use nacre_media::{Flushed, Pm, Stored};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use crate::format::pools::POOLS;
 use crate::format::{
-    LANE_DONE, LANE_ITEMS, MAX_ITEMS, RawIntent, RawItem, intent_checksum, open_any, seal_any,
+    LANE_DONE, LANE_ITEMS, LINE, MAX_ITEMS, RawIntent, RawItem, intent_checksum, open_any, seal_any,
 };
 use crate::geometry::Geometry;
 use crate::mend::read_either;
@@ -83,25 +83,32 @@ impl Lane {
         }
     }
 
-    /// An operation of this lane needs no recovery any more. That reaches media with a later fence.
-    pub(crate) fn is_done<P: Pm>(&self, pm: &P, geometry: &Geometry, sequence: u64) -> Result<Flushed> {
+    /// An operation of this lane needs no recovery any more. The next one writes that back: locks that are let go of
+    /// now would wait for it.
+    pub(crate) fn is_done<P: Pm>(&self, pm: &P, geometry: &Geometry, sequence: u64) -> Result<()> {
         let mut done = self.done.lock();
         *done = sequence;
-        store_done(pm, geometry, self.address, sequence)
+        store_done(pm, geometry, self.address, sequence)?.into_iter().for_each(Stored::may_be_lost);
+        Ok(())
     }
 
     /// Starts writing back what [`Lane::is_done`] stored, by whichever thread.
     pub(crate) fn flush_done<P: Pm>(&self, pm: &P, geometry: &Geometry) -> Result<Flushed> {
         let done = self.done.lock();
-        store_done(pm, geometry, self.address, *done)
+        write_done(pm, geometry, self.address, *done)
     }
 }
 
 /// Stores `done` in both copies of a lane.
-pub(crate) fn store_done<P: Pm>(pm: &P, geometry: &Geometry, lane: u64, sequence: u64) -> Result<Flushed> {
+fn store_done<P: Pm>(pm: &P, geometry: &Geometry, lane: u64, sequence: u64) -> Result<[Stored; 2]> {
     let word = seal_any(sequence, geometry.seed(lane)).to_le_bytes();
     let primary = pm.store(lane + LANE_DONE, &word)?;
-    let backup = pm.store(geometry.twin(lane) + LANE_DONE, &word)?;
+    Ok([primary, pm.store(geometry.twin(lane) + LANE_DONE, &word)?])
+}
+
+/// Stores it, and starts writing it back.
+pub(crate) fn write_done<P: Pm>(pm: &P, geometry: &Geometry, lane: u64, sequence: u64) -> Result<Flushed> {
+    let [primary, backup] = store_done(pm, geometry, lane, sequence)?;
     let primary = pm.flush(primary);
     Ok(primary.and(pm.flush(backup)))
 }
@@ -112,14 +119,24 @@ pub(crate) fn write_intent<P: Pm>(
     geometry: &Geometry,
     lane: u64,
     intent: &RawIntent,
-    items: &[u8],
+    items: &[RawItem],
 ) -> Result<Flushed> {
+    // Whole lines go past the cache.
+    let (whole, rest) = items.as_chunks::<{ LINE as usize / size_of::<RawItem>() }>();
+    let mut last = [RawItem::new_zeroed(); _];
+    last[..rest.len()].copy_from_slice(rest);
+    let lines = if rest.is_empty() { &[][..] } else { &[last][..] };
     let write = |place: u64| {
-        let written = pm.copy(place, intent.as_bytes())?;
+        let mut written = pm.copy(place, intent.as_bytes())?;
         if intent.list != 0 {
             return Ok(written);
         }
-        Ok::<_, Error>(written.and(pm.copy(place + LANE_ITEMS, items)?))
+        let mut at = place + LANE_ITEMS;
+        for lines in [whole, lines].into_iter().filter(|lines| !lines.is_empty()) {
+            written = written.and(pm.copy(at, lines.as_bytes())?);
+            at += lines.as_bytes().len() as u64;
+        }
+        Ok::<_, Error>(written)
     };
     let primary = write(lane)?;
     if Mistake::IntentInOneCopy.is_made(pm) {

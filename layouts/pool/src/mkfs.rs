@@ -17,7 +17,7 @@ use crate::format::{
     seal_any, state,
 };
 use crate::geometry::Geometry;
-use crate::lanes::store_done;
+use crate::lanes::write_done;
 use crate::superblock::{Summary, Superblock, put_text};
 use crate::volumes::{self, NewVolume};
 
@@ -141,7 +141,7 @@ fn write_zone<P: Pm>(pm: &P, geometry: &Geometry, mut zone: RawZone) -> Result<(
     zone.checksum = zone.compute_checksum(geometry.seed(at));
     let mut pending = pm.copy(at, zone.as_bytes())?.and(pm.copy(geometry.twin(at), zone.as_bytes())?);
     for index in 0..geometry.lanes {
-        pending = pending.and(store_done(pm, geometry, geometry.lane(index), 0)?);
+        pending = pending.and(write_done(pm, geometry, geometry.lane(index), 0)?);
     }
     pm.fence(pending);
     const { assert!(MAP_WORDS as u64 * WORD_BITS >= GROUP_BLOCKS) };

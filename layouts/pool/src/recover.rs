@@ -7,7 +7,7 @@ use nacre_media::{Flushed, Pm};
 use crate::commit::join;
 use crate::format::RawItem;
 use crate::geometry::Geometry;
-use crate::lanes::{LaneState, read_lane, store_done};
+use crate::lanes::{LaneState, read_lane, write_done};
 use crate::mend::mend_page;
 use crate::seeded::Mistake;
 
@@ -77,7 +77,7 @@ pub(crate) fn recover<P: Pm>(pm: &P, geometry: &Geometry) -> Result<Recovered> {
     }
     for lane in &lanes {
         let stored =
-            retry_page(pm, geometry, lane.address, || store_done(pm, geometry, lane.address, begun(lane)))?;
+            retry_page(pm, geometry, lane.address, || write_done(pm, geometry, lane.address, begun(lane)))?;
         pending = join(pending, stored);
     }
     if let Some(pending) = pending {
