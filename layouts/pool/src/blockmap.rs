@@ -178,8 +178,30 @@ impl<P: Pm> Shared<P> {
         Ok(())
     }
 
+    /// The lowest node with a word for a block, and the word's index. `None` where none is.
+    pub(crate) fn lowest_node(&self, tree: Tree, block: u64) -> Result<Option<(u64, usize)>> {
+        if block >= tree.capacity() {
+            return Ok(None);
+        }
+        let mut node = node_of(tree.root);
+        let mut height = u32::from(tree.height);
+        loop {
+            height -= 1;
+            let index = block as usize >> (LEVEL_BITS * height) & (NODE_WORDS - 1);
+            if height == 0 {
+                return Ok(Some((node, index)));
+            }
+            let mut word = [0];
+            self.read_node(node, index, &mut word)?;
+            if word[0] == 0 || word[0] & word::HUGE != 0 {
+                return Ok(None);
+            }
+            node = node_of(word[0]);
+        }
+    }
+
     /// A piece that is where pieces can be.
-    fn checked(&self, piece: Piece) -> Result<Piece> {
+    pub(crate) fn checked(&self, piece: Piece) -> Result<Piece> {
         if self.geometry.is_data(piece.block, piece.len) {
             return Ok(piece);
         }

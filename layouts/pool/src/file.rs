@@ -12,11 +12,11 @@ use nacre_layout_parts::content::{Content, gather};
 use nacre_layout_parts::ranges::end_of;
 use nacre_layout_parts::rules::check_write;
 use nacre_media::Pm;
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
-use crate::blockmap::{Piece, Pieces};
+use crate::blockmap::{Piece, Pieces, Tree, piece_of};
 use crate::commit::{Change, join};
-use crate::counts::{Purpose, Runs};
+use crate::counts::{Purpose, Run, Runs};
 use crate::format::{MAX_FILE_SIZE, RawInode};
 use crate::fs::Shared;
 use crate::held::HeldInode;
@@ -35,6 +35,13 @@ pub(crate) struct Write<'c, 'a> {
     pub(crate) now: Timestamp,
 }
 
+impl Write<'_, '_> {
+    /// The purpose of blocks in place of others.
+    fn purpose_of_replaced(&self) -> Purpose {
+        if self.purpose == Purpose::Reserved { self.purpose } else { Purpose::Overwrite }
+    }
+}
+
 /// The state of a block before a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Before {
@@ -49,7 +56,7 @@ enum Before {
 }
 
 /// The pieces that a write goes to, with the state of each.
-type Targets = SmallVec<[(Piece, Before); 4]>;
+type Targets = SmallVec<[(Piece, Before); 2]>;
 
 impl<P: Pm> Shared<P> {
     pub(crate) fn read(
@@ -164,10 +171,17 @@ impl<P: Pm> Shared<P> {
         let (first, last) = (write.start / BLOCK_SIZE, write.end.div_ceil(BLOCK_SIZE));
         self.change(|change| {
             change.know(number, raw)?;
-            let mut places = change.places(raw, tree, (first, last), write.start)?;
-            let targets = change.targets(inode, raw, &mut places, write)?;
-            let purpose = if write.purpose == Purpose::Data { Purpose::Metadata } else { write.purpose };
-            change.put_places(number, tree, &places, purpose)?;
+            let targets = match change.place_block(inode, raw, tree, write)? {
+                Some(target) => smallvec![target],
+                None => {
+                    let mut places = change.places(raw, tree, (first, last), write.start)?;
+                    let targets = change.targets(inode, raw, &mut places, write)?;
+                    let purpose =
+                        if write.purpose == Purpose::Data { Purpose::Metadata } else { write.purpose };
+                    change.put_places(number, tree, &places, purpose)?;
+                    targets
+                }
+            };
             // The data is on its way to media while the rest is computed: a lock would wait for it.
             targets
                 .iter()
@@ -192,6 +206,48 @@ impl<P: Pm> Shared<P> {
 }
 
 impl<P: Pm> Change<'_, P> {
+    /// A new place for a block that is written, or that the file has none for, if a node has its word and the one before:
+    /// most small writes. The word is changed, and nothing else of the tree is looked at. `None` for any other write.
+    fn place_block(
+        &mut self,
+        inode: &HeldInode,
+        raw: &RawInode,
+        tree: Tree,
+        write: &Write<'_, '_>,
+    ) -> Result<Option<(Piece, Before)>> {
+        let start = write.start / BLOCK_SIZE;
+        let is_behind = raw.size == start * BLOCK_SIZE;
+        if write.end > (start + 1) * BLOCK_SIZE || write.end > raw.size && !is_behind {
+            return Ok(None);
+        }
+        let Some((node, index)) = self.fs.lowest_node(tree, start)?.filter(|(_, index)| *index > 0) else {
+            return Ok(None);
+        };
+        let mut words = [0; 2];
+        self.fs.read_node(node, index - 1, &mut words)?;
+        let [before, old] = words.map(|word| (word != 0).then(|| piece_of(word, start, 1)));
+        let mut runs = Runs::new();
+        let goal = before.map(|before| before.block + 1);
+        let before = match old {
+            Some(old) if old.is_written && !is_behind => {
+                check_pins(inode)?;
+                let old = self.fs.checked(old)?;
+                self.allocate(goal, 1, write.purpose_of_replaced(), &mut runs)?;
+                self.free_run(Run { start: old.block, len: 1 })?;
+                Before::Written(old.block)
+            }
+            None => {
+                self.allocate(goal, 1, write.purpose, &mut runs)?;
+                self.edit(inode.number)?.entries += 1;
+                Before::Nothing
+            }
+            Some(_) => return Ok(None),
+        };
+        let new = Piece { start, len: 1, block: runs[0].start, is_written: true };
+        self.word(node + index as u64 * 8, node, new.block);
+        Ok(Some((new, before)))
+    }
+
     /// The places that a write goes to, and what they are before it. New ones are allocated.
     fn targets(
         &mut self,
@@ -214,9 +270,7 @@ impl<P: Pm> Change<'_, P> {
         let mut runs = Runs::new();
         if replaced + fresh > 0 {
             let goal = places.goal(first);
-            let is_reserved = write.purpose == Purpose::Reserved;
-            let of_replaced = if is_reserved { write.purpose } else { Purpose::Overwrite };
-            self.take_space(replaced, of_replaced)?;
+            self.take_space(replaced, write.purpose_of_replaced())?;
             self.take_space(fresh, write.purpose)?;
             self.find_runs(goal, replaced + fresh, &mut runs)?;
         }

@@ -218,11 +218,8 @@ impl<P: Pm> Change<'_, P> {
     /// Items for the inodes that change.
     pub(crate) fn put_inodes(&mut self) {
         let Change { fs, items, inodes, .. } = self;
-        for edit in inodes.iter() {
-            if edit.new == edit.old {
-                continue;
-            }
-            let mut raw = edit.new;
+        for edit in inodes.iter_mut().filter(|edit| edit.new != edit.old) {
+            let raw = &mut edit.new;
             raw.head.sequence = raw.head.sequence.wrapping_add(1);
             raw.head.checksum = raw.compute_checksum(fs.geometry.seed(edit.address));
             let (new, old) = (raw.as_bytes(), edit.old.as_bytes());

@@ -50,6 +50,8 @@ struct Editor<'c, 'a, 'f, P: Pm> {
     change: &'c mut Change<'f, P>,
     edit: &'a Edit<'a>,
     removed: u64,
+    /// Blocks that are to be freed, of which the next ones may follow.
+    gone: Run,
 }
 
 impl<P: Pm> Change<'_, P> {
@@ -59,8 +61,9 @@ impl<P: Pm> Change<'_, P> {
         let (tree, removed) = if tree.height == 0 {
             self.edit_extent(tree, edit)?
         } else {
-            let mut editor = Editor { change: self, edit, removed: 0 };
+            let mut editor = Editor::new(self, edit);
             let tree = editor.root(tree)?;
+            editor.change.free_run(editor.gone)?;
             (tree, editor.removed)
         };
         Ok(Edited { tree, blocks: added as i64 - removed as i64 })
@@ -91,7 +94,7 @@ impl<P: Pm> Change<'_, P> {
         let end = pieces.last().map_or(0, Piece::end);
         let height = height_for(end);
         let all = Edit { first: 0, last: span(height), new: &pieces, purpose: edit.purpose };
-        let mut editor = Editor { change: self, edit: &all, removed: 0 };
+        let mut editor = Editor::new(self, &all);
         let root = editor.node(Old::Hole, height, 0)?;
         Ok((Tree { height: height as u8, root }, removed))
     }
@@ -168,7 +171,11 @@ fn joined(pieces: &[Piece]) -> Pieces {
     all
 }
 
-impl<P: Pm> Editor<'_, '_, '_, P> {
+impl<'c, 'a, 'f, P: Pm> Editor<'c, 'a, 'f, P> {
+    fn new(change: &'c mut Change<'f, P>, edit: &'a Edit<'a>) -> Editor<'c, 'a, 'f, P> {
+        Editor { change, edit, removed: 0, gone: Run { start: 0, len: 0 } }
+    }
+
     fn root(&mut self, tree: Tree) -> Result<Tree> {
         let needed = self.edit.new.last().map_or(1, |piece| height_for(piece.end()));
         let height = needed.max(u32::from(tree.height));
@@ -264,7 +271,7 @@ impl<P: Pm> Editor<'_, '_, '_, P> {
             if old != 0 {
                 self.removed += 1;
                 if old & word::BLOCK_MASK != new & word::BLOCK_MASK || new == 0 {
-                    self.change.free_run(Run { start: old & word::BLOCK_MASK, len: 1 })?;
+                    self.free_block(old & word::BLOCK_MASK)?;
                 }
             }
             return Ok(new);
@@ -294,6 +301,16 @@ impl<P: Pm> Editor<'_, '_, '_, P> {
             _ if is_huge => self.node(Old::Huge(old), height, start),
             _ => self.node(Old::Node(node_of(old)), height, start),
         }
+    }
+
+    /// Frees a block, with those that it follows.
+    fn free_block(&mut self, block: u64) -> Result<()> {
+        if self.gone.start + self.gone.len != block {
+            self.change.free_run(self.gone)?;
+            self.gone = Run { start: block, len: 0 };
+        }
+        self.gone.len += 1;
+        Ok(())
     }
 
     /// The word of a file's block in the new places.
