@@ -206,8 +206,8 @@ impl<P: Pm> Shared<P> {
 }
 
 impl<P: Pm> Change<'_, P> {
-    /// A new place for a block that is written, or that the file has none for, if a node has its word and the one before:
-    /// most small writes. The word is changed, and nothing else of the tree is looked at. `None` for any other write.
+    /// A new place for a block that is written or a hole: most small writes. Its word is changed, and nothing else of the
+    /// tree is looked at. `None` for any other write, and where no node has the word and the one before.
     fn place_block(
         &mut self,
         inode: &HeldInode,
