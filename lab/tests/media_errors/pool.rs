@@ -6,9 +6,10 @@ use std::sync::Arc;
 use nacre_engine::{FileKind, Kind, Names, NewInode, RenameMode, Result, SetAttr, XattrMode};
 use nacre_lab::crash::Tree;
 use nacre_layout_parts::lifecycle::Lifecycle;
-use nacre_layout_pool::PoolFs;
+use nacre_layout_pool::{Mistake, PoolFs};
 use nacre_media::SimPm;
-use nacre_media::crash::Replay;
+use nacre_media::crash::{Replay, Sampling};
+use nacre_media::sim::Event;
 
 use crate::common::{LINE, checked, image, lookup, mount, new, now, put, read, scrub};
 
@@ -195,6 +196,64 @@ fn a_lost_page_beside_an_unfinished_operation_loses_nothing() {
             }
         }
     }
+}
+
+/// At each crash of a rename one copy of the lanes is lost, too: the other one says what the operation was to change. An
+/// intent in one copy is found out by that.
+#[test]
+fn a_lost_copy_of_the_lanes_loses_nothing() {
+    assert_eq!(problems_without_lanes(0), Vec::<String>::new());
+    let mistake = Mistake::ALL.iter().find(|mistake| mistake.words() == "an intent is in one copy").unwrap();
+    assert!(!problems_without_lanes(mistake.number()).is_empty());
+}
+
+/// The problems of all crashes of a rename that a layout with a mistake makes, with each page of lanes lost in turn.
+fn problems_without_lanes(mistake: u32) -> Vec<String> {
+    let pm = image::<Fs>();
+    let fs: Fs = mount(&pm);
+    let before = Tree::of(&fs).unwrap();
+    let base = pm.snapshot();
+    pm.seed_mistake(mistake);
+    pm.start_recording();
+    let dir = lookup(&fs, "dir").unwrap();
+    fs.rename(&fs.root(), b"bad", &dir, b"moved", RenameMode::Replace, now()).unwrap();
+    drop(dir);
+    let trace = pm.stop_recording();
+    pm.seed_mistake(0);
+    let after = Tree::of(&fs).unwrap();
+    fs.abandon();
+    let page_of_lane = |event: &Event| match event {
+        Event::Store { offset, site, .. } if site.file().ends_with("lanes.rs") => Some(offset / PAGE * PAGE),
+        _ => None,
+    };
+    let pages: BTreeSet<u64> = trace.events.iter().filter_map(page_of_lane).collect();
+    assert_eq!(pages.len(), 2, "both copies of one lane");
+    let (mut replay, mut problems) = (Replay::new(base, &trace), Vec::new());
+    while let Some(point) = replay.advance() {
+        let sampling = Sampling { exhaustive_up_to: 16, samples: 16, seed: 1 };
+        for image in replay.images(&sampling).iter() {
+            for &page in &pages {
+                let pm = Arc::new(SimPm::new(pm_len(&pm)));
+                pm.load(replay.media());
+                image.apply(&pm);
+                pm.poison(page, PAGE);
+                let found = crate::common::try_mount(&pm).and_then(|fs: Fs| {
+                    let tree = Tree::of(&fs);
+                    fs.abandon();
+                    tree
+                });
+                let problem = match found {
+                    Ok(tree) if [&before, &after].iter().any(|one| one.differences(&tree).is_empty()) => {
+                        continue;
+                    }
+                    Ok(tree) => before.differences(&tree).join(", "),
+                    Err(error) => error.to_string(),
+                };
+                problems.push(format!("{point:?}, page {page}, {image:?}: {problem}"));
+            }
+        }
+    }
+    problems
 }
 
 /// The pages that a recovery and a walk read, without those of the superblock.

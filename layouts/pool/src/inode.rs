@@ -16,6 +16,7 @@ use crate::format::{
 use crate::fs::Shared;
 use crate::geometry::Use;
 use crate::held::{Name, Node};
+use crate::seeded::Mistake;
 
 /// Whether the bytes are an inode in use.
 fn is_inode(bytes: &[u8], seed: u32) -> bool {
@@ -247,7 +248,8 @@ impl<P: Pm> Change<'_, P> {
         let fs = self.fs;
         let seed = fs.geometry.seed(address);
         let head = fs.read_head(fs.geometry.pool_of(address))?;
-        let generation = fs.generation_at(address, head.generation_seed).wrapping_add(1).max(1);
+        let step = u32::from(!Mistake::GenerationKept.is_made(&*fs.pm));
+        let generation = fs.generation_at(address, head.generation_seed).wrapping_add(step).max(1);
         let now = fs.times.pack(new.now);
         let mut raw = RawInode::new_zeroed();
         raw.head = RawHead { status: status::CONSISTENT, pool: INODES as u8, ..RawHead::default() };
