@@ -243,6 +243,11 @@ step_crash_inplace() {
     (cd "$logs" && "$nacre" crash --layout inplace-linear --sequences 1 --images 100000 --time 80 \
         --seed "${NACRE_CRASH_SEED:-$(date +%j)}")
 }
+step_crash_pool() {
+    (cd "$logs" && "$nacre" crash --layout pool --sequences 1 --images 250000 \
+        --seed "${NACRE_CRASH_SEED:-$(date +%j)}") &&
+        "$nacre" crash --layout pool --self-test
+}
 # Over memory alone, and over memory and one disk or two together.
 step_crash_cached() {
     NACRE_CRASH_ALL=1 cargo test --release -p nacre-lab --test crash -- buffer:: || return 1
@@ -318,7 +323,7 @@ step_experiments() {
     [ -z "$late" ] || left_out "after six minutes there was no time for:$late"
 }
 
-all_steps="cargo_deny stress_ng dbench fs_mark postmark git postgresql rocksdb fsx_seeds kill_9 flipped_bits crash_images crash_mutants crash_inplace crash_cached crash_tiers buffered lazy_suites programs model calls calls_on_mount schedules experiments"
+all_steps="cargo_deny stress_ng dbench fs_mark postmark git postgresql rocksdb fsx_seeds kill_9 flipped_bits crash_images crash_mutants crash_inplace crash_pool crash_cached crash_tiers buffered lazy_suites programs model calls calls_on_mount schedules experiments"
 
 scripts/install-deps.sh nightly
 cargo build --release -p nacre-cli || exit 1

@@ -8,5 +8,6 @@ mod inplace;
 mod layouts;
 mod log;
 mod minimal;
+mod pool;
 mod resume;
 mod tiers;

@@ -1,0 +1,80 @@
+//! The pool layout in the crash explorer, beside `each.rs`: the explorer is not blind to its flaws.
+
+use std::sync::Arc;
+
+use nacre_engine::{FileKind, Names};
+use nacre_lab::crash::{Flaw, MEMORY, Mounting, Op, Pool, Rig, Runner, Settings, Subject, deep, explore};
+use nacre_media::SimPm;
+use nacre_media::sim::Defect;
+
+use crate::each::{by_name, mistake, quick};
+
+fn settings(flaw: Flaw) -> Settings {
+    Settings { recovery_every: 16, empty_every: 4, ..quick(flaw) }
+}
+
+/// Without any fence, and with a mistake of each step of the commit and of recovery.
+#[test]
+fn flaws_are_found() {
+    let mut rig = Rig::new(&Pool, MEMORY);
+    for name in ["create", "append", "rename-across", "truncate", "xattr"] {
+        let report = explore(&mut rig, &by_name(name), &settings(Flaw::Memory(Defect::NoFences)));
+        assert!(report.map_or(true, |report| !report.violations.is_empty()), "{name} without any fence");
+    }
+    for (words, name) in [
+        ("an operation records no intent", "create"),
+        ("the intent and the backups share a fence", "rename-across"),
+        ("the backups and the primaries share a fence", "rename-across"),
+        ("recovery goes forward without checks", "rename-across"),
+        ("recovery leaves the backups of what it takes back", "create"),
+        ("a new entry is written in one copy", "create"),
+        ("data is not durable before what leads to it", "overwrite"),
+        ("bits of free blocks are no items", "append"),
+        ("a rename is two operations", "rename-across"),
+        ("an inode without names is on no list", "unlink-held"),
+        ("a file grows over bytes that were not zeroed", "truncate"),
+    ] {
+        let flaw = Flaw::Layout(mistake(&Pool, words).number);
+        let found = explore(&mut rig, &by_name(name), &settings(flaw));
+        // A mistake may also be such that the workload itself fails.
+        assert_ne!(found.map(|report| report.violations.len()).ok(), Some(0), "{words}, in {name}");
+    }
+}
+
+/// The number of an inode is used again with another generation, after a crash as well. No crash shows the mistake, which
+/// is about what a caller kept from before.
+#[test]
+fn a_number_used_again_has_another_generation() {
+    let words = "the number of an inode keeps its generation";
+    for (mistake, expected) in [(0, [false, false]), (mistake(&Pool, words).number, [true, true])] {
+        let pm = Arc::new(SimPm::new(MEMORY));
+        Pool.mkfs(&pm).expect("mkfs");
+        pm.seed_mistake(mistake);
+        let id_of_next = |runner: &mut Runner<<Pool as Subject>::Fs>, step| {
+            runner.run(step, &Op::Create("f", FileKind::Regular)).expect("a file");
+            let id = runner.fs.id(&runner.fs.lookup(&runner.fs.root(), b"f").expect("the file"));
+            runner.run(step + 1, &Op::Unlink("f")).expect("it is removed");
+            id
+        };
+        let mut runner = Runner::new(Pool.mount(&pm, Mounting::default()).expect("a mount"));
+        let (first, second) = (id_of_next(&mut runner, 1), id_of_next(&mut runner, 3));
+        Pool.abandon(runner.into_fs());
+        let mut runner = Runner::new(Pool.mount(&pm, Mounting::default()).expect("a mount"));
+        let third = id_of_next(&mut runner, 5);
+        Pool.abandon(runner.into_fs());
+        assert_eq!([second.number, third.number], [first.number; 2], "the entry is used again");
+        assert_eq!([first == second, second == third], expected);
+    }
+}
+
+/// A workload is left out only where it cannot be run.
+#[test]
+fn workloads_that_are_left_out_cannot_be_run() {
+    let mut rig = Rig::new(&Pool, MEMORY);
+    for (name, reason) in Pool.left_out() {
+        let workload = deep().into_iter().find(|workload| workload.name.starts_with(name));
+        let recording = rig.record(&workload.expect(name), Flaw::None).expect("it is recorded");
+        let no_space = recording.live_differences.iter().any(|words| words.contains("NoSpace"));
+        assert!(no_space, "{name}: {reason}: {:?}", recording.live_differences);
+    }
+}
