@@ -52,20 +52,23 @@ const fn harmless(site: &'static str, is_fence: bool, argument: &'static str) ->
     Harmless { site, is_fence, argument, by_chance: false }
 }
 
-const HARMLESS: [Harmless; 13] = [
+const HARMLESS: [Harmless; 16] = [
     harmless("an intent is in one copy", false, TWO_FAULTS),
     harmless("the number of an inode keeps its generation", false, NOT_IN_THE_TREE),
     harmless("inode.rs note_read 1", false, LAZY_ATIME),
     harmless("inode.rs note_read 2", true, LAZY_ATIME),
+    harmless("mkfs.rs mkfs 1", false, OLD_INTENTS),
     harmless("mkfs.rs mkfs 2", true, BEFORE_SUPERBLOCKS),
     harmless("mkfs.rs write_maps 2", true, BEFORE_SUPERBLOCKS),
     harmless("mkfs.rs write_root 1", false, OLD_GENERATIONS),
     harmless("mkfs.rs write_root 3", true, BEFORE_SUPERBLOCKS),
     harmless("mkfs.rs write_root 5", true, BEFORE_SUPERBLOCKS),
+    harmless("mkfs.rs write_rows 3", true, ROWS_OF_SUPERBLOCKS),
     harmless("mount.rs mount 1", false, OTHER_SUPERBLOCK),
     harmless("mount.rs mount 1", true, OTHER_SUPERBLOCK),
     harmless("pools.rs settle_lanes 1", true, NEXT_FENCE),
     harmless("pools.rs write_pool_block 2", false, OLD_GENERATIONS),
+    harmless("recover.rs recover 2", true, RECOVERED_AGAIN),
 ];
 
 const TWO_FAULTS: &str = "harmless until a line of the other copy is lost, too: lab/tests/media_errors loses it at each crash \
@@ -75,6 +78,12 @@ const NOT_IN_THE_TREE: &str = "harmless to the tree: what a caller kept from bef
 const LAZY_ATIME: &str =
     "the time of the last read may be lost in a crash: it is written so that it is not lost in a shutdown";
 const BEFORE_SUPERBLOCKS: &str = "a later fence of the same thread covers it before the superblocks, without which there is no file system";
+const OLD_INTENTS: &str =
+    "what is written over is as new; an intent that is left is of another UUID, or finds both copies equal";
+const ROWS_OF_SUPERBLOCKS: &str =
+    "the rows have checks: superblocks without them are no file system, and mkfs has not returned yet";
+const RECOVERED_AGAIN: &str =
+    "the first fence of the mount's own operation covers it; until then a recovery does the same again";
 const OLD_GENERATIONS: &str =
     "a new inode has a generation above what its entry had: without zeros, above what data left there";
 const OTHER_SUPERBLOCK: &str = "the other copy is whole, and the next mount writes this one again";
