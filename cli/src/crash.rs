@@ -345,6 +345,9 @@ fn outcome_json<S: Subject>(
             })
         })
         .collect();
+    let left_out = subject.left_out().iter();
+    let left_out: Vec<Value> =
+        left_out.map(|(name, reason)| json!({ "workloads": name, "why": reason })).collect();
     json!({
         "layout": subject.name(),
         "seed": args.seed,
@@ -365,7 +368,7 @@ fn outcome_json<S: Subject>(
         "commit_points_fail": coverage.fails(),
         "violations": violations,
         "failures": outcome.failures,
-        "left_out": subject.left_out().iter().map(|(name, reason)| json!({ "workloads": name, "why": reason })).collect::<Vec<_>>(),
+        "left_out": left_out,
     })
 }
 

@@ -363,7 +363,7 @@ impl<P: Pm> Change<'_, P> {
         for (at, bytes) in write.content.between(from..to) {
             let place = media + (at - start);
             if Mistake::DataAfterIntent.is_made(&*self.fs.pm) {
-                drop(self.fs.pm.store(place, bytes)?);
+                let _never_flushed = self.fs.pm.store(place, bytes)?;
                 continue;
             }
             let copied = self.fs.pm.copy(place, bytes)?;
