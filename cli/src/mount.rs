@@ -228,16 +228,7 @@ fn prepare(mut plan: Plan) -> Result<Option<Plan>, Refusal> {
     for warning in plan.settings.warnings() {
         eprintln!("nacre: mount: {warning}");
     }
-    // The source of the mount has the name of the volume.
-    let (device, volume) = nacre::device_and_volume(&plan.device);
-    if let Some(option) = plan.settings.volume.take() {
-        if volume.as_ref().is_some_and(|volume| *volume != option) {
-            let why =
-                format!("mount: {}: the option volume={option} names another volume", plan.device.display());
-            return Err(Refusal(why, WRONG_CALL));
-        }
-        plan.device = nacre::with_volume(&device, &option);
-    }
+    name_volume(&mut plan)?;
     let device = match nacre::canonical_device(&plan.device) {
         Ok(device) => device,
         // The mount is there, even if the name of the device has changed.
@@ -311,6 +302,21 @@ fn prepare(mut plan: Plan) -> Result<Option<Plan>, Refusal> {
         return Ok(None);
     }
     Ok(Some(plan))
+}
+
+/// Puts the name of the volume, if an option has it, into the source of the mount.
+fn name_volume(plan: &mut Plan) -> Result<(), Refusal> {
+    let Some(option) = plan.settings.volume.take() else { return Ok(()) };
+    let (device, volume) = nacre::device_and_volume(&plan.device);
+    if volume.is_some_and(|volume| volume != option) {
+        let device = plan.device.display();
+        let why = format!(
+            "mount: {device}: the option volume={option} names another volume; leave one of them out"
+        );
+        return Err(Refusal(why, WRONG_CALL));
+    }
+    plan.device = nacre::with_volume(&device, &option);
+    Ok(())
 }
 
 /// The warning that the kernel may end this server first, with remedies.

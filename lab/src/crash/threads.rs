@@ -120,7 +120,7 @@ pub fn threads() -> Vec<Threads> {
 /// place alone; and no other place has room for what is written.
 fn reused() -> Threads {
     const BLOCK: u64 = 4096;
-    /// What lies between two blocks of a file that have no node of its map in common.
+    /// The distance of two blocks of a file without a common node of its map.
     const APART: u64 = 512 * BLOCK;
     let file = |path| Op::Create(path, FileKind::Regular);
     let allocate = |path, at, len| Op::Fallocate(path, FallocateMode::AllocateKeepSize, at, len * BLOCK);

@@ -110,7 +110,7 @@ fn a_commit_that_does_not_wait_for_the_disk_is_found() {
     }
 }
 
-/// What a buffer could do wrong is found in the sequences of the self-test. Over other layouts than the log layout with
+/// Each mistake of a buffer is found in the sequences of the self-test. Over other layouts than the log layout with
 /// `NACRE_CRASH_ALL`, as in `make nightly`: it takes minutes.
 fn mistakes_of_the_buffer_are_found<S: Subject>(subject: &S) {
     if std::env::var_os("NACRE_CRASH_ALL").is_none() && subject.name() != Log.name() {

@@ -170,7 +170,7 @@ mod tests {
         let mut seed = 0x9e37_79b9_7f4a_7c15u64;
         let mut random = || {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            seed >> 11 | seed << 53
+            seed.rotate_right(11)
         };
         for turn in 0..200 {
             let mut bits: Bits = std::array::from_fn(|_| random());

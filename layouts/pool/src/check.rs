@@ -12,17 +12,15 @@ use nacre_layout_parts::badblocks;
 use nacre_layout_parts::report::{CheckReport, RecoveryReport, Repair};
 use nacre_layout_parts::rules::check_name;
 use nacre_media::{Overlay, Pm};
-use zerocopy::IntoBytes;
 
 use crate::bits::{self, Bits};
 use crate::blockmap::{Tree, node_of, span};
 use crate::copies::{Copies, Fix};
 use crate::directory::{Part, TIE_BITS, hash, long_name};
-use crate::edits::with_purpose;
 use crate::format::pools::{INODES, NODES, SIZES};
 use crate::format::{
     GROUP_BLOCKS, GROUP_BYTES, INLINE_TARGET, LONG_NAME, NODE_WORDS, ORPHAN_HEADS, POOL_BITS, POOL_HEAD,
-    ROOT_INODE, RawInode, RawVolume, WORD_BITS, purpose, seal_any, volume_state, word,
+    ROOT_INODE, RawInode, RawVolume, WORD_BITS, purpose, volume_state, word,
 };
 use crate::fs::Shared;
 use crate::geometry::{Geometry, Use};
@@ -157,34 +155,34 @@ fn examine<P: Pm>(pm: &P) -> Result<(CheckReport, Vec<Placed>)> {
 }
 
 /// The findings about an inode.
-struct Seen {
-    raw: RawInode,
+pub(crate) struct Seen {
+    pub(crate) raw: RawInode,
     /// Names that refer to it.
-    names: u32,
+    pub(crate) names: u32,
     /// The directory of its name.
-    parent: u64,
-    entries: u64,
-    subdirectories: u32,
+    pub(crate) parent: u64,
+    pub(crate) entries: u64,
+    pub(crate) subdirectories: u32,
 }
 
-struct Walk<'f, P: Pm> {
-    fs: &'f Shared<P>,
+pub(crate) struct Walk<'f, P: Pm> {
+    pub(crate) fs: &'f Shared<P>,
     /// The rows of all volumes, if this one is to look at the groups of none, too.
-    owners: Option<&'f BTreeSet<u64>>,
-    problems: Vec<(String, &'static str)>,
-    copies: Vec<Fix>,
+    pub(crate) owners: Option<&'f BTreeSet<u64>>,
+    pub(crate) problems: Vec<(String, &'static str)>,
+    pub(crate) copies: Vec<Fix>,
     /// The bits of each group, and its purpose.
-    maps: Vec<(Bits, u64)>,
+    pub(crate) maps: Vec<(Bits, u64)>,
     /// Entries in use, by their bits, with their pools.
-    allocated: BTreeMap<u64, usize>,
+    pub(crate) allocated: BTreeMap<u64, usize>,
     /// Entries that something leads to.
-    reached: HashMap<u64, usize>,
+    pub(crate) reached: HashMap<u64, usize>,
     /// Blocks that something is in.
-    used: Vec<Bits>,
-    inodes: BTreeMap<u64, Seen>,
-    directories: u64,
-    free: u64,
-    in_use: u64,
+    pub(crate) used: Vec<Bits>,
+    pub(crate) inodes: BTreeMap<u64, Seen>,
+    pub(crate) directories: u64,
+    pub(crate) free: u64,
+    pub(crate) in_use: u64,
 }
 
 impl<'f, P: Pm> Walk<'f, P> {
@@ -220,7 +218,7 @@ impl<'f, P: Pm> Walk<'f, P> {
         }
     }
 
-    fn damage(&mut self, what: impl Into<String>) {
+    pub(crate) fn damage(&mut self, what: impl Into<String>) {
         self.problems.push((what.into(), ""));
     }
 
@@ -235,7 +233,7 @@ impl<'f, P: Pm> Walk<'f, P> {
     }
 
     /// A correction of both copies.
-    fn fix(&mut self, address: u64, bytes: &[u8]) {
+    pub(crate) fn fix(&mut self, address: u64, bytes: &[u8]) {
         for address in [address, self.fs.geometry.twin(address)] {
             self.copies.push(Fix { address, bytes: bytes.to_vec() });
         }
@@ -289,7 +287,7 @@ impl<'f, P: Pm> Walk<'f, P> {
     }
 
     /// Whether this walk looks at a group with such a use. The first one of a zone takes those of no volume.
-    fn is_ours(&self, of: Use) -> bool {
+    pub(crate) fn is_ours(&self, of: Use) -> bool {
         match of {
             Use::Free => self.owners.is_some(),
             Use::Data | Use::Pool => true,
@@ -328,7 +326,7 @@ impl<'f, P: Pm> Walk<'f, P> {
     }
 
     /// Blocks have an owner.
-    fn mark(&mut self, start: u64, len: u64, what: &str) {
+    pub(crate) fn mark(&mut self, start: u64, len: u64, what: &str) {
         let mut at = start;
         while at < start + len {
             let group = at / GROUP_BLOCKS;
@@ -553,163 +551,6 @@ impl<'f, P: Pm> Walk<'f, P> {
                 self.inode(number, 0);
                 (before, number) = (number, next);
             }
-        }
-    }
-
-    /// Entries in use that nothing leads to, and entries that are led to and not in use.
-    fn compare_entries(&mut self) {
-        let is_whole = self.problems.iter().all(|(_, repair)| !repair.is_empty());
-        let leaked: Vec<(u64, usize)> = self
-            .allocated
-            .iter()
-            .filter(|(entry, _)| !self.reached.contains_key(entry))
-            .map(|(&entry, &pool)| (entry, pool))
-            .collect();
-        let lost: Vec<u64> = self
-            .reached
-            .iter()
-            .filter(|(entry, pool)| self.allocated.get(entry) != Some(pool))
-            .map(|(&entry, _)| entry)
-            .collect();
-        for entry in lost {
-            self.damage(format!("the entry at byte {entry} is used and says that it is free"));
-        }
-        let mut words: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
-        for (entry, pool) in leaked {
-            let what = format!("nothing leads to the entry at byte {entry}");
-            self.problems.push((what, if is_whole { "free it" } else { "" }));
-            let block = self.fs.geometry.pool_of(entry);
-            let index = (entry - block - POOL_HEAD) / SIZES[pool];
-            let word = words.entry(block + POOL_BITS + index / WORD_BITS * 8).or_insert((block, 0));
-            word.1 |= 1 << (index % WORD_BITS);
-        }
-        for (address, (block, freed)) in words.into_iter().filter(|_| is_whole) {
-            let seed = self.fs.geometry.seed(block);
-            if let Ok(free) = self.fs.read_word(address, seed, String::new) {
-                self.fix(address, &seal_any(free | freed, seed).to_le_bytes());
-            }
-        }
-    }
-
-    /// Blocks against the bits of their groups.
-    fn compare_blocks(&mut self) {
-        let geometry = self.fs.geometry;
-        for (group, (_, of_group)) in geometry.groups().zip(self.maps.clone()) {
-            let is_empty = self.used[(group - geometry.first_group) as usize] == [0; 8];
-            if !is_empty && matches!(geometry.use_of(of_group), Use::Free | Use::Other(_)) {
-                self.damage(format!(
-                    "group {group}: blocks in use are in a group of another volume, or of none"
-                ));
-            }
-        }
-        for group in geometry.groups().take_while(|&group| geometry.regions_in(group) > 0) {
-            self.mark(group * GROUP_BLOCKS, geometry.regions_in(group), "the regions");
-        }
-        let bad: Vec<u64> = self.fs.bad.lock().iter().copied().collect();
-        for block in bad {
-            let group = (block / GROUP_BLOCKS).checked_sub(geometry.first_group);
-            if let Some(used) = group.and_then(|index| self.used.get_mut(index as usize)) {
-                *used = bits::either(used, &bits::run(block % GROUP_BLOCKS, 1));
-            }
-        }
-        let is_whole = self.problems.iter().all(|(_, repair)| !repair.is_empty());
-        for group in geometry.groups() {
-            let index = (group - geometry.first_group) as usize;
-            let ((free, of_group), used) = (self.maps[index], self.used[index]);
-            let of = geometry.use_of(of_group);
-            if !self.is_ours(of) {
-                continue;
-            }
-            if bits::meet(&free, &used) {
-                self.damage(format!("group {group}: blocks in use say that they are free"));
-            }
-            let leaked = bits::without(&bits::without(&[u64::MAX; 8], &used), &free);
-            let is_stray = matches!(of, Use::Other(_));
-            if leaked != [0; 8] || is_stray {
-                let what = match of {
-                    Use::Other(owner) => {
-                        format!("group {group}: it belongs to volume {owner}, which is not there")
-                    }
-                    _ => format!("group {group}: {} blocks belong to nothing", bits::count(&leaked)),
-                };
-                self.problems.push((what, if is_whole { "free them" } else { "" }));
-                if is_whole {
-                    let map = geometry.map(group);
-                    let seed = geometry.seed(map);
-                    let free = bits::either(&free, &leaked);
-                    let is_empty = bits::count(&free) + geometry.regions_in(group) == GROUP_BLOCKS;
-                    let is_free = is_stray || of == Use::Data && is_empty;
-                    let words = with_purpose(&free, if is_free { purpose::FREE } else { of_group });
-                    self.fix(map, words.map(|word| seal_any(word, seed)).as_bytes());
-                }
-            }
-        }
-    }
-
-    /// The names of inodes against their counts.
-    fn compare_inodes(&mut self) {
-        let is_whole = self.problems.iter().all(|(_, repair)| !repair.is_empty());
-        let mut fixes = Vec::new();
-        for (&number, seen) in &self.inodes {
-            let mut raw = seen.raw;
-            let names = if number == ROOT_INODE { 1 } else { seen.names };
-            if raw.links != names {
-                let links = size::count(raw.links.into(), "link", "links");
-                self.problems.push((
-                    format!("inode {number} says {links} and has {names}"),
-                    if is_whole { "count them" } else { "" },
-                ));
-                raw.links = names;
-            }
-            if raw.is_directory() {
-                if raw.parent != seen.parent && names > 0 {
-                    let parent = seen.parent;
-                    let what = format!("directory {number} does not say that it is in directory {parent}");
-                    self.problems.push((what, if is_whole { "say so" } else { "" }));
-                    raw.parent = parent;
-                }
-                if (raw.entries, raw.subdirectories) != (seen.entries, seen.subdirectories) {
-                    let what =
-                        format!("directory {number} says {} names and has {}", raw.entries, seen.entries);
-                    self.problems.push((what, if is_whole { "count them" } else { "" }));
-                    (raw.entries, raw.subdirectories) = (seen.entries, seen.subdirectories);
-                }
-            }
-            if raw != seen.raw
-                && let Ok(address) = self.fs.address(number)
-            {
-                raw.head.checksum = raw.compute_checksum(self.fs.geometry.seed(address));
-                fixes.push((address, raw));
-            }
-        }
-        for (address, raw) in fixes.into_iter().filter(|_| is_whole) {
-            self.fix(address, raw.as_bytes());
-        }
-    }
-
-    /// The counts of a clean unmount.
-    fn compare_counts(&mut self, row: &RawVolume) {
-        let superblock = self.fs.superblock.lock().clone();
-        let counted = zones::row(&*self.fs.pm, &superblock, &self.fs.geometry);
-        match counted.and_then(|zone| Ok((zone, self.fs.count()?.0))) {
-            Ok((zone, counts)) => {
-                let (mut after, mut zone_after) = (*row, zone);
-                after.keep(&counts);
-                zone_after.keep(&counts);
-                if zone.counted == 1 && self.owners.is_some() && zone.counts() != zone_after.counts() {
-                    let (said, has) = (zone.counts(), zone_after.counts());
-                    let what =
-                        format!("the zone says that free blocks and groups are {said:?}, and has {has:?}");
-                    self.problems.push((what, "count them"));
-                }
-                if row.counts() != after.counts() {
-                    let (said, has) = (row.counts(), after.counts());
-                    let what =
-                        format!("the volume says that free blocks and inodes are {said:?}, and has {has:?}");
-                    self.problems.push((what, "count them"));
-                }
-            }
-            Err(error) => self.damage(error.to_string()),
         }
     }
 }

@@ -10,7 +10,7 @@ use nacre_engine::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use nacre_engine::{Error, FileKind, InodeHasher, InodeId, Kind, Result};
 use nacre_layout_parts::held::{Held, Holdable};
 
-use crate::orphans::Buried;
+use crate::buried::Buried;
 
 /// Parts of the table, so that threads seldom meet.
 const SHARDS: usize = 64;

@@ -5,14 +5,15 @@
 //! | --- | --- |
 //! | `format` | the bytes on media; nothing else defines bytes |
 //! | `geometry` | where the structures are, and where their copies are |
-//! | `mkfs`, `mount`, `recover`, `check` | making, mounting, recovering and checking a file system |
+//! | `mkfs`, `mount`, `recover` | making, mounting and recovering a file system |
+//! | `check`, `compare` | checking one: the walk, and its comparison with bits and counts |
 //! | `superblock`, `zones`, `volumes` | the superblock of this layout; the rows of zones and of volumes |
 //! | `twin`, `mend`, `copies` | reading from the copy that is whole; mending the other; comparing both |
 //! | `lanes`, `edits`, `commit` | where an operation says its changes; its parts; the commit protocol |
 //! | `bits`, `counts`, `buddy` | the free blocks of a group; counts and hints; taking and freeing blocks |
 //! | `pools`, `bytes` | pools of entries; entries that hold bytes |
 //! | `fs`, `held` | the state of a mount; inodes that callers hold |
-//! | `inode`, `orphans` | inodes where they are; those without names |
+//! | `inode`, `orphans`, `buried` | inodes where they are; those without names; those to be freed |
 //! | `blockmap`, `places`, `tree_edit` | where a file's blocks are; how an operation leaves them; changing the tree |
 //! | `directory`, `sets` | the names of a directory; changing them |
 //! | `file`, `space`, `namespace`, `rename`, `xattr` | the operations |
@@ -29,9 +30,11 @@
 mod bits;
 mod blockmap;
 mod buddy;
+mod buried;
 mod bytes;
 mod check;
 mod commit;
+mod compare;
 mod copies;
 mod counts;
 mod directory;

@@ -3,8 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use nacre_engine::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use nacre_engine::sync::{Mutex, RwLock};
+use nacre_engine::sync::atomic::{AtomicBool, Ordering};
 use nacre_engine::{FileKind, Result};
 use nacre_media::Pm;
 
@@ -21,41 +20,6 @@ use crate::space::STEP;
 
 /// The largest number of inodes that an operation frees before its own work.
 const RECLAIMED_AT_ONCE: usize = 8;
-
-/// Inodes without names or holders that are to be freed.
-#[derive(Default)]
-pub(crate) struct Buried {
-    numbers: Mutex<Vec<u64>>,
-    some: AtomicBool,
-    /// Shared by threads that free inodes, so that an operation without space can wait for them.
-    freeing: RwLock<()>,
-    /// The number of inodes that were freed.
-    freed: AtomicU64,
-}
-
-impl Buried {
-    /// An inode is to be freed.
-    pub(crate) fn add(&self, number: u64) {
-        self.numbers.lock().push(number);
-        self.some.store(true, Ordering::Release);
-    }
-
-    /// The number of inodes that were freed since the mount.
-    pub(crate) fn freed(&self) -> u64 {
-        self.freed.load(Ordering::Acquire)
-    }
-
-    fn take(&self, count: usize) -> Vec<u64> {
-        let mut numbers = self.numbers.lock();
-        let left = numbers.len().saturating_sub(count);
-        let taken = numbers.split_off(left);
-        self.some.store(left > 0, Ordering::Release);
-        if left == 0 {
-            *numbers = Vec::new();
-        }
-        taken
-    }
-}
 
 impl<P: Pm> Shared<P> {
     /// The word of the volume's row that begins the list of an inode, and the row.
