@@ -22,9 +22,6 @@ trap 'exit 130' INT TERM
 scripts/install-deps.sh test 2>&1 | tee -a "$log"
 can_mount || echo "left out: tests on a mount (they need root and /dev/fuse)" | tee -a "$log"
 
-# A first build is faster without what later ones would use.
-[ -d "${CARGO_TARGET_DIR:-target}/debug/incremental" ] || export CARGO_INCREMENTAL=0
-
 step "formatting" cargo fmt --all -- --check
 step "clippy" cargo clippy --quiet --workspace --all-targets -- -D warnings
 
