@@ -21,7 +21,7 @@ use super::record::{Flaw, Rig};
 use super::report::Report;
 use super::sequences::{Length, sequences};
 use super::subject::{Mounting, Subject};
-use super::threads::{Threads, explore_threads, threads};
+use super::threads::{Threads, explore_threads, threads_for};
 use super::workload::{Workload, deep_for, fixed, random};
 
 /// Time between two looks at the workers.
@@ -155,7 +155,7 @@ impl Stage {
                         let mounting = Mounting { lanes, ..workload.mounting };
                         (Threads { mounting, ..workload }, seed.wrapping_add(i))
                     };
-                    threads().into_iter().map(in_lanes)
+                    threads_for(subject).into_iter().map(in_lanes)
                 });
                 return each.map(|(w, seed)| Job::Threads(w, seed, settings.sampling)).collect();
             }

@@ -18,7 +18,7 @@ use super::record::{Flaw, Rig};
 use super::report::Violation;
 use super::sequences::{Length, sequences};
 use super::subject::{Harmless, Subject};
-use super::threads::{Threads, explore_threads, sites_of_threads, threads};
+use super::threads::{Threads, explore_threads, sites_of_threads, threads_for};
 use super::workload::{Workload, deep_for, fixed};
 
 /// Interleavings of threads that a mutant is looked for in.
@@ -90,7 +90,7 @@ pub fn self_test<S: Subject>(
     only: &str,
     progress: &(dyn Fn(&Mutant) + Sync),
 ) -> Result<Vec<Mutant>> {
-    let together = parallel(subject, jobs, threads(), Together::new)?;
+    let together = parallel(subject, jobs, threads_for(subject), Together::new)?;
     let mistakes = subject.mistakes();
     let is_meant = |site: &Site| subject.site_name(site).contains(only);
     let any_mistake = mistakes.iter().any(|mistake| mistake.words.contains(only));

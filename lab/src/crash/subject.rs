@@ -104,7 +104,7 @@ pub trait Subject: Sync {
         Vec::new()
     }
 
-    /// Deep workloads that are not for it: the beginning of their names, and the reason.
+    /// Workloads, deep ones and those of threads, that are not for it: the beginning of their names, and the reason.
     fn left_out(&self) -> &'static [(&'static str, &'static str)] {
         &[]
     }

@@ -115,6 +115,13 @@ pub fn threads() -> Vec<Threads> {
     all
 }
 
+/// Those of them that are for a subject.
+pub(super) fn threads_for<S: Subject>(subject: &S) -> Vec<Threads> {
+    let left_out = subject.left_out();
+    let is_for = |workload: &Threads| !left_out.iter().any(|(name, _)| workload.name.starts_with(name));
+    threads().into_iter().filter(is_for).collect()
+}
+
 /// One thread makes the last name of a directory. Another one removes both and writes a file, for which the blocks are
 /// taken that the names had. Other places for metadata were full when the directory grew, so that its names have a large
 /// place alone; and no other place has room for what is written.
