@@ -58,7 +58,8 @@ pub(crate) fn check<P: Pm>(pm: &P, repair: Repair) -> Result<CheckReport> {
 
 /// Counts free blocks and inodes anew after repairs, which may have freed some, and forgets errors that were noted.
 fn renew_rows<P: Pm>(pm: &P, superblock: &Superblock) -> Result<()> {
-    for fs in volumes::open_all(pm, superblock, false)? {
+    for geometry in volumes::all(pm, superblock)? {
+        let fs = volumes::open_one(pm, superblock, geometry, false)?;
         let row = *fs.row.lock();
         // Damage that no repair mends may keep the bits from being read. The counts are then as wrong as before.
         let Ok((counts, _)) = fs.count() else { continue };
@@ -113,7 +114,18 @@ fn examine<P: Pm>(pm: &P) -> Result<(CheckReport, Vec<Placed>)> {
         badblocks::clear_damaged(pm, &superblock, &bad)?;
     }
     report.bad_blocks = bad.blocks.len() as u64;
-    let volumes = volumes::open_all(pm, &superblock, true)?;
+    let (mut volumes, mut owners) = (Vec::new(), BTreeSet::new());
+    for geometry in volumes::all(pm, &superblock)? {
+        owners.insert(u64::from(geometry.volume));
+        match volumes::open_one(pm, &superblock, geometry, true) {
+            Ok(fs) => volumes.push(fs),
+            Err(error) => report.add(error.to_string(), ""),
+        }
+    }
+    for (index, error) in volumes::Rows::read(pm, &superblock).damaged {
+        owners.insert(index.into());
+        report.add(error.to_string(), "");
+    }
     report.summary = volumes::probe(pm)?;
     report.walk = RecoveryReport {
         walked: true,
@@ -122,7 +134,6 @@ fn examine<P: Pm>(pm: &P) -> Result<(CheckReport, Vec<Placed>)> {
         ..RecoveryReport::default()
     };
     let mut fixes = Vec::new();
-    let owners: BTreeSet<u64> = volumes.iter().map(|fs| u64::from(fs.geometry.volume)).collect();
     for zone in 0..zones::count(pm, &superblock)? {
         let mut of_zone: Vec<_> = volumes.iter().filter(|fs| fs.geometry.zone == zone).collect();
         let none;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use nacre_engine::sync::Mutex;
 use nacre_engine::sync::atomic::{AtomicBool, Ordering};
-use nacre_engine::{BLOCK_SIZE, Block, Error, Result};
+use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, Result};
 use nacre_media::Pm;
 
 use crate::format::LINE;
@@ -41,14 +41,14 @@ impl Damaged {
     }
 }
 
-/// Reads the first of two copies that is whole. Gives which one it was.
+/// Reads the first of two copies that is whole. Gives which one it was. An error does not name the structure: its caller does.
 pub(crate) fn read_either(
     pm: &impl Pm,
     copies: [u64; 2],
     buffer: &mut [u8],
     is_valid: impl Fn(&[u8]) -> bool,
 ) -> Result<usize> {
-    let mut failed = Error::corrupt("both copies");
+    let mut failed = Error::new(Kind::Corrupt);
     for (index, address) in copies.into_iter().enumerate() {
         match pm.read(address, buffer) {
             Ok(()) if is_valid(buffer) => return Ok(index),

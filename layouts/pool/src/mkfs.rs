@@ -53,7 +53,7 @@ pub(crate) fn mkfs<P: Pm>(pm: &P, options: &MkfsOptions) -> Result<Summary> {
         now: options.now,
         ..NewVolume::default()
     };
-    volumes::make(Arc::new(pm), &superblock, &main, &[])?;
+    volumes::make(Arc::new(pm), &superblock, &main)?;
     superblock.write(pm)?;
     volumes::probe(pm)
 }

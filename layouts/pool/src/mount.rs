@@ -101,12 +101,11 @@ impl<P: Pm + 'static> PoolFs<P> {
                     .advice("it has to write: mount it writable once"));
             }
             Recovered { done: vec![0; geometry.lanes as usize], ..Recovered::default() }
-        } else {
+        } else if read_only {
             recover(&*pm, &geometry)?
+        } else {
+            volumes::finish(&pm, &found.superblock, &geometry)?
         };
-        if !read_only {
-            volumes::finish(&pm, &found.superblock, &geometry)?;
-        }
         let row = volumes::read(&*pm, &found.superblock, &geometry)?;
         let zone = zones::row(&*pm, &found.superblock, &geometry)?;
         let mut summary = volumes::summary(&found, &row);

@@ -310,7 +310,8 @@ pub(crate) fn retire_listed<P: Pm>(pm: &P) -> Result<u64> {
         return Ok(0);
     }
     let blocks = badblocks::read(pm, &found.superblock)?.blocks;
-    for fs in volumes::open_all(pm, &found.superblock, false)? {
+    for geometry in volumes::all(pm, &found.superblock)? {
+        let fs = volumes::open_one(pm, &found.superblock, geometry, false)?;
         *fs.counts.lock() = fs.count()?.0;
         blocks.iter().for_each(|&block| fs.withdraw(block));
         let counts = *fs.counts.lock();
@@ -333,10 +334,12 @@ fn locate<P: Pm>(pm: &P, lines: &BTreeSet<u64>) -> [Vec<String>; 2] {
 
 fn in_files<P: Pm>(pm: &P, lines: &BTreeSet<u64>, told: &mut BTreeSet<u64>) -> Result<Vec<String>> {
     let found = crate::superblock::read(pm)?;
-    let volumes = volumes::open_all(pm, &found.superblock, true)?;
+    let volumes = volumes::all(pm, &found.superblock)?;
     let of_several = volumes.len() > 1;
     let mut words = Vec::new();
-    for fs in volumes {
+    for geometry in volumes {
+        // The files of a damaged volume are not known.
+        let Ok(fs) = volumes::open_one(pm, &found.superblock, geometry, true) else { continue };
         let of = if of_several { format!("volume {}: ", fs.row.lock().name()) } else { String::new() };
         let hits = in_files_of(&fs, lines, told);
         words.extend(hits.into_iter().map(|hit| format!("{of}{hit}")));

@@ -23,7 +23,7 @@ use crate::fs::Shared;
 use crate::geometry::{Geometry, Halves, Use};
 use crate::mend::read_either;
 use crate::mount::open;
-use crate::recover::recover;
+use crate::recover::{Recovered, recover};
 use crate::seeded::Mistake;
 use crate::superblock::{self, Found, Summary, Superblock, put_text};
 use crate::zones;
@@ -95,36 +95,76 @@ fn read_row(pm: &impl Pm, superblock: &Superblock, index: u32) -> Result<Option<
     Ok((row.state != 0).then_some(row))
 }
 
-/// The rows in use, with their numbers.
-pub(crate) fn rows(pm: &impl Pm, superblock: &Superblock) -> Result<Vec<(u32, RawVolume)>> {
-    let rows = (0..ROWS as u32).map(|index| Ok(read_row(pm, superblock, index)?.map(|row| (index, row))));
-    rows.filter_map(Result::transpose).collect()
+/// The rows of a device, with their numbers. A damaged one leaves the others alone.
+pub(crate) struct Rows {
+    /// Rows in use.
+    whole: Vec<(u32, RawVolume)>,
+    /// Rows without a copy that is whole.
+    pub(crate) damaged: Vec<(u32, Error)>,
+}
+
+impl Rows {
+    pub(crate) fn read(pm: &impl Pm, superblock: &Superblock) -> Rows {
+        let mut rows = Rows { whole: Vec::new(), damaged: Vec::new() };
+        for index in 0..ROWS as u32 {
+            match read_row(pm, superblock, index) {
+                Ok(row) => rows.whole.extend(row.map(|row| (index, row))),
+                Err(error) => rows.damaged.push((index, error)),
+            }
+        }
+        rows
+    }
+
+    /// Volumes that can be mounted.
+    fn live(&self) -> impl Iterator<Item = &(u32, RawVolume)> {
+        self.whole.iter().filter(|(_, row)| row.state == volume_state::LIVE)
+    }
+
+    /// The error of a damaged row, if there is one.
+    fn into_damage(self) -> Option<Error> {
+        self.damaged.into_iter().map(|(_, error)| error).next()
+    }
+
+    /// A row that is not in use.
+    fn free(&self) -> Result<u32> {
+        let used =
+            self.whole.iter().map(|(index, _)| index).chain(self.damaged.iter().map(|(index, _)| index));
+        let used: Vec<u32> = used.copied().collect();
+        (0..ROWS as u32).find(|index| !used.contains(index)).ok_or_else(|| {
+            Error::no_space(Resource::Limit, 0)
+                .object(format!("the device has {ROWS} volumes"))
+                .advice("remove one with nacre volume remove")
+        })
+    }
 }
 
 /// The places of a volume: of this name, or of the only one.
 pub(crate) fn find(pm: &impl Pm, superblock: &Superblock, name: Option<&str>) -> Result<Geometry> {
-    let mut rows = rows(pm, superblock)?;
-    rows.retain(|(_, row)| row.state == volume_state::LIVE);
-    let names = || rows.iter().map(|(_, row)| row.name()).collect::<Vec<_>>().join(", ");
-    let found = match name {
-        Some(name) => rows.iter().find(|(_, row)| row.name() == name).ok_or_else(|| {
-            Error::new(Kind::NotFound)
-                .object(format!("volume {name} of a device with the volumes {}", names()))
-                .advice("nacre volume list shows them")
-        })?,
-        None if rows.len() == 1 => &rows[0],
-        None if rows.is_empty() => {
-            return Err(Error::new(Kind::NotFound)
-                .object("a volume of the device")
-                .advice("make one with nacre volume create"));
-        }
-        None => {
+    let rows = Rows::read(pm, superblock);
+    let live: Vec<_> = rows.live().copied().collect();
+    let names = live.iter().map(|(_, row)| row.name()).collect::<Vec<_>>().join(", ");
+    let found = match (name, &live[..]) {
+        (Some(name), _) => live.iter().find(|(_, row)| row.name() == name),
+        (None, [only]) if rows.damaged.is_empty() => Some(only),
+        (None, [_, ..]) => {
             return Err(Error::new(Kind::InvalidInput)
-                .object(format!("a device with the volumes {}", names()))
+                .object(format!("a device with the volumes {names}"))
                 .advice("say which one, as in DEVICE#NAME"));
         }
+        (None, []) => None,
     };
-    zones::geometry(pm, superblock, found.1.zone, found.0)
+    if let Some(&(index, row)) = found {
+        return zones::geometry(pm, superblock, row.zone, index);
+    }
+    // The volume may be the one of a row that cannot be read.
+    Err(rows.into_damage().unwrap_or_else(|| match name {
+        Some(name) => Error::new(Kind::NotFound)
+            .object(format!("volume {name} of a device with the volumes {names}"))
+            .advice("nacre volume list shows them"),
+        None => Error::new(Kind::NotFound)
+            .object("a volume of the device")
+            .advice("make one with nacre volume create"),
+    }))
 }
 
 /// Reads the row of the volume, after the recovery of its zone.
@@ -138,15 +178,18 @@ pub(crate) fn read(pm: &impl Pm, superblock: &Superblock, geometry: &Geometry) -
 /// The summary of the file system on a device, without mounting it: of the only volume, or of all of them together.
 pub(crate) fn probe(pm: &impl Pm) -> Result<Summary> {
     let found = superblock::read(pm)?;
-    let mut rows = rows(pm, &found.superblock)?;
-    rows.retain(|(_, row)| row.state == volume_state::LIVE);
-    if let [(_, row)] = &rows[..] {
-        return Ok(summary(&found, row));
+    let rows = Rows::read(pm, &found.superblock);
+    let live: Vec<_> = rows.live().map(|(_, row)| *row).collect();
+    let is_whole = rows.damaged.is_empty();
+    match &live[..] {
+        [row] if is_whole => return Ok(summary(&found, row)),
+        [] => rows.into_damage().map_or(Ok(()), Err)?,
+        _ => {}
     }
     Ok(Summary {
-        clean: rows.iter().all(|(_, row)| row.clean == 1),
-        errors: rows.iter().map(|(_, row)| row.errors).sum(),
-        mount_epoch: rows.iter().map(|(_, row)| row.mount_epoch).max().unwrap_or(0),
+        clean: is_whole && live.iter().all(|row| row.clean == 1),
+        errors: live.iter().map(|row| row.errors).sum(),
+        mount_epoch: live.iter().map(|row| row.mount_epoch).max().unwrap_or(0),
         ..found.superblock.summary(found.valid)
     })
 }
@@ -174,11 +217,11 @@ pub(crate) fn summary(found: &Found, row: &RawVolume) -> Summary {
     }
 }
 
-/// The volumes of a device, by the numbers of their rows.
+/// The volumes of a device, by the numbers of their rows. A check names those whose rows are damaged.
 pub fn list(pm: &impl Pm) -> Result<Vec<VolumeSummary>> {
     let found = superblock::read(pm)?;
-    let rows = rows(pm, &found.superblock)?;
-    Ok(rows.iter().map(|(_, row)| row.summary()).collect())
+    let rows = Rows::read(pm, &found.superblock);
+    Ok(rows.whole.iter().map(|(_, row)| row.summary()).collect())
 }
 
 /// The number of zones of a device.
@@ -221,9 +264,7 @@ pub fn would_create(pm: &impl Pm, new: &NewVolume) -> Result<()> {
     check_name(&new.name)?;
     put_text(&mut [0; 64], &new.name, "the name of a volume")?;
     zones::geometry(pm, &found.superblock, new.zone, 0)?;
-    let mut rows = rows(pm, &found.superblock)?;
-    rows.retain(|(_, row)| row.state == volume_state::LIVE);
-    if rows.iter().any(|(_, row)| row.name() == new.name) {
+    if Rows::read(pm, &found.superblock).live().any(|(_, row)| row.name() == new.name) {
         return Err(Error::new(Kind::Exists).object(format!("volume {}", new.name)));
     }
     Ok(())
@@ -235,22 +276,12 @@ pub fn create<P: Pm>(pm: Arc<P>, new: &NewVolume) -> Result<VolumeSummary> {
     let found = superblock::read(&*pm)?;
     let geometry = zones::geometry(&*pm, &found.superblock, new.zone, 0)?;
     finish(&pm, &found.superblock, &geometry)?;
-    make(pm.clone(), &found.superblock, new, &rows(&*pm, &found.superblock)?)
+    make(pm, &found.superblock, new)
 }
 
 /// Makes a volume in a row that is not in use.
-pub(crate) fn make<P: Pm>(
-    pm: Arc<P>,
-    superblock: &Superblock,
-    new: &NewVolume,
-    rows: &[(u32, RawVolume)],
-) -> Result<VolumeSummary> {
-    let is_free = |index: &u32| rows.iter().all(|(used, _)| used != index);
-    let index = (0..ROWS as u32).find(is_free).ok_or_else(|| {
-        Error::no_space(Resource::Limit, 0)
-            .object(format!("the device has {ROWS} volumes"))
-            .advice("remove one with nacre volume remove")
-    })?;
+pub(crate) fn make<P: Pm>(pm: Arc<P>, superblock: &Superblock, new: &NewVolume) -> Result<VolumeSummary> {
+    let index = Rows::read(&*pm, superblock).free()?;
     let geometry = zones::geometry(&*pm, superblock, new.zone, index)?;
     let recovered = recover(&*pm, &geometry)?;
     let mut row = RawVolume::new_zeroed();
@@ -311,8 +342,7 @@ pub fn remove<P: Pm>(pm: Arc<P>, name: &str) -> Result<()> {
     let found = superblock::read(&*pm)?;
     found.superblock.check_writable()?;
     let geometry = find(&*pm, &found.superblock, Some(name))?;
-    finish(&pm, &found.superblock, &geometry)?;
-    let recovered = recover(&*pm, &geometry)?;
+    let recovered = finish(&pm, &found.superblock, &geometry)?;
     let row = read(&*pm, &found.superblock, &geometry)?;
     let fs = open(pm, found.superblock, geometry, row, &recovered, false)?;
     fs.change(|change| {
@@ -325,16 +355,19 @@ pub fn remove<P: Pm>(pm: Arc<P>, name: &str) -> Result<()> {
     release(&fs)
 }
 
-/// Ends the removals in a zone that a crash interrupted, after its recovery.
-pub(crate) fn finish<P: Pm>(pm: &Arc<P>, superblock: &Superblock, geometry: &Geometry) -> Result<()> {
-    let recovered = recover(&**pm, geometry)?;
-    for (index, row) in rows(&**pm, superblock)? {
+/// Recovers a zone, and ends the removals in it that a crash interrupted. The result is that of the recovery, with the
+/// sequences of now: operations go on above them.
+pub(crate) fn finish<P: Pm>(pm: &Arc<P>, superblock: &Superblock, geometry: &Geometry) -> Result<Recovered> {
+    let mut recovered = recover(&**pm, geometry)?;
+    for (index, row) in Rows::read(&**pm, superblock).whole {
         if row.state == volume_state::GOING && row.zone == geometry.zone {
             let geometry = zones::geometry(&**pm, superblock, row.zone, index)?;
             release(&open(Arc::clone(pm), superblock.clone(), geometry, row, &recovered, false)?)?;
+            let Recovered { sequence, done, .. } = recover(&**pm, &geometry)?;
+            recovered = Recovered { sequence, done, ..recovered };
         }
     }
-    Ok(())
+    Ok(recovered)
 }
 
 /// A zone without volumes.
@@ -345,24 +378,27 @@ pub(crate) fn open_none<'p, P: Pm>(pm: &'p P, superblock: &Superblock, zone: u32
     open(Arc::new(pm), superblock.clone(), geometry, RawVolume::new_zeroed(), &recovered, true)
 }
 
-/// Every volume of a device that is not mounted, after the recovery of its zone.
-pub(crate) fn open_all<'p, P: Pm>(
-    pm: &'p P,
-    superblock: &Superblock,
-    read_only: bool,
-) -> Result<Vec<Shared<&'p P>>> {
+/// The volumes of a device that is not mounted, after the recovery of all zones.
+pub(crate) fn all<P: Pm>(pm: &P, superblock: &Superblock) -> Result<Vec<Geometry>> {
     let pm = Arc::new(pm);
-    let mut all = Vec::new();
     for zone in 0..zones::count(&*pm, superblock)? {
         finish(&pm, superblock, &zones::geometry(&*pm, superblock, zone, 0)?)?;
     }
-    for (index, row) in rows(&*pm, superblock)? {
-        let geometry = zones::geometry(&*pm, superblock, row.zone, index)?;
-        let recovered = recover(&*pm, &geometry)?;
-        let row = read(&*pm, superblock, &geometry)?;
-        all.push(open(Arc::clone(&pm), superblock.clone(), geometry, row, &recovered, read_only)?);
-    }
-    Ok(all)
+    let rows = Rows::read(&*pm, superblock).whole.into_iter();
+    rows.map(|(index, row)| zones::geometry(&*pm, superblock, row.zone, index)).collect()
+}
+
+/// A volume of a device that is not mounted. Volumes of one zone are changed one after the other: each goes on above the
+/// sequences of the one before.
+pub(crate) fn open_one<'p, P: Pm>(
+    pm: &'p P,
+    superblock: &Superblock,
+    geometry: Geometry,
+    read_only: bool,
+) -> Result<Shared<&'p P>> {
+    let recovered = recover(pm, &geometry)?;
+    let row = read(pm, superblock, &geometry)?;
+    open(Arc::new(pm), superblock.clone(), geometry, row, &recovered, read_only)
 }
 
 /// Frees all groups of a volume that is going, and then its row.
@@ -373,7 +409,7 @@ fn release<P: Pm>(fs: &Shared<P>) -> Result<()> {
             change.commit()
         })?;
     }
-    // What metadata was in changes its purpose.
+    // Blocks of metadata change their purpose.
     fs.settle_lanes()?;
     for group in fs.geometry.groups() {
         let (_, of_group) = fs.read_map(group)?;

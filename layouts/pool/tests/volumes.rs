@@ -197,8 +197,15 @@ fn what_cannot_be_is_refused() {
     assert_sound(&pm);
 }
 
-/// Crashes an operation everywhere. Gives what is wrong with the images, and how many there were.
-fn crash(mistake: Option<Mistake>, base: &[u8], run: impl Fn(&Arc<SimPm>)) -> (Vec<String>, u64) {
+type Looked = std::result::Result<(), String>;
+
+/// Crashes an operation everywhere, and looks at the images. Gives what is wrong with them, and how many there were.
+fn crash(
+    mistake: Option<Mistake>,
+    base: &[u8],
+    run: impl Fn(&Arc<SimPm>),
+    look: impl Fn(&Arc<SimPm>) -> Looked,
+) -> (Vec<String>, u64) {
     let pm = Arc::new(SimPm::from_image(base));
     pm.seed_mistake(mistake.map_or(0, Mistake::number));
     pm.start_recording();
@@ -221,7 +228,7 @@ fn crash(mistake: Option<Mistake>, base: &[u8], run: impl Fn(&Arc<SimPm>)) -> (V
 }
 
 /// After a crash, the volume is there as a whole or not at all, and the other one is as it was.
-fn look(pm: &Arc<SimPm>) -> std::result::Result<(), String> {
+fn look(pm: &Arc<SimPm>) -> Looked {
     let fs = try_mount(pm, Some("main")).map_err(|error| error.to_string())?;
     let kept = names(&fs);
     fs.unmount().map_err(|error| error.to_string())?;
@@ -234,6 +241,10 @@ fn look(pm: &Arc<SimPm>) -> std::result::Result<(), String> {
         make_file(&fs, "new", 10).map_err(|error| error.to_string())?;
         fs.unmount().map_err(|error| error.to_string())?;
     }
+    sound(pm)
+}
+
+fn sound(pm: &Arc<SimPm>) -> Looked {
     let report = Fs::check(pm, Repair::None, None).map_err(|error| error.to_string())?;
     if report.problems.is_empty() { Ok(()) } else { Err(format!("{:?}", report.problems)) }
 }
@@ -253,11 +264,84 @@ fn volumes_are_made_and_removed_as_a_whole() {
     let with_volume = pm.snapshot();
     let remove = |pm: &Arc<SimPm>| drop(volumes::remove(Arc::clone(pm), "mail"));
     for (base, run) in [(&before, &create as &dyn Fn(&Arc<SimPm>)), (&with_volume, &remove)] {
-        let (wrong, count) = crash(None, base, run);
+        let (wrong, count) = crash(None, base, run, look);
         assert!(wrong.is_empty() && count > 50, "{count} images: {:?}", wrong.first());
     }
-    let (wrong, _) = crash(Some(Mistake::VolumeRowEarly), &before, create);
+    let (wrong, _) = crash(Some(Mistake::VolumeRowEarly), &before, create, look);
     assert!(!wrong.is_empty(), "the row of a volume before its root");
-    let (wrong, _) = crash(Some(Mistake::VolumeRemovedInSteps), &with_volume, remove);
+    let (wrong, _) = crash(Some(Mistake::VolumeRemovedInSteps), &with_volume, remove, look);
     assert!(!wrong.is_empty(), "the row of a volume goes before its groups");
+}
+
+/// A mount ends a removal that a crash interrupted. Its own operations are recovered after the next crash.
+#[test]
+fn a_mount_that_ends_a_removal_is_recovered() {
+    let pm = made(16 << 20, 1);
+    volumes::create(Arc::clone(&pm), &new_volume("mail", 0, 0)).unwrap();
+    let fs = mount(&pm, "mail");
+    (0..3).for_each(|index| make_file(&fs, &format!("file-{index}"), 600).unwrap());
+    fs.unmount().unwrap();
+    let base = pm.snapshot();
+    pm.start_recording();
+    volumes::remove(Arc::clone(&pm), "mail").unwrap();
+    let trace = pm.stop_recording();
+    let mut replay = Replay::new(base, &trace);
+    let is_going = |pm: &SimPm| volumes::list(pm).unwrap().iter().any(|volume| volume.going);
+    loop {
+        assert!(replay.advance().is_some(), "the removal is seen on its way");
+        pm.load(replay.media());
+        if is_going(&pm) {
+            break;
+        }
+    }
+    let base = pm.snapshot();
+    let run = |pm: &Arc<SimPm>| {
+        let fs = mount(pm, "main");
+        make_file(&fs, "kept", 20).unwrap();
+        fs.unlink(&fs.root(), b"kept", now()).unwrap();
+        make_file(&fs, "again", 20).unwrap();
+        fs.abandon();
+    };
+    let (wrong, count) = crash(None, &base, run, |pm| {
+        sound(pm)?;
+        let fs = try_mount(pm, Some("main")).map_err(|error| error.to_string())?;
+        fs.unmount().map_err(|error| error.to_string())?;
+        sound(pm)
+    });
+    assert!(wrong.is_empty() && count > 50, "{count} images, {} wrong: {:?}", wrong.len(), wrong.first());
+}
+
+/// A volume whose row is lost leaves the others alone, and its groups.
+#[test]
+fn a_damaged_volume_leaves_the_others_alone() {
+    let pm = made(64 << 20, 1);
+    for name in ["mail", "build"] {
+        volumes::create(Arc::clone(&pm), &new_volume(name, 0, 0)).unwrap();
+        let fs = mount(&pm, name);
+        make_file(&fs, "file", 100).unwrap();
+        fs.unmount().unwrap();
+    }
+    let image = pm.snapshot();
+    let name = |at: &usize| image[*at..].starts_with(b"mail\0");
+    let places: Vec<usize> = (0..image.len()).step_by(8).filter(name).collect();
+    assert_eq!(places.len(), 2, "both copies of the row");
+    for at in places {
+        pm.poke(at as u64, b"MAIL");
+    }
+    assert!(listed(&pm) == ["main", "build"] && !Fs::probe(&*pm).unwrap().clean);
+    for (volume, kind) in [("main", None), ("build", None), ("mail", Some(Kind::Corrupt))] {
+        let mounted = try_mount(&pm, Some(volume));
+        assert_eq!(mounted.as_ref().err().map(|error| error.kind()), kind, "{volume}");
+        if let Ok(fs) = mounted {
+            make_file(&fs, "more", 100).unwrap();
+            fs.unmount().unwrap();
+        }
+    }
+    volumes::create(Arc::clone(&pm), &new_volume("new", 0, 0)).unwrap();
+    let report = Fs::check(&pm, Repair::All, None).unwrap();
+    let told: Vec<_> = report.problems.iter().map(|problem| problem.what.as_str()).collect();
+    assert!(told.len() == 1 && told[0].contains("the row of volume 1"), "{told:?}");
+    let after = pm.snapshot();
+    let kept = (0..after.len()).step_by(4096).filter(|&at| after[at..].starts_with(&[7; 4096])).count();
+    assert_eq!(kept, 400, "blocks of files, those of the damaged volume among them");
 }
