@@ -109,6 +109,11 @@ pub trait Subject: Sync {
         &[]
     }
 
+    /// Whether a workload of this name is for it.
+    fn takes(&self, workload: &str) -> bool {
+        !self.left_out().iter().any(|(name, _)| workload.starts_with(name))
+    }
+
     /// Runs an operation that relocates blocks or logs and changes nothing that a user sees; `None` if it is none of
     /// these.
     fn relocate(&self, _fs: &Self::Fs, _op: &Op) -> Option<Result<()>> {

@@ -117,9 +117,7 @@ pub fn threads() -> Vec<Threads> {
 
 /// Those of them that are for a subject.
 pub(super) fn threads_for<S: Subject>(subject: &S) -> Vec<Threads> {
-    let left_out = subject.left_out();
-    let is_for = |workload: &Threads| !left_out.iter().any(|(name, _)| workload.name.starts_with(name));
-    threads().into_iter().filter(is_for).collect()
+    threads().into_iter().filter(|workload| subject.takes(&workload.name)).collect()
 }
 
 /// One thread makes the last name of a directory. Another one removes both and writes a file, for which the blocks are

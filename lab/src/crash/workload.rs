@@ -405,9 +405,7 @@ fn wide_map(variant: u64) -> Workload {
 
 /// Those of [`deep`] that are for a subject.
 pub(super) fn deep_for<S: Subject>(subject: &S) -> Vec<Workload> {
-    let left_out = subject.left_out();
-    let is_for = |workload: &Workload| !left_out.iter().any(|(name, _)| workload.name.starts_with(name));
-    deep().into_iter().filter(is_for).collect()
+    deep().into_iter().filter(|workload| subject.takes(&workload.name)).collect()
 }
 
 /// The log of a directory ends a page while the one before it is dead, and while eight are half dead: fast and thorough
