@@ -5,7 +5,7 @@ use nacre_engine::{BLOCK_SIZE, Block, Result};
 use nacre_media::Pm;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-use crate::blockmap::{BlockMap, Bounds, Found};
+use crate::blockmap::{self, Bounds, Found};
 use crate::format::{
     BLOCK_INODES, INODE_SIZE, LINE, RawInode, RawSuperblock, RawUndo, lane_seed, region, seal_word,
 };
@@ -86,11 +86,11 @@ pub fn structures<P: Pm>(pm: &P) -> Result<Vec<Structure>> {
             }
         }
         let is_directory = raw.kind == nacre_engine::FileKind::Directory as u8;
-        BlockMap { pm, root: raw.root, bounds }.for_each_used(&mut |used| {
+        blockmap::map(pm, raw.root, bounds).for_each_used(&mut |used| {
             match used {
                 Found::Node(block) => add(Kind::Node, Block(block).offset(), BLOCK_SIZE),
-                Found::Data(_, block) if is_directory => {
-                    add(Kind::Directory, Block(block).offset(), BLOCK_SIZE)
+                Found::Data(piece) if is_directory => {
+                    add(Kind::Directory, piece.block().offset(), BLOCK_SIZE)
                 }
                 Found::Data(..) => {}
             }

@@ -16,7 +16,7 @@ use nacre_media::{Overlay, Pm};
 
 use crate::alloc::Allocator;
 use crate::badblocks::{self, BadBlocks};
-use crate::blockmap::{BlockMap, Bounds};
+use crate::blockmap::{self, Bounds};
 use crate::directory::find_record;
 use crate::format::{INLINE_TARGET, ROOT_INODE, RawInode, state, word};
 use crate::inode::{Graveyard, Inode, links_word};
@@ -185,7 +185,7 @@ fn check_inode<P: Pm>(pm: &P, superblock: &Superblock, number: u64, raw: &RawIno
     if inode.kind != FileKind::Symlink {
         return Ok(());
     }
-    let map = BlockMap { pm, root: raw.root, bounds: Bounds::of(superblock) };
+    let map = blockmap::map(pm, raw.root, Bounds::of(superblock));
     let is_inline = raw.root == 0 && raw.size <= INLINE_TARGET as u64;
     if raw.size == 0 || raw.size > MAX_TARGET as u64 || !(is_inline || map.find(0)?.is_some()) {
         return Err(Error::corrupt(format!("inode {number}: target")));
@@ -252,7 +252,7 @@ impl<'a, P: Pm> Names<'a, P> {
     ) -> Result<()> {
         let mut blocks = Vec::new();
         let count = raw.size.div_ceil(BLOCK_SIZE);
-        BlockMap { pm: self.pm, root: raw.root, bounds: self.bounds }.for_each(0, count, &mut |piece| {
+        blockmap::map(self.pm, raw.root, self.bounds).for_each(0, count, &mut |piece| {
             let start = piece.block().0;
             blocks.extend(start..start + piece.len);
         })?;

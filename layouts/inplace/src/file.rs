@@ -17,25 +17,26 @@ use nacre_engine::{BLOCK_SIZE, Block, Error, Resource, Result, Timestamp, WriteA
 use nacre_layout_parts::content::{Content, gather};
 use nacre_layout_parts::ranges::end_of;
 use nacre_layout_parts::rules::{InodeFacts, check_write};
+use nacre_layout_parts::tree::{MAX_HEIGHT, NODE_WORDS};
 use nacre_media::{Durable, Flushed, Pm};
 
 use crate::alloc::{Purpose, Runs};
-use crate::blockmap::Piece;
-use crate::format::{BLOCK_WORDS, LANE_ENTRIES, MAX_FILE_SIZE, tree, word};
+use crate::blockmap::{Piece, open, pack};
+use crate::format::{LANE_ENTRIES, MAX_FILE_SIZE, word};
 use crate::fs::Shared;
 use crate::inode::{Body, Inode};
 use crate::seeded::Mistake;
 use crate::transaction::{INODE_ENTRIES, Transaction, join};
-use crate::tree_edit::Edit;
+use crate::tree_edit::{Edit, finish};
 
 /// Blocks that one transaction can take into a tree, or change in it.
 pub(crate) const PIECE_BLOCKS: u64 = 1024;
 /// Leaves that so many blocks are in, wherever they begin.
-const PIECE_LEAVES: u64 = PIECE_BLOCKS / BLOCK_WORDS as u64 + 1;
+const PIECE_LEAVES: u64 = PIECE_BLOCKS / NODE_WORDS as u64 + 1;
 /// Only neighbouring words share an undo entry. So a piece takes most of them if every other word of its leaves
 /// changes. With these come the words that lead to the leaves, two in each level above those, and the inode's.
 const PIECE_ENTRIES: u64 =
-    (PIECE_BLOCKS + PIECE_LEAVES) / 2 + PIECE_LEAVES + 2 * (tree::MAX_HEIGHT as u64 - 2) + INODE_ENTRIES;
+    (PIECE_BLOCKS + PIECE_LEAVES) / 2 + PIECE_LEAVES + 2 * (MAX_HEIGHT as u64 - 2) + INODE_ENTRIES;
 const _: () = assert!(PIECE_ENTRIES <= LANE_ENTRIES as u64);
 
 /// A part of a write, which one transaction shows.
@@ -75,7 +76,7 @@ impl<P: Pm> Shared<P> {
         let mut result = Ok(());
         self.map(body.root)
             .for_each(offset / BLOCK_SIZE, end.div_ceil(BLOCK_SIZE), &mut |piece| {
-                if result.is_ok() && piece.is_written() {
+                if result.is_ok() && piece.is_written {
                     result = self.read_piece(piece, offset, &mut at, buffer);
                 }
             })
@@ -178,7 +179,7 @@ impl<P: Pm> Shared<P> {
 
     fn write_piece(&self, inode: &Inode, body: &mut Body, write: &Write<'_>) -> Result<()> {
         let mut allocated = Runs::new();
-        let mut edit = Edit::new(self, body.root);
+        let mut edit = Edit::new(self, open(body.root));
         if write.purpose == Purpose::Reserved {
             edit.purpose = write.purpose;
         }
@@ -190,7 +191,7 @@ impl<P: Pm> Shared<P> {
             }
             return result;
         }
-        self.written(inode, body, edit.root, &allocated, write.range.end, write.now);
+        self.written(inode, body, pack(edit.tree), &allocated, write.range.end, write.now);
         Ok(())
     }
 
@@ -220,15 +221,16 @@ impl<P: Pm> Shared<P> {
     ) -> Result<()> {
         let range = &write.range;
         let size = inode.size();
-        let pieces = self.pieces(edit.root, range)?;
-        let targets = self.targets(edit.root, &pieces, allocated, write)?;
+        let before = pack(edit.before);
+        let pieces = self.pieces(before, range)?;
+        let targets = self.targets(before, &pieces, allocated, write)?;
         // Nodes first: when there is no space for them, nothing may be overwritten.
         for target in targets.iter().filter(|target| target.is_fresh) {
-            edit.set(target.piece.start, target.piece.len, target.piece.place)?;
+            edit.set(target.piece)?;
         }
         let mut pending = None;
         if range.start > size {
-            pending = self.zero_gap(edit.before, size, range.start)?;
+            pending = self.zero_gap(before, size, range.start)?;
         }
         for target in &targets {
             pending = self.copy_to(target, write, size, pending)?;
@@ -247,8 +249,8 @@ impl<P: Pm> Shared<P> {
         now: Timestamp,
     ) -> Result<()> {
         let mut transaction = Transaction::default();
-        let pending = edit.finish(&mut transaction, pending)?;
-        transaction.word(inode.address + word::ROOT, edit.root);
+        let pending = finish(edit, &mut transaction, pending)?;
+        transaction.word(inode.address + word::ROOT, pack(edit.tree));
         if end > inode.size() {
             transaction.word(inode.address + word::SIZE, end);
         }
@@ -276,7 +278,7 @@ impl<P: Pm> Shared<P> {
         let (first, last) = (range.start / BLOCK_SIZE, range.end.div_ceil(BLOCK_SIZE));
         let map = self.map(root);
         let mut goal = match first.checked_sub(1) {
-            Some(before) => map.find(before)?.map(|place| Block((place & tree::BLOCK_MASK) + 1)),
+            Some(before) => map.find(before)?.map(|piece| Block(piece.place + 1)),
             None => None,
         };
         let mut targets = Vec::new();
@@ -288,7 +290,7 @@ impl<P: Pm> Shared<P> {
             let mut runs = Runs::new();
             self.allocate(goal, until - *at, *purpose, &mut runs)?;
             for run in &runs {
-                let piece = Piece { start: *at, len: run.len, place: run.start.0 };
+                let piece = Piece { start: *at, len: run.len, place: run.start.0, is_written: true };
                 targets.push(Target { piece, is_fresh: true });
                 *at += run.len;
             }
@@ -297,8 +299,8 @@ impl<P: Pm> Shared<P> {
         };
         for &piece in pieces {
             fill(&mut at, piece.start, goal, &mut targets)?;
-            let is_fresh = !piece.is_written();
-            let piece = Piece { place: piece.place & tree::BLOCK_MASK, ..piece };
+            let is_fresh = !piece.is_written;
+            let piece = Piece { is_written: true, ..piece };
             targets.push(Target { piece, is_fresh });
             at = piece.start + piece.len;
             goal = Some(Block(piece.place + piece.len));
@@ -341,12 +343,10 @@ impl<P: Pm> Shared<P> {
         if size.is_multiple_of(BLOCK_SIZE) || Mistake::GapNotZeroed.is_made(&*self.pm) {
             return Ok(None);
         }
-        let Some(place) = self.map(root).find(size / BLOCK_SIZE)? else { return Ok(None) };
-        if place & tree::UNWRITTEN != 0 {
-            return Ok(None);
-        }
+        let piece = self.map(root).find(size / BLOCK_SIZE)?;
+        let Some(piece) = piece.filter(|piece| piece.is_written) else { return Ok(None) };
         let until = end.min(size.next_multiple_of(BLOCK_SIZE));
-        let media = Block(self.bounds.block(place)?).offset() + size % BLOCK_SIZE;
+        let media = piece.block().offset() + size % BLOCK_SIZE;
         self.pm.zero(media, until - size).map(Some)
     }
 }

@@ -34,8 +34,7 @@ pub(crate) const MAX_XATTR_SIZE: usize = 64 << 10;
 
 /// Bytes of a line.
 pub(crate) const LINE: u64 = 64;
-/// Words in a block.
-pub(crate) const BLOCK_WORDS: usize = 512;
+pub(crate) use nacre_layout_parts::tree::NODE_WORDS as BLOCK_WORDS;
 
 /// The kinds of regions.
 pub(crate) mod region {
@@ -151,10 +150,7 @@ pub(crate) mod tree {
     pub(crate) const BLOCK_MASK: u64 = (1 << 48) - 1;
     /// In a root: levels of nodes above the file's blocks.
     pub(crate) const HEIGHT_SHIFT: u32 = 56;
-    /// Enough for the largest file.
-    pub(crate) const MAX_HEIGHT: u32 = 4;
-    /// Bits of a file block that one level takes.
-    pub(crate) const LEVEL_BITS: u32 = 9;
+    pub(crate) use nacre_layout_parts::tree::{LEVEL_BITS, MAX_HEIGHT};
 }
 
 /// A record of a directory: a name, or free space at a block's start. Records fill their block; the bytes that a record

@@ -9,7 +9,7 @@ use nacre_engine::{Error, Kind, Result, TimeRange};
 use nacre_media::Pm;
 
 use crate::alloc::{Allocator, Run};
-use crate::blockmap::{BlockMap, Bounds};
+use crate::blockmap::{self, BlockMap, Bounds};
 use crate::inode::Graveyard;
 use crate::superblock::Superblock;
 use crate::table::Table;
@@ -44,7 +44,7 @@ pub(crate) struct Shared<P> {
 impl<P: Pm> Shared<P> {
     /// The tree of a root.
     pub(crate) fn map(&self, root: u64) -> BlockMap<'_, P> {
-        BlockMap { pm: &*self.pm, root, bounds: self.bounds }
+        blockmap::map(&*self.pm, root, self.bounds)
     }
 
     /// Refuses changes on a read-only mount.

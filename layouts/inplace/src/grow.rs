@@ -4,12 +4,13 @@ use nacre_engine::{BLOCK_SIZE, Result};
 use nacre_media::Pm;
 
 use crate::alloc::{Purpose, Runs};
+use crate::blockmap::{Piece, open, pack};
 use crate::format::word;
 use crate::fs::Shared;
 use crate::seeded::Mistake;
 use crate::table::{Full, Grown};
 use crate::transaction::{Transaction, join};
-use crate::tree_edit::Edit;
+use crate::tree_edit::{Edit, finish};
 
 impl<P: Pm> Shared<P> {
     /// A number for a new inode; the table grows when none is free.
@@ -23,7 +24,7 @@ impl<P: Pm> Shared<P> {
         if self.alloc.allocate(table.want, Purpose::Data, &mut runs).is_err() {
             self.alloc.allocate(1, Purpose::Data, &mut runs)?;
         }
-        let mut edit = Edit::new(self, table.root);
+        let mut edit = Edit::new(self, open(table.root));
         let mut pending = None;
         let mut blocks = Vec::new();
         let mut at = table.blocks;
@@ -31,15 +32,15 @@ impl<P: Pm> Shared<P> {
             if !Mistake::TableUnwritten.is_made(&*self.pm) {
                 pending = join(pending.take(), self.pm.zero(run.start.offset(), run.len * BLOCK_SIZE)?);
             }
-            edit.set(at, run.len, run.start.0)?;
+            edit.set(Piece { start: at, len: run.len, place: run.start.0, is_written: true })?;
             at += run.len;
             blocks.extend(run.start.0..run.start.0 + run.len);
             Ok(())
         });
         let mut transaction = Transaction::default();
-        let prepared = prepared.and_then(|()| edit.finish(&mut transaction, pending));
+        let prepared = prepared.and_then(|()| finish(&edit, &mut transaction, pending));
         transaction.word(table.address + word::SIZE, at * BLOCK_SIZE);
-        transaction.word(table.address + word::ROOT, edit.root);
+        transaction.word(table.address + word::ROOT, pack(edit.tree));
         let result = prepared.and_then(|pending| self.commit(transaction, pending));
         if let Err(error) = result {
             if !self.is_broken() {
@@ -48,6 +49,6 @@ impl<P: Pm> Shared<P> {
             }
             return Err(error);
         }
-        Ok(Grown { root: edit.root, blocks })
+        Ok(Grown { root: pack(edit.tree), blocks })
     }
 }

@@ -20,7 +20,7 @@ use zerocopy::{FromZeros, IntoBytes};
 
 use crate::alloc::{Allocator, Purpose, Runs};
 use crate::badblocks;
-use crate::blockmap::{BlockMap, Bounds};
+use crate::blockmap::{self, Bounds};
 use crate::directory::{BLOCK, Page, find_record, needed};
 use crate::format::{
     BLOCK_INODES, BLOCK_WORDS, DENTRY_HEADER, INODE_SIZE, LINE, ROOT_INODE, RawDentry, RawInode, RawUndo,
@@ -179,7 +179,7 @@ impl<P: Pm> Rescue<'_, P> {
     fn contents(&self, raw: &RawInode) -> Option<(Vec<u64>, BTreeSet<Vec<u8>>)> {
         let mut blocks = Vec::new();
         let count = raw.size / BLOCK_SIZE;
-        let map = BlockMap { pm: self.pm, root: raw.root, bounds: Bounds::of(&self.superblock) };
+        let map = blockmap::map(self.pm, raw.root, Bounds::of(&self.superblock));
         map.for_each(0, count, &mut |piece| {
             let start = piece.block().0;
             blocks.extend(start..start + piece.len);
@@ -337,7 +337,7 @@ impl Names {
         for (&number, raw) in directories {
             let mut blocks = Vec::new();
             let count = raw.size.div_ceil(BLOCK_SIZE);
-            let found = BlockMap { pm, root: raw.root, bounds }.for_each(0, count, &mut |piece| {
+            let found = blockmap::map(pm, raw.root, bounds).for_each(0, count, &mut |piece| {
                 let start = piece.block().0;
                 blocks.extend(start..start + piece.len);
             });

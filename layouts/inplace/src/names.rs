@@ -12,6 +12,7 @@ use smallvec::SmallVec;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::alloc::{Purpose, Runs};
+use crate::blockmap::{Piece, open, pack};
 use crate::directory::{BLOCK, Directory, Found, Page, Record, find_record, hash, needed, record_at};
 use crate::format::{DENTRY_HEADER, RawDentry, word};
 use crate::fs::Shared;
@@ -235,8 +236,8 @@ impl<'a, P: Pm> Edit<'a, P> {
         let at = directory.blocks.len();
         let mut runs = Runs::new();
         self.fs.allocate(None, 1, purpose, &mut runs)?;
-        let mut tree = tree_edit::Edit::new(self.fs, root);
-        let result = tree.set(at as u64, 1, runs[0].start.0);
+        let mut tree = tree_edit::Edit::new(self.fs, open(root));
+        let result = tree.set(Piece { start: at as u64, len: 1, place: runs[0].start.0, is_written: true });
         self.grown = Some((runs, tree));
         result?;
         self.pages.push(Changed::new(at, empty_page(), true));
@@ -255,8 +256,8 @@ impl<'a, P: Pm> Edit<'a, P> {
                 let (runs, tree) =
                     self.grown.as_ref().ok_or_else(|| Error::corrupt("directory: no block"))?;
                 pending = join(pending, self.fs.pm.copy(runs[0].start.offset(), &page.page[..])?);
-                pending = tree.finish(transaction, pending)?;
-                transaction.word(self.inode.address + word::ROOT, tree.root);
+                pending = tree_edit::finish(tree, transaction, pending)?;
+                transaction.word(self.inode.address + word::ROOT, pack(tree.tree));
                 transaction.word(self.inode.address + word::SIZE, (page.at as u64 + 1) * BLOCK_SIZE);
                 continue;
             }
@@ -282,7 +283,7 @@ impl<'a, P: Pm> Edit<'a, P> {
         directory.make_memo();
         if let Some((runs, tree)) = &self.grown {
             directory.blocks.push(runs[0].start.0);
-            body.root = tree.root;
+            body.root = pack(tree.tree);
             self.inode.size.store(directory.blocks.len() as u64 * BLOCK_SIZE, Release);
             self.inode.blocks.fetch_add(1, Relaxed);
         }

@@ -356,9 +356,9 @@ impl<P: Pm> Shared<P> {
             }
             0 => return Err(Error::corrupt(format!("inode {}: target", inode.number))),
             root => {
-                let place = self.map(root).find(0)?;
-                let place = place.ok_or_else(|| Error::corrupt(format!("inode {}: target", inode.number)))?;
-                self.pm.read(nacre_engine::Block(self.bounds.block(place)?).offset(), &mut target)?;
+                let piece = self.map(root).find(0)?;
+                let piece = piece.ok_or_else(|| Error::corrupt(format!("inode {}: target", inode.number)))?;
+                self.pm.read(piece.block().offset(), &mut target)?;
             }
         }
         Ok(target)

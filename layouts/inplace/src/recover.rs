@@ -15,7 +15,7 @@ use nacre_media::{Durable, Flushed, Pm};
 use zerocopy::{FromZeros, IntoBytes};
 
 use crate::alloc::{Allocator, Run};
-use crate::blockmap::{BlockMap, Bounds, Found};
+use crate::blockmap::{self, Bounds, Found};
 use crate::format::{
     INODE_SIZE, LINE, MAX_GENERATION, RawInode, RawUndo, Region, TABLE_INODE, lane_seed, open_word, region,
     seal_word,
@@ -317,19 +317,19 @@ impl<'a, P: Pm> Walk<'a, P> {
         if !FileKind::from_u8(raw.kind).is_some_and(has_tree) {
             return Ok(());
         }
-        let map = BlockMap { pm: self.pm, root: raw.root, bounds: self.bounds };
+        let map = blockmap::map(self.pm, raw.root, self.bounds);
         let mut twice = None;
         let end = raw.size.div_ceil(BLOCK_SIZE);
         map.for_each_used(&mut |found| {
             let block = match found {
                 Found::Node(block) => block,
-                Found::Data(at, place) => {
-                    if at >= end && place & crate::format::tree::UNWRITTEN == 0 {
+                Found::Data(piece) => {
+                    let at = piece.start;
+                    if at >= end && piece.is_written {
                         self.note(format!("{what}: block {at} is beyond its end"));
                     }
-                    let block = place & crate::format::tree::BLOCK_MASK;
-                    visit(at, block);
-                    block
+                    visit(at, piece.place);
+                    piece.place
                 }
             };
             if !self.take(block) {

@@ -12,7 +12,7 @@ use nacre_layout_parts::scrub::{
 };
 use nacre_media::{Overlay, Pm};
 
-use crate::blockmap::{BlockMap, Bounds, Found as Used};
+use crate::blockmap::{self, Bounds, Found as Used};
 use crate::directory::find_record;
 use crate::format::{BLOCK_INODES, INODE_SIZE, ROOT_INODE, RawInode, tree};
 use crate::fs::Shared;
@@ -132,7 +132,7 @@ impl<P: Pm> Shared<P> {
 /// Calls `visit` with the names of a directory as media has it.
 fn for_each_record<P: Pm>(pm: &P, bounds: Bounds, raw: &RawInode, visit: &mut NameVisitor<'_>) -> Result<()> {
     let mut blocks = Vec::new();
-    BlockMap { pm, root: raw.root, bounds }.for_each(0, raw.size.div_ceil(BLOCK_SIZE), &mut |piece| {
+    blockmap::map(pm, raw.root, bounds).for_each(0, raw.size.div_ceil(BLOCK_SIZE), &mut |piece| {
         let start = piece.block().0;
         blocks.extend(start..start + piece.len);
     })?;
@@ -177,13 +177,14 @@ fn in_contents<P: Pm>(
     let is_directory = raw.kind == FileKind::Directory as u8;
     if FileKind::from_u8(raw.kind).is_some_and(has_tree) {
         // Behind a node that cannot be read nothing is known.
-        let _ = BlockMap { pm, root: raw.root, bounds }.for_each_used(&mut |found| {
+        let _ = blockmap::map(pm, raw.root, bounds).for_each_used(&mut |found| {
             match found {
                 Used::Node(block) => look(block, &|within| {
                     let at = Block(block).offset() + within.start;
                     format!("a media error in its tree of blocks, at byte {at}")
                 }),
-                Used::Data(at, place) => look(place & tree::BLOCK_MASK, &|within| {
+                Used::Data(piece) => look(piece.place, &|within| {
+                    let at = piece.start;
                     let (from, to) = (at * BLOCK_SIZE + within.start, at * BLOCK_SIZE + within.end);
                     let what = if is_directory { "the names in bytes" } else { "bytes" };
                     format!("a media error in {what} {from} to {to}")

@@ -4,23 +4,24 @@ use std::ops::Range;
 
 use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{
-    Attr, BLOCK_SIZE, Error, FallocateMode, FileBlock, FileKind, Kind, Place, PlacedExtent, Result, SeekTo,
-    SetAttr, Timestamp,
+    Attr, BLOCK_SIZE, Error, FallocateMode, FileBlock, FileKind, Kind, PlacedExtent, Result, SeekTo, SetAttr,
+    Timestamp,
 };
 use nacre_layout_parts::ranges::{edges, whole_blocks};
 use nacre_layout_parts::rules::{InodeFacts, check_fallocate};
+use nacre_layout_parts::tree::place_on_pm;
 use nacre_media::{Durable, Flushed, Pm};
 
 use crate::alloc::{Purpose, Runs};
 use crate::attributes::Attributes;
-use crate::blockmap::Piece;
+use crate::blockmap::{Piece, open, pack};
 use crate::file::PIECE_BLOCKS;
-use crate::format::{MAX_FILE_SIZE, tree, word};
+use crate::format::{MAX_FILE_SIZE, word};
 use crate::fs::Shared;
 use crate::inode::{Body, Inode, MAX_BLOCKS, links_word};
 use crate::seeded::Mistake;
 use crate::transaction::{Transaction, join};
-use crate::tree_edit::{Edit, end_of_part};
+use crate::tree_edit::{Edit, end_of_part, finish};
 
 /// The word of an inode that has mode, policy and owner.
 pub(crate) fn mode_word(attributes: &Attributes) -> u64 {
@@ -131,7 +132,7 @@ impl<P: Pm> Shared<P> {
         let old = inode.size();
         let before = inode.attr.get();
         let after = before.after(change, now, true);
-        let mut edit = Edit::new(self, body.root);
+        let mut edit = Edit::new(self, open(body.root));
         let mut pending = None;
         if size > old {
             pending = self.zero_gap(body.root, old, size)?;
@@ -147,8 +148,8 @@ impl<P: Pm> Shared<P> {
             self.reuse_now(&edit);
         }
         let mut transaction = Transaction::default();
-        let pending = edit.finish(&mut transaction, pending)?;
-        transaction.word(inode.address + word::ROOT, edit.root);
+        let pending = finish(&edit, &mut transaction, pending)?;
+        transaction.word(inode.address + word::ROOT, pack(edit.tree));
         transaction.word(inode.address + word::SIZE, size);
         put_attributes(inode, &mut transaction, &after);
         self.commit(transaction, pending)?;
@@ -169,7 +170,7 @@ impl<P: Pm> Shared<P> {
 
     /// Updates the state in DRAM after the commit of a tree; frees the blocks that it gave up.
     fn tree_changed(&self, inode: &Inode, body: &mut Body, edit: &Edit<'_, P>, new_blocks: u64) {
-        body.root = edit.root;
+        body.root = pack(edit.tree);
         inode.blocks.fetch_add(new_blocks, Ordering::Relaxed);
         inode.blocks.fetch_sub(edit.freed_data, Ordering::Relaxed);
         self.free_runs(&edit.freed);
@@ -221,7 +222,7 @@ impl<P: Pm> Shared<P> {
         size: Option<u64>,
         now: Timestamp,
     ) -> Result<()> {
-        let mut edit = Edit::new(self, body.root);
+        let mut edit = Edit::new(self, open(body.root));
         let mut allocated = Runs::new();
         let mut pending = None;
         let old = inode.size();
@@ -247,8 +248,8 @@ impl<P: Pm> Shared<P> {
                 pending = join(pending.take(), gap);
             }
             let mut transaction = Transaction::default();
-            let pending = edit.finish(&mut transaction, pending.take())?;
-            transaction.word(inode.address + word::ROOT, edit.root);
+            let pending = finish(&edit, &mut transaction, pending.take())?;
+            transaction.word(inode.address + word::ROOT, pack(edit.tree));
             if let Some(size) = size {
                 transaction.word(inode.address + word::SIZE, size);
             }
@@ -275,7 +276,7 @@ impl<P: Pm> Shared<P> {
         let (first, last) = (offset / BLOCK_SIZE, end.div_ceil(BLOCK_SIZE));
         let mut holes = Vec::new();
         let mut at = first;
-        self.map(edit.before).for_each(first, last, &mut |piece| {
+        self.map(pack(edit.before)).for_each(first, last, &mut |piece| {
             holes.push((at, piece.start - at));
             at = piece.start + piece.len;
         })?;
@@ -285,7 +286,7 @@ impl<P: Pm> Shared<P> {
             self.allocate(None, len, Purpose::Data, &mut runs)?;
             allocated.extend(runs.iter().copied());
             for run in runs {
-                edit.set(start, run.len, run.start.0 | tree::UNWRITTEN)?;
+                edit.set(Piece { start, len: run.len, place: run.start.0, is_written: false })?;
                 start += run.len;
             }
         }
@@ -295,14 +296,12 @@ impl<P: Pm> Shared<P> {
     /// The written blocks of a range read as zeros from now on, and stay allocated.
     fn unwrite(&self, edit: &mut Edit<'_, P>, first: u64, last: u64) -> Result<()> {
         let mut written: Vec<Piece> = Vec::new();
-        self.map(edit.before).for_each(first, last, &mut |piece| {
-            if piece.is_written() {
+        self.map(pack(edit.before)).for_each(first, last, &mut |piece| {
+            if piece.is_written {
                 written.push(piece);
             }
         })?;
-        written
-            .into_iter()
-            .try_for_each(|piece| edit.set(piece.start, piece.len, piece.place | tree::UNWRITTEN))
+        written.into_iter().try_for_each(|piece| edit.set(Piece { is_written: false, ..piece }))
     }
 
     /// Zeros the parts of blocks at the edges of a range, in place.
@@ -317,9 +316,9 @@ impl<P: Pm> Shared<P> {
         for (block, Range { start: from, end: to }) in edges(offset, end) {
             // Bytes behind the size need no zeros: no reader gets them before they are zeroed.
             let to = to.min(size.saturating_sub(block * BLOCK_SIZE));
-            let Some(place) = self.map(root).find(block)? else { continue };
-            if place & tree::UNWRITTEN == 0 && from < to {
-                let media = nacre_engine::Block(self.bounds.block(place)?).offset() + from;
+            let Some(piece) = self.map(root).find(block)? else { continue };
+            if piece.is_written && from < to {
+                let media = piece.block().offset() + from;
                 *pending = join(pending.take(), self.pm.zero(media, to - from)?);
             }
         }
@@ -329,31 +328,7 @@ impl<P: Pm> Shared<P> {
     pub(crate) fn seek(&self, inode: &Inode, offset: u64, to: SeekTo) -> Result<u64> {
         inode.check_file()?;
         let body = inode.body.read();
-        let size = inode.size();
-        if offset >= size {
-            return Err(Error::new(Kind::NoSuchOffset));
-        }
-        let map = self.map(body.root);
-        let end = size.div_ceil(BLOCK_SIZE);
-        let mut block = offset / BLOCK_SIZE;
-        while block < end {
-            let piece = map.next_mapped(block, end)?;
-            match (piece, to) {
-                (None, SeekTo::Hole) => return Ok((block * BLOCK_SIZE).max(offset)),
-                (None, SeekTo::Data) => return Err(Error::new(Kind::NoSuchOffset)),
-                (Some(piece), SeekTo::Hole) if piece.start > block || !piece.is_written() => {
-                    return Ok((block * BLOCK_SIZE).max(offset));
-                }
-                (Some(piece), SeekTo::Data) if piece.is_written() => {
-                    return Ok((piece.start.max(block) * BLOCK_SIZE).max(offset));
-                }
-                (Some(piece), _) => block = piece.start + piece.len,
-            }
-        }
-        match to {
-            SeekTo::Data => Err(Error::new(Kind::NoSuchOffset)),
-            SeekTo::Hole => Ok(size),
-        }
+        self.map(body.root).seek(inode.size(), offset, to)
     }
 
     /// Holds the blocks of a file where they are, and says where that is.
@@ -380,24 +355,9 @@ impl<P: Pm> Shared<P> {
         }
         let body = inode.body.read();
         let end = start.0.saturating_add(len).min(inode.size().div_ceil(BLOCK_SIZE));
-        let mut extents = Vec::new();
-        if inode.is_directory() || start.0 >= end {
-            return Ok(extents);
+        if inode.is_directory() {
+            return Ok(Vec::new());
         }
-        let mut at = start.0;
-        let mut push = |from: u64, len: u64, place: Place| {
-            if len > 0 {
-                extents.push(PlacedExtent { start: FileBlock(from), len, place });
-            }
-        };
-        self.map(body.root).for_each(start.0, end, &mut |piece| {
-            push(at, piece.start - at, Place::Hole);
-            let place =
-                if piece.is_written() { Place::Pm(piece.block()) } else { Place::Unwritten(piece.block()) };
-            push(piece.start, piece.len, place);
-            at = piece.start + piece.len;
-        })?;
-        push(at, end - at, Place::Hole);
-        Ok(extents)
+        self.map(body.root).extents(start.0, end, place_on_pm)
     }
 }

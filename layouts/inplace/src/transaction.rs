@@ -3,7 +3,7 @@
 
 use nacre_engine::sync::Mutex;
 use nacre_engine::{BLOCK_SIZE, Block};
-use nacre_media::Flushed;
+pub(crate) use nacre_layout_parts::tree::edit::join;
 use smallvec::SmallVec;
 
 use crate::alloc::lane_of_thread;
@@ -87,14 +87,6 @@ pub(crate) fn lane_address(region: Region, lane: u64) -> u64 {
 /// How many lanes a region has.
 pub(crate) fn lane_count(region: Region) -> u64 {
     region.blocks / LANE_BLOCKS
-}
-
-/// Joins flushes that one fence will cover.
-pub(crate) fn join(earlier: Option<Flushed>, next: Flushed) -> Option<Flushed> {
-    Some(match earlier {
-        Some(earlier) => earlier.and(next),
-        None => next,
-    })
 }
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ use nacre_layout_parts::content::{Content, gather};
 use nacre_media::{Durable, Flushed, Pm};
 
 use crate::alloc::{Purpose, Runs};
-use crate::blockmap::Piece;
+use crate::blockmap::{Piece, open, pack};
 use crate::file::{PIECE_BLOCKS, Target, Write};
 use crate::fs::Shared;
 use crate::inode::{Body, Inode};
@@ -79,7 +79,7 @@ impl<P: Pm> Shared<P> {
         self.check_unbroken()?;
         let size = inode.size();
         let pieces = self.pieces(body.root, range)?;
-        if !pieces.iter().all(Piece::is_written) {
+        if !pieces.iter().all(|piece| piece.is_written) {
             return Ok(None);
         }
         let targets = self.targets(body.root, &pieces, allocated, write)?;
@@ -111,7 +111,7 @@ impl<P: Pm> Shared<P> {
         }
         // Times that changed meanwhile stay changed.
         let now = write.now.max(inode.attr.get().ctime);
-        let mut edit = Edit::new(self, body.root);
+        let mut edit = Edit::new(self, open(body.root));
         edit.purpose = write.purpose;
         let shown = self
             .overwrite_rest(&body, write, &begun, &mut edit)
@@ -122,7 +122,7 @@ impl<P: Pm> Shared<P> {
             }
             return Err(error);
         }
-        self.written(inode, &mut body, edit.root, allocated, range.end, now);
+        self.written(inode, &mut body, pack(edit.tree), allocated, range.end, now);
         Ok(true)
     }
 
@@ -139,7 +139,7 @@ impl<P: Pm> Shared<P> {
             return Ok(None);
         }
         for target in begun.targets.iter().filter(|target| target.is_fresh) {
-            edit.set(target.piece.start, target.piece.len, target.piece.place)?;
+            edit.set(target.piece)?;
         }
         let mut pending = None;
         if range.start > begun.size {

@@ -17,6 +17,7 @@
 //! | `relatime` | when a read moves the time of access |
 //! | `held` | holds of inodes |
 //! | `rules` | the rules for making, linking, removing and renaming, and for attributes |
+//! | `tree` | where a file's blocks are: trees of words, read and changed |
 //!
 //! Neighbours: the contract is in `nacre-engine`, the media in `nacre-media`. Nothing here knows a layout; each layout
 //! uses these as if they were modules of its own. The bytes are drawn in `docs/format/parts.md`.
@@ -37,3 +38,4 @@ pub mod report;
 pub mod rules;
 pub mod scrub;
 pub mod superblock;
+pub mod tree;
