@@ -2,7 +2,7 @@
 //!
 //! `body` is the lock of the inode. An operation that changes anything of it on media holds it exclusively until the
 //! commit is acknowledged. A reader of contents or names holds it shared. Several are locked in the order of their
-//! numbers ([`lock_all`](crate::namespace::lock_all)). Attributes are read without it. Below it come, in this order,
+//! numbers ([`lock_all`](nacre_layout_parts::locked::lock_all)). Attributes are read without it. Below it come, in this order,
 //! the table, a lane of the journal, the allocator; `attr` and the orphan list are held for moments and nothing is
 //! locked below them. Above it is `stay`, of one inode. An operation that takes blocks away from a file that is held,
 //! or makes them unwritten, takes it alone first; a write to its blocks without `body` shares it.
@@ -13,6 +13,7 @@ use nacre_engine::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use nacre_engine::sync::{Mutex, RwLock};
 use nacre_engine::{Attr, BLOCK_SIZE, Error, FileKind, InodeId, Kind, Result, TimeRange, Timestamp};
 use nacre_layout_parts::held::{Held, Holdable};
+use nacre_layout_parts::locked::Lockable;
 use nacre_layout_parts::relatime::Relatime;
 use nacre_layout_parts::rules::{InodeFacts, check_flags};
 
@@ -25,7 +26,7 @@ use crate::transaction::Transaction;
 pub(crate) const MAX_BLOCKS: u64 = MAX_FILE_SIZE / BLOCK_SIZE;
 
 /// The root of an inode's contents.
-pub(crate) struct Body {
+pub struct Body {
     /// The root of its tree of blocks, as media has it.
     pub(crate) root: u64,
     /// The first block of its extended attributes, or 0.
@@ -337,6 +338,18 @@ impl InodeFacts for Inode {
     fn is_empty(&self) -> Result<bool> {
         self.check_directory()?;
         Ok(self.entries.load(Ordering::Relaxed) == 0)
+    }
+}
+
+impl Lockable for Inode {
+    type Body = Body;
+
+    fn number(&self) -> u64 {
+        self.number
+    }
+
+    fn body(&self) -> &RwLock<Body> {
+        &self.body
     }
 }
 

@@ -9,21 +9,20 @@
 
 use std::sync::Arc;
 
-use nacre_engine::sync::RwLockWriteGuard;
 use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{Attr, Error, FileKind, Kind, NewInode, Result, Timestamp};
+use nacre_layout_parts::locked::{self, lock_all};
 use nacre_layout_parts::rules::{
     MAX_TARGET, check_link, check_lookup, check_name, check_new, check_removable,
 };
 use nacre_media::{Flushed, Pm};
-use smallvec::SmallVec;
 use zerocopy::{FromZeros, IntoBytes};
 
 use crate::alloc::{Purpose, Runs};
 use crate::directory::{Directory, Found};
 use crate::format::{INLINE_TARGET, INODE_MAGIC, INODE_VERSION, MAX_XATTR_SIZE, RawInode, word};
 use crate::fs::Shared;
-use crate::inode::{Body, Inode, Node};
+use crate::inode::{Inode, Node};
 use crate::names::Edit;
 use crate::seeded::Mistake;
 use crate::table::read_inode;
@@ -33,33 +32,15 @@ use crate::transaction::{Transaction, join};
 const MAX_LINKS: u32 = u32::MAX / 2;
 
 /// Inodes that are locked for a change.
-pub(crate) struct Locked<'a> {
-    list: SmallVec<[(u64, RwLockWriteGuard<'a, Body>); 4]>,
-}
+pub(crate) type Locked<'a> = locked::Locked<'a, Inode>;
 
-/// Locks inodes in the order of their numbers, each once.
-pub(crate) fn lock_all<'a>(inodes: &[&'a Arc<Inode>]) -> Locked<'a> {
-    let mut order: SmallVec<[&'a Arc<Inode>; 4]> = SmallVec::from_slice(inodes);
-    order.sort_unstable_by_key(|inode| inode.number);
-    order.dedup_by_key(|inode| inode.number);
-    Locked { list: order.into_iter().map(|inode| (inode.number, inode.body.write())).collect() }
-}
-
-impl Locked<'_> {
-    /// The body of one of them.
-    pub(crate) fn body(&mut self, inode: &Inode) -> Result<&mut Body> {
-        let found = self.list.iter_mut().find(|(number, _)| *number == inode.number);
-        found.map(|(_, body)| &mut **body).ok_or(Error::new(Kind::InvalidInput))
+/// The directory state of an inode, which is locked, is a directory, and still has its name.
+pub(crate) fn directory<'l>(locked: &'l mut Locked<'_>, inode: &Inode) -> Result<&'l Directory> {
+    inode.check_directory()?;
+    if inode.links() == 0 {
+        return Err(Error::new(Kind::NotFound)); // it was removed
     }
-
-    /// The directory state of an inode that is a directory and still has its name.
-    pub(crate) fn directory(&mut self, inode: &Inode) -> Result<&Directory> {
-        inode.check_directory()?;
-        if inode.links() == 0 {
-            return Err(Error::new(Kind::NotFound)); // it was removed
-        }
-        self.body(inode)?.directory()
-    }
+    locked.body(inode)?.directory()
 }
 
 /// A new inode, which is on its way to media without links.
@@ -92,7 +73,7 @@ impl<P: Pm> Shared<P> {
         check_new(new, MAX_XATTR_SIZE)?;
         self.reclaim_buried();
         let mut locked = lock_all(&[dir]);
-        if self.find(locked.directory(dir)?, name)?.is_some() {
+        if self.find(directory(&mut locked, dir)?, name)?.is_some() {
             return Err(Error::new(Kind::Exists));
         }
         dir.check_flags(Attr::IMMUTABLE)?;
@@ -216,7 +197,7 @@ impl<P: Pm> Shared<P> {
         check_name(name)?;
         let mut locked = lock_all(&[dir, inode]);
         // The error for an existing name comes before those that forbid the link, as in the kernel.
-        if self.find(locked.directory(dir)?, name)?.is_some() {
+        if self.find(directory(&mut locked, dir)?, name)?.is_some() {
             return Err(Error::new(Kind::Exists));
         }
         check_link::<Inode>(inode, dir)?;
@@ -305,7 +286,7 @@ impl<P: Pm> Shared<P> {
         name: &[u8],
         node: &Node,
     ) -> Result<Option<Found>> {
-        let found = self.find(locked.directory(dir)?, name)?.ok_or(Error::new(Kind::NotFound))?;
+        let found = self.find(directory(locked, dir)?, name)?.ok_or(Error::new(Kind::NotFound))?;
         Ok((found.id == node.inode.id()).then_some(found))
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use nacre_engine::sync::MutexGuard;
 use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{Kind, RenameMode, Result};
+use nacre_layout_parts::locked::lock_all;
 use nacre_layout_parts::rules::{self, check_name, whiteout};
 use nacre_media::{Flushed, Pm};
 use smallvec::{SmallVec, smallvec};
@@ -14,7 +15,7 @@ use crate::directory::Found;
 use crate::fs::Shared;
 use crate::inode::{Inode, Node};
 use crate::names::Edit;
-use crate::namespace::{Locked, lock_all, put_parent};
+use crate::namespace::{Locked, directory, put_parent};
 use crate::seeded::Mistake;
 use crate::transaction::Transaction;
 
@@ -91,7 +92,7 @@ impl<P: Pm> Shared<P> {
         let Some(found) = self.found_again(&mut locked, from.dir, from.name, source)? else {
             return Ok(Outcome::Again);
         };
-        let now_there = self.find(locked.directory(to.dir)?, to.name)?;
+        let now_there = self.find(directory(&mut locked, to.dir)?, to.name)?;
         if now_there.map(|found| found.id) != target.map(|target| target.inode.id()) {
             return Ok(Outcome::Again);
         }

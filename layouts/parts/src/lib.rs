@@ -17,6 +17,8 @@
 //! | `relatime` | when a read moves the time of access |
 //! | `held` | holds of inodes |
 //! | `rules` | the rules for making, linking, removing and renaming, and for attributes |
+//! | `locked` | inodes that are locked together |
+//! | `seeded` | mistakes that a layout makes on purpose |
 //! | `tree` | where a file's blocks are: trees of words, read and changed |
 //!
 //! Neighbours: the contract is in `nacre-engine`, the media in `nacre-media`. Nothing here knows a layout; each layout
@@ -31,11 +33,13 @@ pub mod eviction;
 pub mod format;
 pub mod held;
 pub mod lifecycle;
+pub mod locked;
 pub mod ranges;
 pub mod relatime;
 pub mod renew;
 pub mod report;
 pub mod rules;
 pub mod scrub;
+pub mod seeded;
 pub mod superblock;
 pub mod tree;

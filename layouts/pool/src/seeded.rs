@@ -3,30 +3,7 @@
 //! The media says which one is made ([`Pm::is_seeded`](nacre_media::Pm::is_seeded)): simulated memory that was told so.
 //! Over real PM the answer is a constant, so that none of this is compiled into code that mounts a device.
 
-use nacre_media::Pm;
-
-macro_rules! mistakes {
-    ($($(#[$doc:meta])* $name:ident: $words:literal,)*) => {
-        /// A mistake.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-        #[repr(u32)]
-        pub enum Mistake {
-            $($(#[$doc])* $name,)*
-        }
-
-        impl Mistake {
-            /// All of them.
-            pub const ALL: &'static [Mistake] = &[$(Mistake::$name),*];
-
-            /// The mistake in words.
-            pub fn words(self) -> &'static str {
-                match self {
-                    $(Mistake::$name => $words,)*
-                }
-            }
-        }
-    };
-}
+use nacre_layout_parts::seeded::mistakes;
 
 mistakes! {
     /// An operation records no intent.
@@ -81,29 +58,4 @@ mistakes! {
     VolumeRemovedInSteps: "the row of a volume goes before its groups",
     /// A mount goes on with sequences that a lane has already.
     SequenceEarly: "a mount uses sequences of operations that lanes have",
-}
-
-impl Mistake {
-    /// Its number for the media. 0 is none.
-    pub fn number(self) -> u32 {
-        self as u32 + 1
-    }
-
-    /// Whether it shall be made.
-    #[inline(always)]
-    pub(crate) fn is_made(self, pm: &impl Pm) -> bool {
-        pm.is_seeded(self.number())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::Mistake;
-
-    #[test]
-    fn all_are_listed_once() {
-        for (index, mistake) in Mistake::ALL.iter().enumerate() {
-            assert_eq!(mistake.number() as usize, index + 1);
-        }
-    }
 }
