@@ -81,7 +81,7 @@ pub fn structures<P: Pm>(pm: &P) -> Result<Vec<Structure>> {
         let mut add = |kind, offset, len| found.push(Structure { kind, offset, len, inode: number, seed });
         add(Kind::Inode, offset, INODE_SIZE);
         if raw.xattrs != 0 {
-            for block in Owner::new(pm, bounds, seed, number, raw.generation).nodes_of(raw.xattrs)? {
+            for block in xattr::nodes_of(&Owner::new(pm, bounds, seed, number, raw.generation), raw.xattrs)? {
                 add(Kind::Xattrs, Block(block).offset(), BLOCK_SIZE);
             }
         }

@@ -29,12 +29,11 @@ pub(crate) mod feature {
 
 /// Largest file: 16 TiB.
 pub(crate) const MAX_FILE_SIZE: u64 = 16 << 40;
-/// Largest extended attribute value: 64 KiB.
-pub(crate) const MAX_XATTR_SIZE: usize = 64 << 10;
 
 /// Bytes of a line.
 pub(crate) const LINE: u64 = 64;
 pub(crate) use nacre_layout_parts::tree::NODE_WORDS as BLOCK_WORDS;
+pub(crate) use nacre_layout_parts::xattr::format::MAX_XATTR_SIZE;
 
 /// The kinds of regions.
 pub(crate) mod region {
@@ -172,48 +171,6 @@ pub(crate) struct RawDentry {
 /// Bytes before the name.
 pub(crate) const DENTRY_HEADER: usize = 16;
 
-/// The header of a block of extended attributes. The magic names the kind of contents behind it:
-///
-/// [`XATTR_LEAF_MAGIC`]: attributes, in the order of their names. The whole block is written anew with each change of
-/// it. [`XATTR_INDEX_MAGIC`]: the first block of an inode's attributes when they do not fit one leaf: the blocks of the
-/// leaves, a word each, in the order of the names. [`XATTR_MAGIC`], in version 1: all attributes, or, when they do not
-/// fit, the numbers of the blocks that hold them, all of which are written anew with each change.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
-#[repr(C)]
-pub(crate) struct RawXattrHeader {
-    /// CRC32C of the rest of the header and of the bytes behind it (in version 1, and of the attributes); seeded with
-    /// the inode.
-    pub(crate) checksum: u32,
-    pub(crate) magic: u32,
-    pub(crate) inode: u64,
-    pub(crate) generation: u32,
-    /// Attributes of a leaf (in version 1, all of them); leaves of an index.
-    pub(crate) count: u32,
-    /// The number of bytes behind the header of a leaf (in version 1, of all attributes); of an index, those that the
-    /// attributes of all leaves count for.
-    pub(crate) len: u64,
-    pub(crate) reserved: [u64; 4],
-}
-
-pub(crate) const XATTR_MAGIC: u32 = 0x7861_6e69;
-pub(crate) const XATTR_LEAF_MAGIC: u32 = 0x6c78_6e69;
-pub(crate) const XATTR_INDEX_MAGIC: u32 = 0x7878_6e69;
-/// Bytes behind the header.
-pub(crate) const XATTR_ROOM: usize = 4096 - 64;
-/// Leaves that an index has room for.
-pub(crate) const XATTR_LEAVES: usize = XATTR_ROOM / 8;
-/// The longest value that stands in a leaf; a longer one has blocks of its own.
-pub(crate) const XATTR_INLINE: usize = 1024;
-
-/// The header of each attribute, before its name and its value. In a leaf a long value's place is taken by the CRC32C
-/// of the value (4 bytes) and the blocks that hold it, a word each.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
-#[repr(C)]
-pub(crate) struct RawXattr {
-    pub(crate) name_len: u32,
-    pub(crate) value_len: u32,
-}
-
 const _: () = {
     assert!(size_of::<RawUndo>() as u64 == LINE);
     assert!(size_of::<RawCommit>() as u64 == LINE);
@@ -223,11 +180,12 @@ const _: () = {
     assert!(std::mem::offset_of!(RawInode, root) == 88);
     assert!(std::mem::offset_of!(RawInode, target) == 128);
     assert!(size_of::<RawDentry>() == DENTRY_HEADER);
-    assert!(size_of::<RawXattrHeader>() as u64 == LINE);
-    assert!(size_of::<RawXattr>() == 8);
-    // Each leaf but the last has room for no more when the next begins, so that an index has room for all of them.
-    assert!(XATTR_LEAVES * (XATTR_ROOM - (8 + 255 + XATTR_INLINE)) > 1 << 20);
 };
+
+/// The header of a block of extended attributes, in version 1: behind it are all attributes, or, when they do not fit,
+/// the numbers of the blocks that hold them. All of them are written anew with each change. The `count` is of all
+/// attributes, `len` of their bytes; the checksum covers the attributes, too.
+pub(crate) const XATTR_MAGIC: u32 = 0x7861_6e69;
 
 /// Offsets of the words of an inode that transactions change.
 pub(crate) mod word {

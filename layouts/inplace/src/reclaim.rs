@@ -9,6 +9,7 @@ use nacre_media::Pm;
 use crate::alloc::{Purpose, Run, Runs};
 use crate::fs::Shared;
 use crate::inode::{Inode, Node};
+use crate::xattr;
 
 impl<P: Pm> Shared<P> {
     /// Allocates blocks; when there are none, first frees the blocks that wait to be freed.
@@ -66,7 +67,7 @@ impl<P: Pm> Shared<P> {
             self.free_runs(&freed);
         }
         if body.xattrs != 0 {
-            for block in self.owner_of(inode).blocks_of(body.xattrs).into_iter().flatten() {
+            for block in xattr::blocks_of(&self.owner_of(inode), body.xattrs).into_iter().flatten() {
                 self.alloc.free(Run { start: Block(block), len: 1 });
             }
         }

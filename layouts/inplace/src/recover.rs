@@ -25,7 +25,7 @@ use crate::seeded::Mistake;
 use crate::superblock::Superblock;
 use crate::table::{read_inode, table_address};
 use crate::transaction::{LANE_BYTES, join, lane_address, lane_count};
-use crate::xattr::Owner;
+use crate::xattr::{self, Owner};
 
 /// Damage that a report describes one by one.
 const MAX_DAMAGE: usize = 100;
@@ -297,7 +297,7 @@ impl<'a, P: Pm> Walk<'a, P> {
         }
         if raw.xattrs != 0 {
             let owner = Owner::new(self.pm, self.bounds, self.seed, number, raw.generation);
-            match owner.blocks_of(raw.xattrs) {
+            match xattr::blocks_of(&owner, raw.xattrs) {
                 Ok(blocks) => blocks.into_iter().for_each(|block| {
                     if !self.take(block) {
                         self.note(format!("inode {number}: attributes in block {block}, which is in use"));

@@ -20,7 +20,7 @@ use crate::inode::{Inode, has_tree};
 use crate::recover::{Walk, read_journal, roll_back};
 use crate::superblock::{Found, Superblock};
 use crate::table::read_inode;
-use crate::xattr::Owner;
+use crate::xattr::{self, Owner};
 
 /// Names that are read at a time.
 const NAMES: usize = 128;
@@ -69,7 +69,7 @@ impl<P: Pm + 'static> Scrubbed for Shared<P> {
             }
             if raw.xattrs != 0 {
                 let owner = Owner::new(&*self.pm, self.bounds, self.seed, number, raw.generation);
-                let blocks = owner.blocks_of(raw.xattrs)?;
+                let blocks = xattr::blocks_of(&owner, raw.xattrs)?;
                 bytes += blocks.len() as u64 * BLOCK_SIZE;
             }
             Ok(bytes)
@@ -195,7 +195,7 @@ fn in_contents<P: Pm>(
     }
     if raw.xattrs != 0 {
         let first = raw.xattrs & tree::BLOCK_MASK;
-        let blocks = Owner::new(pm, bounds, seed, number, raw.generation).places_of(raw.xattrs);
+        let blocks = xattr::places_of(&Owner::new(pm, bounds, seed, number, raw.generation), raw.xattrs);
         for block in blocks.unwrap_or_else(|_| vec![first]) {
             look(block, &|_| "a media error in its extended attributes".to_owned());
         }

@@ -1,120 +1,67 @@
 //! Extended attributes, in blocks of their own that the inode's word leads to. A change writes other blocks, commits
 //! the word, and frees the old ones.
 //!
-//! Since version 2 of the format they are a tree ([`tree`]), of which a change writes two blocks at the most, beside
-//! those of a long value. In file systems of version 1 all of an inode's are written anew with each change
+//! Since version 2 of the format they are a tree (in `nacre-layout-parts`), of which a change writes two blocks at the
+//! most, beside those of a long value. In file systems of version 1 all of an inode's are written anew with each change
 //! ([`together`]), and stay so.
 
 mod together;
-mod tree;
 
 use nacre_engine::{Attr, BLOCK_SIZE, Block, Error, Kind, Result, Timestamp, XattrMode};
 use nacre_layout_parts::rules::check_xattr;
+use nacre_layout_parts::xattr::{self as tree, Change, XattrSpace};
 use nacre_media::{Flushed, Pm};
-use zerocopy::{FromZeros, IntoBytes};
 
 use crate::alloc::{Purpose, Run, Runs};
-use crate::blockmap::Bounds;
-use crate::format::{MAX_XATTR_SIZE, RawXattrHeader, XATTR_MAGIC, inode_seed, word};
+use crate::format::{MAX_XATTR_SIZE, XATTR_MAGIC, word};
 use crate::fs::Shared;
 use crate::inode::Inode;
 use crate::transaction::{Transaction, join};
 
-pub(crate) use tree::reseal;
+pub(crate) use tree::{Owner, reseal};
 
-/// Bytes that all names and values of an inode may take together, with the header before each.
-const MAX_TOTAL: usize = 1 << 20;
-const HEADER: usize = size_of::<RawXattrHeader>();
-
-/// The inode that owns the attributes, and the media that they are read from.
-pub(crate) struct Owner<'a, P> {
-    pm: &'a P,
-    bounds: Bounds,
-    number: u64,
-    generation: u32,
-    /// The seed of all checksums.
-    seed: u32,
+/// The attributes are all together, as version 1 has them.
+fn are_together<P: Pm>(owner: &Owner<'_, P>, place: u64) -> Result<bool> {
+    Ok(owner.header(owner.block(place)?)?.magic == XATTR_MAGIC)
 }
 
-impl<'a, P: Pm> Owner<'a, P> {
-    pub(crate) fn new(
-        pm: &'a P,
-        bounds: Bounds,
-        volume_seed: u32,
-        number: u64,
-        generation: u32,
-    ) -> Owner<'a, P> {
-        Owner { pm, bounds, number, generation, seed: inode_seed(volume_seed, number, generation) }
+/// The blocks of an inode's attributes, all of which validate.
+pub(crate) fn blocks_of<P: Pm>(owner: &Owner<'_, P>, place: u64) -> Result<Vec<u64>> {
+    if are_together(owner, place)? {
+        return together::read(owner, place).map(|(_, blocks)| blocks);
     }
-
-    fn damaged(&self) -> Error {
-        Error::corrupt(format!("inode {}: extended attributes", self.number))
-    }
-
-    /// The block that a word leads to.
-    fn block(&self, word: u64) -> Result<u64> {
-        match self.bounds.block(word) {
-            Ok(block) if block == word => Ok(block),
-            _ => Err(self.damaged()),
-        }
-    }
-
-    /// The header of a block, which is this inode's.
-    fn header(&self, block: u64) -> Result<RawXattrHeader> {
-        let mut header = RawXattrHeader::new_zeroed();
-        self.pm.read(Block(block).offset(), header.as_mut_bytes())?;
-        let is_own = header.inode == self.number && header.generation == self.generation;
-        if is_own { Ok(header) } else { Err(self.damaged()) }
-    }
-
-    /// The attributes are all together, as version 1 has them.
-    fn are_together(&self, place: u64) -> Result<bool> {
-        Ok(self.header(self.block(place)?)?.magic == XATTR_MAGIC)
-    }
-
-    /// The blocks of an inode's attributes, all of which validate.
-    pub(crate) fn blocks_of(&self, place: u64) -> Result<Vec<u64>> {
-        if self.are_together(place)? {
-            return together::read(self, place).map(|(_, blocks)| blocks);
-        }
-        tree::blocks_of(self, place)
-    }
-
-    /// The blocks of an inode's attributes, of which only the first must be readable: blocks that only an unreadable
-    /// block leads to are left out.
-    pub(crate) fn places_of(&self, place: u64) -> Result<Vec<u64>> {
-        if self.are_together(place)? {
-            return together::places_of(self, place);
-        }
-        tree::places_of(self, place)
-    }
-
-    /// The blocks of a tree of attributes that lead to others or hold attributes, for tools that damage images.
-    pub(crate) fn nodes_of(&self, place: u64) -> Result<Vec<u64>> {
-        if self.are_together(place)? { Ok(vec![self.block(place)?]) } else { tree::nodes_of(self, place) }
-    }
+    tree::blocks_of(owner, place)
 }
 
-/// A change of an inode's attributes on its way: the blocks that it has written, and those that are free after its
-/// commit.
-#[derive(Default)]
-struct Change {
-    /// The first block afterwards, or 0.
-    place: u64,
-    allocated: Runs,
-    pending: Option<Flushed>,
-    freed: Vec<u64>,
+/// The blocks of an inode's attributes, of which only the first must be readable: blocks that only an unreadable block
+/// leads to are left out.
+pub(crate) fn places_of<P: Pm>(owner: &Owner<'_, P>, place: u64) -> Result<Vec<u64>> {
+    if are_together(owner, place)? {
+        return together::places_of(owner, place);
+    }
+    tree::places_of(owner, place)
 }
 
-impl Change {
-    /// Writes bytes to new blocks; gives their numbers.
-    fn put<P: Pm>(&mut self, fs: &Shared<P>, bytes: &[u8]) -> Result<Vec<u64>> {
-        let before = self.allocated.len();
-        fs.allocate(None, (bytes.len() as u64).div_ceil(BLOCK_SIZE), Purpose::Data, &mut self.allocated)?;
-        let runs = &self.allocated[before..];
+/// The blocks of a tree of attributes that lead to others or hold attributes, for tools that damage images.
+pub(crate) fn nodes_of<P: Pm>(owner: &Owner<'_, P>, place: u64) -> Result<Vec<u64>> {
+    if are_together(owner, place)? { Ok(vec![owner.block(place)?]) } else { tree::nodes_of(owner, place) }
+}
+
+impl<P: Pm> XattrSpace for Shared<P> {
+    type Media = P;
+
+    fn media(&self) -> &P {
+        &self.pm
+    }
+
+    fn put(&self, change: &mut Change, bytes: &[u8]) -> Result<Vec<u64>> {
+        let before = change.allocated.len();
+        let blocks = (bytes.len() as u64).div_ceil(BLOCK_SIZE);
+        self.allocate(None, blocks, Purpose::Data, &mut change.allocated)?;
+        let runs = &change.allocated[before..];
         let blocks: Vec<u64> = runs.iter().flat_map(|run| run.start.0..run.start.0 + run.len).collect();
         for (&block, part) in blocks.iter().zip(bytes.chunks(BLOCK_SIZE as usize)) {
-            self.pending = join(self.pending.take(), fs.pm.copy(Block(block).offset(), part)?);
+            change.pending = join(change.pending.take(), self.pm.copy(Block(block).offset(), part)?);
         }
         Ok(blocks)
     }

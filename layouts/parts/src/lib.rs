@@ -20,6 +20,7 @@
 //! | `locked` | inodes that are locked together |
 //! | `seeded` | mistakes that a layout makes on purpose |
 //! | `tree` | where a file's blocks are: trees of words, read and changed |
+//! | `xattr` | extended attributes in blocks of their own, read and changed |
 //!
 //! Neighbours: the contract is in `nacre-engine`, the media in `nacre-media`. Nothing here knows a layout; each layout
 //! uses these as if they were modules of its own. The bytes are drawn in `docs/format/parts.md`.
@@ -43,3 +44,4 @@ pub mod scrub;
 pub mod seeded;
 pub mod superblock;
 pub mod tree;
+pub mod xattr;

@@ -2,11 +2,14 @@
 
 use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, Resource, Result, XattrMode};
 use nacre_layout_parts::rules::check_xattr_mode;
+use nacre_layout_parts::xattr::format::{
+    MAX_XATTR_TOTAL, RawXattr, RawXattrHeader, XATTR_HEADER, XATTR_ROOM,
+};
+use nacre_layout_parts::xattr::{Change, Owner, XattrSpace};
 use nacre_media::Pm;
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::{Change, HEADER, MAX_TOTAL, Owner};
-use crate::format::{RawXattr, RawXattrHeader, XATTR_MAGIC, XATTR_ROOM};
+use crate::format::XATTR_MAGIC;
 use crate::fs::Shared;
 
 /// Attributes in the order in which they were set.
@@ -31,12 +34,12 @@ pub(super) fn write<P: Pm>(
         payload.extend_from_slice(name);
         payload.extend_from_slice(value);
     }
-    if payload.len() > MAX_TOTAL {
+    if payload.len() > MAX_XATTR_TOTAL {
         return Err(Error::no_space(Resource::Limit, 0));
     }
     let others = match blocks_for(payload.len()) {
         0 => Vec::new(),
-        _ => change.put(fs, &payload)?,
+        _ => fs.put(change, &payload)?,
     };
     let behind = if others.is_empty() { &payload[..] } else { others.as_bytes() };
     let mut header = RawXattrHeader {
@@ -50,7 +53,7 @@ pub(super) fn write<P: Pm>(
     header.checksum = checksum(&header, owner.seed, behind, &payload);
     let mut page = [header.as_bytes(), behind].concat();
     page.resize(page.len().next_multiple_of(64), 0);
-    change.place = change.put(fs, &page)?[0];
+    change.place = fs.put(change, &page)?[0];
     Ok(())
 }
 
@@ -97,7 +100,7 @@ fn checksum(header: &RawXattrHeader, seed: u32, behind: &[u8], payload: &[u8]) -
 fn open<P: Pm>(owner: &Owner<'_, P>, place: u64) -> Result<(RawXattrHeader, Vec<u8>, Vec<u64>)> {
     let first = owner.block(place)?;
     let header = owner.header(first)?;
-    if header.magic != XATTR_MAGIC || header.len > MAX_TOTAL as u64 {
+    if header.magic != XATTR_MAGIC || header.len > MAX_XATTR_TOTAL as u64 {
         return Err(owner.damaged());
     }
     let others = blocks_for(header.len as usize);
@@ -106,7 +109,7 @@ fn open<P: Pm>(owner: &Owner<'_, P>, place: u64) -> Result<(RawXattrHeader, Vec<
         return Err(owner.damaged());
     }
     let mut bytes = vec![0u8; behind as usize];
-    owner.pm.read(Block(first).offset() + HEADER as u64, &mut bytes)?;
+    owner.pm.read(Block(first).offset() + XATTR_HEADER as u64, &mut bytes)?;
     let mut blocks = vec![first];
     if others > 0 {
         for word in bytes.chunks_exact(8) {

@@ -1,23 +1,94 @@
-//! The attributes of an inode as a tree of blocks: leaves, in the order of names, and above them, where there is more
-//! than one, an index, which is one block.
+//! The extended attributes of an inode as a tree of blocks: leaves, in the order of names, and above them, where there
+//! is more than one, an index, which is one block.
 //!
-//! A change writes the one leaf that it is in, or two in its place, and the index, to new blocks. So its cost does not
-//! grow with the attributes. When the index has no room for one more leaf, all leaves are written anew, as full as they
-//! can be, which leaves room for a hundred splits.
+//! A change writes the one leaf that it is in, or two in its place, and the index, to new blocks, beside those of a long
+//! value. The layout commits the first block and frees the old ones. So a change's cost does not grow with the
+//! attributes. When the index has no room for one more leaf, all leaves are written anew, as full as they can be, which
+//! leaves room for a hundred splits.
+
+pub mod format;
 
 use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, Resource, Result, XattrMode};
-use nacre_layout_parts::rules::{MAX_NAME, check_xattr_mode};
-use nacre_media::Pm;
+use nacre_media::{Flushed, Pm};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-use super::{Change, HEADER, MAX_TOTAL, Owner};
-use crate::format::{
-    MAX_XATTR_SIZE, RawXattr, RawXattrHeader, XATTR_INDEX_MAGIC, XATTR_INLINE, XATTR_LEAF_MAGIC,
-    XATTR_LEAVES, XATTR_ROOM, inode_seed,
+use crate::alloc::Runs;
+use crate::format::inode_seed;
+use crate::rules::{MAX_NAME, check_xattr_mode};
+use crate::tree::Bounds;
+use format::{
+    MAX_XATTR_SIZE, MAX_XATTR_TOTAL, RawXattr, RawXattrHeader, XATTR_HEADER, XATTR_INDEX_MAGIC, XATTR_INLINE,
+    XATTR_LEAF_MAGIC, XATTR_LEAVES, XATTR_ROOM,
 };
-use crate::fs::Shared;
 
 const RECORD: usize = size_of::<RawXattr>();
+
+/// The inode that owns the attributes, and the media that they are read from.
+pub struct Owner<'a, P> {
+    /// The media.
+    pub pm: &'a P,
+    /// The blocks that attributes may have.
+    pub bounds: Bounds,
+    /// The inode's number.
+    pub number: u64,
+    /// The inode's generation.
+    pub generation: u32,
+    /// The seed of all checksums.
+    pub seed: u32,
+}
+
+impl<'a, P: Pm> Owner<'a, P> {
+    /// The inode of a number and a generation.
+    pub fn new(pm: &'a P, bounds: Bounds, volume_seed: u32, number: u64, generation: u32) -> Owner<'a, P> {
+        Owner { pm, bounds, number, generation, seed: inode_seed(volume_seed, number, generation) }
+    }
+
+    /// The error for damage of the attributes.
+    pub fn damaged(&self) -> Error {
+        Error::corrupt(format!("inode {}: extended attributes", self.number))
+    }
+
+    /// The block that a word leads to.
+    pub fn block(&self, word: u64) -> Result<u64> {
+        match self.bounds.block(word) {
+            Ok(block) if block == word => Ok(block),
+            _ => Err(self.damaged()),
+        }
+    }
+
+    /// The header of a block, which is this inode's.
+    pub fn header(&self, block: u64) -> Result<RawXattrHeader> {
+        let mut header = RawXattrHeader::new_zeroed();
+        self.pm.read(Block(block).offset(), header.as_mut_bytes())?;
+        let is_own = header.inode == self.number && header.generation == self.generation;
+        if is_own { Ok(header) } else { Err(self.damaged()) }
+    }
+}
+
+/// A change of an inode's attributes on its way.
+#[derive(Default)]
+pub struct Change {
+    /// The first block, or 0; before the change and then after it.
+    pub place: u64,
+    /// The blocks that it has written.
+    pub allocated: Runs,
+    /// Their flushes.
+    pub pending: Option<Flushed>,
+    /// The blocks that nothing leads to after its commit.
+    pub freed: Vec<u64>,
+}
+
+/// The state of a layout that attributes change in.
+pub trait XattrSpace {
+    /// The media of attributes.
+    type Media: Pm;
+
+    /// The media.
+    fn media(&self) -> &Self::Media;
+
+    /// Writes bytes to new blocks; gives their numbers. The change takes the blocks and their flushes.
+    fn put(&self, change: &mut Change, bytes: &[u8]) -> Result<Vec<u64>>;
+}
 
 /// One attribute of a leaf.
 struct Record {
@@ -37,13 +108,13 @@ enum Value {
 
 impl Record {
     /// A new one; a long value is written.
-    fn write<P: Pm>(fs: &Shared<P>, name: &[u8], value: &[u8], change: &mut Change) -> Result<Record> {
+    fn write<S: XattrSpace>(space: &S, name: &[u8], value: &[u8], change: &mut Change) -> Result<Record> {
         let value = match value.len() {
             ..=XATTR_INLINE => Value::Here(value.to_vec()),
             len => Value::Blocks {
                 len: len as u32,
                 checksum: crc32c::crc32c(value),
-                blocks: change.put(fs, value)?,
+                blocks: space.put(change, value)?,
             },
         };
         Ok(Record { name: name.to_vec(), value })
@@ -172,7 +243,7 @@ fn read_block<P: Pm>(owner: &Owner<'_, P>, block: u64) -> Result<(RawXattrHeader
     let header = owner.header(block)?;
     let len = len_behind(&header).filter(|len| *len <= XATTR_ROOM).ok_or_else(|| owner.damaged())?;
     let mut behind = vec![0u8; len];
-    owner.pm.read(Block(block).offset() + HEADER as u64, &mut behind)?;
+    owner.pm.read(Block(block).offset() + XATTR_HEADER as u64, &mut behind)?;
     if header.checksum != checksum(&header, owner.seed, &behind) {
         return Err(owner.damaged());
     }
@@ -231,9 +302,9 @@ fn read_value<P: Pm>(owner: &Owner<'_, P>, record: &Record) -> Result<Vec<u8>> {
 }
 
 /// Writes a block of the tree.
-fn write_block<P: Pm>(
-    fs: &Shared<P>,
-    owner: &Owner<'_, P>,
+fn write_block<S: XattrSpace>(
+    space: &S,
+    owner: &Owner<'_, S::Media>,
     (magic, count, len): (u32, usize, u64),
     behind: &[u8],
     change: &mut Change,
@@ -250,13 +321,13 @@ fn write_block<P: Pm>(
     header.checksum = checksum(&header, owner.seed, behind);
     let mut page = [header.as_bytes(), behind].concat();
     page.resize(page.len().next_multiple_of(64), 0);
-    Ok(change.put(fs, &page)?[0])
+    Ok(space.put(change, &page)?[0])
 }
 
 /// Writes leaves, of which each takes a part of the records; gives their blocks.
-fn write_leaves<P: Pm>(
-    fs: &Shared<P>,
-    owner: &Owner<'_, P>,
+fn write_leaves<S: XattrSpace>(
+    space: &S,
+    owner: &Owner<'_, S::Media>,
     parts: &[&[Record]],
     change: &mut Change,
 ) -> Result<Vec<u64>> {
@@ -264,15 +335,15 @@ fn write_leaves<P: Pm>(
     let mut write = |records: &&[Record]| {
         bytes.clear();
         records.iter().for_each(|record| record.push_to(&mut bytes));
-        write_block(fs, owner, (XATTR_LEAF_MAGIC, records.len(), bytes.len() as u64), &bytes, change)
+        write_block(space, owner, (XATTR_LEAF_MAGIC, records.len(), bytes.len() as u64), &bytes, change)
     };
     parts.iter().map(&mut write).collect()
 }
 
 /// Writes the index of leaves, where one is needed; the change takes the first block.
-fn write_index<P: Pm>(
-    fs: &Shared<P>,
-    owner: &Owner<'_, P>,
+fn write_index<S: XattrSpace>(
+    space: &S,
+    owner: &Owner<'_, S::Media>,
     leaves: &[u64],
     total: u64,
     change: &mut Change,
@@ -283,7 +354,7 @@ fn write_index<P: Pm>(
         // More than the limit of an inode fills: the index that was read lied about that.
         leaves if leaves.len() > XATTR_LEAVES => return Err(owner.damaged()),
         leaves => {
-            write_block(fs, owner, (XATTR_INDEX_MAGIC, leaves.len(), total), leaves.as_bytes(), change)?
+            write_block(space, owner, (XATTR_INDEX_MAGIC, leaves.len(), total), leaves.as_bytes(), change)?
         }
     };
     Ok(())
@@ -322,29 +393,29 @@ fn packed(records: &[Record]) -> Vec<&[Record]> {
 }
 
 /// Writes the attributes of an inode that has none.
-pub(super) fn write_all<P: Pm>(
-    fs: &Shared<P>,
-    owner: &Owner<'_, P>,
+pub fn write_all<S: XattrSpace>(
+    space: &S,
+    owner: &Owner<'_, S::Media>,
     xattrs: &[(&[u8], &[u8])],
     change: &mut Change,
 ) -> Result<()> {
     let mut sorted = xattrs.to_vec();
     sorted.sort_by_key(|(name, _)| *name); // stable: the last value of a name comes last
     let total: u64 = sorted.iter().map(|(name, value)| counts(name, value.len())).sum();
-    if total > MAX_TOTAL as u64 {
+    if total > MAX_XATTR_TOTAL as u64 {
         return Err(Error::no_space(Resource::Limit, 0));
     }
     let last = sorted.chunk_by(|one, next| one.0 == next.0).filter_map(|same| same.last());
-    let records = last.map(|(name, value)| Record::write(fs, name, value, change));
+    let records = last.map(|(name, value)| Record::write(space, name, value, change));
     let records = records.collect::<Result<Vec<_>>>()?;
-    let leaves = write_leaves(fs, owner, &packed(&records), change)?;
-    write_index(fs, owner, &leaves, counts_of(&records), change)
+    let leaves = write_leaves(space, owner, &packed(&records), change)?;
+    write_index(space, owner, &leaves, counts_of(&records), change)
 }
 
 /// Sets an attribute, or removes it.
-pub(super) fn change<P: Pm>(
-    fs: &Shared<P>,
-    owner: &Owner<'_, P>,
+pub fn change<S: XattrSpace>(
+    space: &S,
+    owner: &Owner<'_, S::Media>,
     name: &[u8],
     value: Option<(&[u8], XattrMode)>,
     change: &mut Change,
@@ -363,10 +434,10 @@ pub(super) fn change<P: Pm>(
         Some((value, how)) => {
             check_xattr_mode(how, position.is_ok())?;
             total += counts(name, value.len());
-            if total > MAX_TOTAL as u64 {
+            if total > MAX_XATTR_TOTAL as u64 {
                 return Err(Error::no_space(Resource::Limit, 0));
             }
-            let record = Record::write(fs, name, value, change)?;
+            let record = Record::write(space, name, value, change)?;
             match position {
                 Ok(position) => records[position] = record,
                 Err(position) => records.insert(position, record),
@@ -390,23 +461,23 @@ pub(super) fn change<P: Pm>(
             all.extend(read_leaf(owner, leaf)?);
         }
         change.freed.extend(&leaves);
-        leaves = write_leaves(fs, owner, &packed(&all), change)?;
+        leaves = write_leaves(space, owner, &packed(&all), change)?;
     } else {
-        let written = write_leaves(fs, owner, &parts, change)?;
+        let written = write_leaves(space, owner, &parts, change)?;
         change.freed.extend(leaves.splice(replaced, written));
     }
-    write_index(fs, owner, &leaves, total, change)
+    write_index(space, owner, &leaves, total, change)
 }
 
 /// The value of an attribute.
-pub(super) fn get<P: Pm>(owner: &Owner<'_, P>, place: u64, name: &[u8]) -> Result<Option<Vec<u8>>> {
+pub fn get<P: Pm>(owner: &Owner<'_, P>, place: u64, name: &[u8]) -> Result<Option<Vec<u8>>> {
     let (_, records) = Tree::open(owner, place)?.leaf_of(owner, name)?;
     let found = records.iter().find(|record| record.name == name);
     found.map(|record| read_value(owner, record)).transpose()
 }
 
 /// The names of all attributes.
-pub(super) fn names<P: Pm>(owner: &Owner<'_, P>, place: u64) -> Result<Vec<Vec<u8>>> {
+pub fn names<P: Pm>(owner: &Owner<'_, P>, place: u64) -> Result<Vec<Vec<u8>>> {
     let mut names = Vec::new();
     for leaf in Tree::open(owner, place)?.leaves {
         names.extend(read_leaf(owner, leaf)?.into_iter().map(|record| record.name));
@@ -415,13 +486,13 @@ pub(super) fn names<P: Pm>(owner: &Owner<'_, P>, place: u64) -> Result<Vec<Vec<u
 }
 
 /// The index and the leaves.
-pub(super) fn nodes_of<P: Pm>(owner: &Owner<'_, P>, place: u64) -> Result<Vec<u64>> {
+pub fn nodes_of<P: Pm>(owner: &Owner<'_, P>, place: u64) -> Result<Vec<u64>> {
     let tree = Tree::open(owner, place)?;
     Ok(tree.index.into_iter().chain(tree.leaves).collect())
 }
 
 /// The blocks, as far as they can be found.
-pub(super) fn places_of<P: Pm>(owner: &Owner<'_, P>, place: u64) -> Result<Vec<u64>> {
+pub fn places_of<P: Pm>(owner: &Owner<'_, P>, place: u64) -> Result<Vec<u64>> {
     let tree = Tree::open(owner, place)?;
     let mut blocks: Vec<u64> = tree.index.into_iter().collect();
     for leaf in tree.leaves {
@@ -433,7 +504,7 @@ pub(super) fn places_of<P: Pm>(owner: &Owner<'_, P>, place: u64) -> Result<Vec<u
 }
 
 /// The blocks, everything in which validates.
-pub(super) fn blocks_of<P: Pm>(owner: &Owner<'_, P>, place: u64) -> Result<Vec<u64>> {
+pub fn blocks_of<P: Pm>(owner: &Owner<'_, P>, place: u64) -> Result<Vec<u64>> {
     let tree = Tree::open(owner, place)?;
     let mut blocks: Vec<u64> = tree.index.into_iter().collect();
     let (mut total, mut last) = (0, Vec::new());
@@ -449,14 +520,14 @@ pub(super) fn blocks_of<P: Pm>(owner: &Owner<'_, P>, place: u64) -> Result<Vec<u
             last = record.name;
         }
     }
-    if total == tree.total && total <= MAX_TOTAL as u64 { Ok(blocks) } else { Err(owner.damaged()) }
+    if total == tree.total && total <= MAX_XATTR_TOTAL as u64 { Ok(blocks) } else { Err(owner.damaged()) }
 }
 
 /// Makes a block of a tree validate again after a change of its contents.
-pub(crate) fn reseal(block: &mut [u8], volume_seed: u32, number: u64) {
+pub fn reseal(block: &mut [u8], volume_seed: u32, number: u64) {
     let mut header = RawXattrHeader::new_zeroed();
-    header.as_mut_bytes().copy_from_slice(&block[..HEADER]);
-    let Some(behind) = len_behind(&header).and_then(|len| block[HEADER..].get(..len)) else { return };
+    header.as_mut_bytes().copy_from_slice(&block[..XATTR_HEADER]);
+    let Some(behind) = len_behind(&header).and_then(|len| block[XATTR_HEADER..].get(..len)) else { return };
     header.checksum = checksum(&header, inode_seed(volume_seed, number, header.generation), behind);
-    block[..HEADER].copy_from_slice(header.as_bytes());
+    block[..XATTR_HEADER].copy_from_slice(header.as_bytes());
 }
