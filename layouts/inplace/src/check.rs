@@ -12,6 +12,7 @@ use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, Kind, Result, size};
 use nacre_layout_parts::renew::store_word;
 pub use nacre_layout_parts::report::{CheckReport, MediaReport, Problem, Repair};
 use nacre_layout_parts::rules::{MAX_TARGET, check_name};
+use nacre_layout_parts::table::Graveyard;
 use nacre_media::{Overlay, Pm};
 
 use crate::alloc::Allocator;
@@ -19,7 +20,7 @@ use crate::badblocks::{self, BadBlocks};
 use crate::blockmap::{self, Bounds};
 use crate::directory::find_record;
 use crate::format::{INLINE_TARGET, ROOT_INODE, RawInode, state, word};
-use crate::inode::{Graveyard, Inode, links_word};
+use crate::inode::{Inode, links_word};
 use crate::mend;
 use crate::recover::{LaneState, Walk, read_lanes, renew_lane, roll_back};
 use crate::superblock::Superblock;

@@ -17,6 +17,7 @@ use nacre_engine::{BLOCK_SIZE, Block, Error, Resource, Result, Timestamp, WriteA
 use nacre_layout_parts::content::{Content, gather};
 use nacre_layout_parts::ranges::end_of;
 use nacre_layout_parts::rules::{InodeFacts, check_write};
+use nacre_layout_parts::table::inodes::Inodes;
 use nacre_layout_parts::tree::{MAX_HEIGHT, NODE_WORDS};
 use nacre_media::{Durable, Flushed, Pm};
 

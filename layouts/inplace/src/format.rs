@@ -82,12 +82,8 @@ pub(crate) struct RawCommit {
     pub(crate) reserved: [u64; 7],
 }
 
-/// Bytes of an inode.
-pub(crate) const INODE_SIZE: u64 = 256;
-/// Inodes in a block of the table.
-pub(crate) const BLOCK_INODES: u64 = nacre_engine::BLOCK_SIZE / INODE_SIZE;
-/// Blocks by which the table grows, where free space allows it.
-pub(crate) const GROWTH_BLOCKS: u64 = 16;
+pub(crate) use nacre_layout_parts::table::{BLOCK_INODES, GROWTH_BLOCKS, INODE_SIZE};
+
 /// The number of the inode table itself, which no name refers to.
 pub(crate) const TABLE_INODE: u64 = 0;
 /// The number of the root directory.

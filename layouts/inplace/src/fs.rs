@@ -6,13 +6,13 @@ use std::sync::Arc;
 use nacre_engine::sync::Mutex;
 use nacre_engine::sync::atomic::{AtomicBool, Ordering};
 use nacre_engine::{Error, Kind, Result, TimeRange};
+use nacre_layout_parts::table::Table;
 use nacre_media::Pm;
 
 use crate::alloc::{Allocator, Run};
 use crate::blockmap::{self, BlockMap, Bounds};
-use crate::inode::Graveyard;
+use crate::inode::Inode;
 use crate::superblock::Superblock;
-use crate::table::Table;
 use crate::transaction::Journal;
 
 /// The state that all operations share.
@@ -26,9 +26,10 @@ pub(crate) struct Shared<P> {
     pub(crate) hash_seed: u64,
     pub(crate) superblock: Mutex<Superblock>,
     pub(crate) alloc: Allocator,
-    pub(crate) table: Table,
+    pub(crate) table: Table<Inode>,
+    /// Where the inode of the table is.
+    pub(crate) table_address: u64,
     pub(crate) journal: Journal,
-    pub(crate) graveyard: Arc<Graveyard>,
     /// Directories that move to another directory do so one at a time, so that no cycle can arise.
     pub(crate) move_directories: Mutex<()>,
     pub(crate) read_only: bool,

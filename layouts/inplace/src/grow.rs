@@ -1,14 +1,14 @@
 //! Growing the inode table.
 
 use nacre_engine::{BLOCK_SIZE, Result};
+use nacre_layout_parts::table::{Full, Grown};
 use nacre_media::Pm;
 
 use crate::alloc::{Purpose, Runs};
-use crate::blockmap::{Piece, open, pack};
+use crate::blockmap::{Piece, pack};
 use crate::format::word;
 use crate::fs::Shared;
 use crate::seeded::Mistake;
-use crate::table::{Full, Grown};
 use crate::transaction::{Transaction, join};
 use crate::tree_edit::{Edit, finish};
 
@@ -24,7 +24,7 @@ impl<P: Pm> Shared<P> {
         if self.alloc.allocate(table.want, Purpose::Data, &mut runs).is_err() {
             self.alloc.allocate(1, Purpose::Data, &mut runs)?;
         }
-        let mut edit = Edit::new(self, open(table.root));
+        let mut edit = Edit::new(self, table.root);
         let mut pending = None;
         let mut blocks = Vec::new();
         let mut at = table.blocks;
@@ -39,8 +39,8 @@ impl<P: Pm> Shared<P> {
         });
         let mut transaction = Transaction::default();
         let prepared = prepared.and_then(|()| finish(&edit, &mut transaction, pending));
-        transaction.word(table.address + word::SIZE, at * BLOCK_SIZE);
-        transaction.word(table.address + word::ROOT, pack(edit.tree));
+        transaction.word(self.table_address + word::SIZE, at * BLOCK_SIZE);
+        transaction.word(self.table_address + word::ROOT, pack(edit.tree));
         let result = prepared.and_then(|pending| self.commit(transaction, pending));
         if let Err(error) = result {
             if !self.is_broken() {
@@ -49,6 +49,6 @@ impl<P: Pm> Shared<P> {
             }
             return Err(error);
         }
-        Ok(Grown { root: pack(edit.tree), blocks })
+        Ok(Grown { root: edit.tree, blocks })
     }
 }

@@ -9,13 +9,14 @@
 
 use std::sync::Arc;
 
+use nacre_engine::sync::RwLock;
 use nacre_engine::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use nacre_engine::sync::{Mutex, RwLock};
 use nacre_engine::{Attr, BLOCK_SIZE, Error, FileKind, InodeId, Kind, Result, TimeRange, Timestamp};
 use nacre_layout_parts::held::{Held, Holdable};
 use nacre_layout_parts::locked::Lockable;
 use nacre_layout_parts::relatime::Relatime;
 use nacre_layout_parts::rules::{InodeFacts, check_flags};
+use nacre_layout_parts::table::{Graveyard, TableInode};
 
 use crate::attributes::{AttributeCell, Attributes};
 use crate::directory::Directory;
@@ -84,49 +85,7 @@ pub struct Inode {
     pub(crate) graveyard: Arc<Graveyard>,
 }
 
-/// The orphan list: inodes without links and holders that are not reclaimed yet. Bounded by the number of inodes.
-#[derive(Default)]
-pub(crate) struct Graveyard {
-    numbers: Mutex<Vec<u64>>,
-    /// There are numbers; looked at without the lock.
-    filled: AtomicBool,
-}
-
-impl Graveyard {
-    /// Notes an inode, which the next change of names reclaims.
-    pub(crate) fn bury(&self, number: u64) {
-        let mut numbers = self.numbers.lock();
-        numbers.push(number);
-        self.filled.store(true, Ordering::Release);
-    }
-
-    pub(crate) fn take(&self) -> Vec<u64> {
-        if !self.filled.load(Ordering::Acquire) {
-            return Vec::new();
-        }
-        let mut numbers = self.numbers.lock();
-        self.filled.store(false, Ordering::Release);
-        std::mem::take(&mut numbers)
-    }
-}
-
 impl Inode {
-    /// It was used: the next sweep leaves it.
-    #[inline]
-    pub(crate) fn note_use(&self) {
-        // Written once between two sweeps, so that threads share the line.
-        if !self.used.load(Ordering::Relaxed) {
-            self.used.store(true, Ordering::Relaxed);
-        }
-    }
-
-    /// DRAM that it takes, an estimate.
-    pub(crate) fn bytes(&self) -> u64 {
-        let body = self.body.read();
-        let directory = body.directory.as_ref().map_or(0, |directory| directory.heap_bytes());
-        size_of::<Inode>() as u64 + 32 + directory
-    }
-
     /// Ends one pin.
     pub(crate) fn unpin(&self) {
         let before = self.pins.fetch_sub(1, Ordering::AcqRel);
@@ -369,5 +328,29 @@ impl Holdable for Inode {
         if self.links() == 0 {
             self.graveyard.bury(self.number);
         }
+    }
+}
+
+impl TableInode for Inode {
+    fn links(&self) -> u32 {
+        Inode::links(self)
+    }
+
+    fn is_pinned(&self) -> bool {
+        self.pins.load(Ordering::Acquire) > 0
+    }
+
+    fn used(&self) -> &AtomicBool {
+        &self.used
+    }
+
+    fn change(&self) -> &AtomicU64 {
+        &self.change
+    }
+
+    fn bytes(&self) -> u64 {
+        let body = self.body.read();
+        let directory = body.directory.as_ref().map_or(0, |directory| directory.heap_bytes());
+        size_of::<Inode>() as u64 + 32 + directory
     }
 }

@@ -10,6 +10,8 @@ use nacre_engine::{
     SeekTo, SetAttr, Timestamp, WriteAt, WriteCost, WriteShape, XattrMode, no_tiers_below_buffer,
 };
 use nacre_layout_parts::rules::Side;
+use nacre_layout_parts::table::TableInode;
+use nacre_layout_parts::table::inodes::Inodes;
 use nacre_media::Pm;
 
 use crate::alloc::Purpose;

@@ -7,9 +7,9 @@
 //! | `anatomy` | where the structures of an image are, for tools that damage images |
 //! | `superblock` | the fields of the superblock that only this layout has |
 //! | `transaction`, `commit` | the words of an operation and the lanes of the journal; the commit protocol |
-//! | `fs`, `table`, `inode` | state of the file system; the inode table; one inode |
-//! | `load`, `grow` | holding an inode, which is read from media; growing the inode table |
-//! | `reclaim`, `evict` | freeing inodes without names; dropping the state of unused ones from DRAM |
+//! | `fs`, `table`, `inode` | state of the file system; the inode table on media; one inode |
+//! | `load`, `grow` | reading an inode from media; growing the inode table |
+//! | `reclaim` | freeing what inodes without names have |
 //! | `blockmap`, `tree_edit` | where a file's blocks are; changing that |
 //! | `directory`, `memo`, `names` | the names of a directory; those found lately; changing them |
 //! | `file`, `space`, `namespace`, `rename`, `xattr` | the operations |
@@ -35,7 +35,6 @@ mod blockmap;
 pub mod check;
 mod commit;
 mod directory;
-mod evict;
 mod file;
 mod format;
 mod fs;

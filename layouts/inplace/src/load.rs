@@ -1,46 +1,22 @@
-//! Holding inodes: those that are not in DRAM are read from media.
-
-use std::sync::Arc;
+//! The inodes of the table as `nacre-layout-parts` holds, frees and evicts them: reading one from media.
 
 use nacre_engine::sync::atomic::Ordering;
-use nacre_engine::{Error, FileKind, InodeId, Kind, Result};
+use nacre_engine::{Error, FileKind, Kind, Result};
+use nacre_layout_parts::table::Table;
+use nacre_layout_parts::table::inodes::Inodes;
 use nacre_media::Pm;
 
 use crate::directory::Directory;
 use crate::format::RawInode;
 use crate::fs::Shared;
-use crate::inode::{Inode, MAX_BLOCKS, Node, has_tree};
-use crate::table::{Loaded, read_inode};
+use crate::inode::{Inode, MAX_BLOCKS, has_tree};
+use crate::table::read_inode;
 
-impl<P: Pm> Shared<P> {
-    /// Holds an inode; reads it from media when it is not in DRAM.
-    pub(crate) fn hold(&self, number: u64) -> Result<Node> {
-        let loaded = self.table.shard(number).read();
-        if let Some(inode) = loaded.inodes.get(&number) {
-            return hold_loaded(&loaded, inode);
-        }
-        drop(loaded);
-        let mut shard = self.table.shard(number).write();
-        if let Some(inode) = shard.inodes.get(&number) {
-            return hold_loaded(&shard, inode);
-        }
-        let inode = Arc::new(self.load(number)?);
-        inode.holds.fetch_add(1, Ordering::Relaxed);
-        shard.inodes.insert(number, Arc::clone(&inode));
-        drop(shard);
-        if self.table.eviction.one_loaded(self.table.in_use()) {
-            self.sweep();
-        }
-        Ok(Node::from_held(inode))
-    }
+impl<P: Pm> Inodes for Shared<P> {
+    type Inode = Inode;
 
-    /// Holds the inode with this name.
-    pub(crate) fn hold_id(&self, id: InodeId) -> Result<Node> {
-        let node = self.hold(id.number)?;
-        if node.inode.generation != id.generation || id.volume != 0 {
-            return Err(Error::new(Kind::Stale));
-        }
-        Ok(node)
+    fn table(&self) -> &Table<Inode> {
+        &self.table
     }
 
     fn load(&self, number: u64) -> Result<Inode> {
@@ -58,6 +34,20 @@ impl<P: Pm> Shared<P> {
         self.build(number, address, &raw)
     }
 
+    fn settle(&self, inode: &mut Inode) -> bool {
+        self.persist_lazy(inode).is_ok() && !inode.lazy.load(Ordering::Acquire)
+    }
+
+    fn free_inode(&self, inode: &Inode) {
+        self.free_contents(inode);
+    }
+
+    fn is_broken(&self) -> bool {
+        Shared::is_broken(self)
+    }
+}
+
+impl<P: Pm> Shared<P> {
     /// The inode of valid bytes, with the state in DRAM of its contents.
     fn build(&self, number: u64, address: u64, raw: &RawInode) -> Result<Inode> {
         let kind = FileKind::from_u8(raw.kind);
@@ -73,7 +63,7 @@ impl<P: Pm> Shared<P> {
             }
             _ => None,
         };
-        let inode = Inode::new(number, address, raw, self.times, directory, &self.graveyard)?;
+        let inode = Inode::new(number, address, raw, self.times, directory, &self.table.graveyard)?;
         inode.blocks.store(blocks, Ordering::Relaxed);
         // Larger than before the mount, and than when its state was dropped, for any count at that time.
         let changes = (self.superblock.lock().raw.mount_epoch << 32)
@@ -81,14 +71,4 @@ impl<P: Pm> Shared<P> {
         inode.change.store(changes, Ordering::Relaxed);
         Ok(inode)
     }
-}
-
-/// Holds an inode that is in DRAM. Under its shard's lock.
-fn hold_loaded(shard: &Loaded, inode: &Arc<Inode>) -> Result<Node> {
-    let others = inode.holds.fetch_add(1, Ordering::Relaxed);
-    inode.note_use();
-    let node = Node::from_held(Arc::clone(inode));
-    // Without names and holders it only waits to be reclaimed.
-    let is_gone = others == 0 && inode.links() == 0 && !shard.parked.contains(&inode.number);
-    if is_gone { Err(Error::new(Kind::Stale)) } else { Ok(node) }
 }

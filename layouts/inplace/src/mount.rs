@@ -9,17 +9,19 @@ use nacre_engine::{Error, Kind, Result};
 use nacre_layout_parts::lifecycle::MountOptions;
 use nacre_layout_parts::report::RecoveryReport;
 use nacre_layout_parts::scrub::Scrubber;
+use nacre_layout_parts::table::Table;
+use nacre_layout_parts::table::inodes::Inodes;
 use nacre_media::Pm;
 
 use crate::alloc::Allocator;
 use crate::badblocks;
-use crate::blockmap::Bounds;
+use crate::blockmap::{Bounds, open};
 use crate::format::{ROOT_INODE, feature, region, state};
 use crate::fs::Shared;
-use crate::inode::{Graveyard, Inode, Node};
+use crate::inode::{Inode, Node};
 use crate::recover::{Walk, read_journal, refuse, roll_back};
 use crate::superblock::{Summary, Superblock};
-use crate::table::{Table, table_address};
+use crate::table::table_address;
 use crate::transaction::Journal;
 
 /// A mounted file system with the in-place layout. Dropping it unmounts it, without telling of errors.
@@ -52,8 +54,7 @@ impl<P: Pm + 'static> InplaceFs<P> {
         let alloc = free_blocks(&*pm, &superblock, &walk, count)?;
         let next: Vec<u64> = lanes.iter().map(|lane| lane.next()).collect();
         let table = Table::new(
-            table_address(&superblock)?,
-            walk.table_root,
+            open(walk.table_root),
             std::mem::take(&mut walk.table),
             std::mem::take(&mut walk.free_inodes),
             superblock.raw.device_blocks,
@@ -74,13 +75,13 @@ impl<P: Pm + 'static> InplaceFs<P> {
             times: superblock.times(),
             xattr_trees: superblock.raw.version >= 2,
             hash_seed: superblock.raw.hash_seed,
+            table_address: table_address(&superblock)?,
             journal: Journal::new(superblock.region(region::JOURNAL)?, superblock.seed(), &next),
             bounds: Bounds::of(&superblock),
             superblock: Mutex::new(superblock),
             pm,
             alloc,
             table,
-            graveyard: Arc::new(Graveyard::default()),
             move_directories: Mutex::new(()),
             read_only,
             name_index: options.name_index.unwrap_or(!linear),

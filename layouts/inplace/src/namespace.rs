@@ -15,6 +15,7 @@ use nacre_layout_parts::locked::{self, lock_all};
 use nacre_layout_parts::rules::{
     MAX_TARGET, check_link, check_lookup, check_name, check_new, check_removable,
 };
+use nacre_layout_parts::table::inodes::Inodes;
 use nacre_media::{Flushed, Pm};
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -157,7 +158,7 @@ impl<P: Pm> Shared<P> {
             pending = join(pending, self.pm.copy(address, &raw.as_bytes()[..len])?);
         }
         let directory = (new.kind == FileKind::Directory).then(|| Box::new(Directory::new(self.name_index)));
-        let inode = Inode::new(number, address, &raw, self.times, directory, &self.graveyard)?;
+        let inode = Inode::new(number, address, &raw, self.times, directory, &self.table.graveyard)?;
         inode.blocks.store(u64::from(raw.root != 0), Ordering::Relaxed);
         inode.change.store(self.superblock.lock().raw.mount_epoch << 32, Ordering::Relaxed);
         inode.holds.store(1, Ordering::Relaxed);

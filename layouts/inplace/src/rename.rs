@@ -7,6 +7,7 @@ use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{Kind, RenameMode, Result};
 use nacre_layout_parts::locked::lock_all;
 use nacre_layout_parts::rules::{self, check_name, whiteout};
+use nacre_layout_parts::table::inodes::Inodes;
 use nacre_media::{Flushed, Pm};
 use smallvec::{SmallVec, smallvec};
 

@@ -10,6 +10,7 @@ use nacre_layout_parts::report::{MediaReport, in_no_file};
 use nacre_layout_parts::scrub::{
     NameVisitor, Scrubbed, Volume, all_bad_lines, bad_ranges, new_bad_blocks, untold,
 };
+use nacre_layout_parts::table::inodes::Inodes;
 use nacre_media::{Overlay, Pm};
 
 use crate::blockmap::{self, Bounds, Found as Used};

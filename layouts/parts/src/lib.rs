@@ -8,6 +8,8 @@
 //! | `badblocks` | the list of blocks that are never used again |
 //! | `alloc` | free blocks in DRAM, in lanes |
 //! | `scrub` | everything read while it is mounted, and media errors found |
+//! | `names` | the index in DRAM of the names of a directory |
+//! | `marks` | the findings of a walk over everything: blocks in use, damage |
 //! | `report` | reports of a recovery, a check, and a search for media errors |
 //! | `lifecycle` | the life of a layout, from mkfs to fsck; options of mkfs and of a mount |
 //! | `eviction` | how many inodes have their state in DRAM, and when some are to go |
@@ -19,6 +21,7 @@
 //! | `rules` | the rules for making, linking, removing and renaming, and for attributes |
 //! | `locked` | inodes that are locked together |
 //! | `seeded` | mistakes that a layout makes on purpose |
+//! | `table` | an inode table and the inodes in DRAM: held, freed, evicted |
 //! | `tree` | where a file's blocks are: trees of words, read and changed |
 //! | `xattr` | extended attributes in blocks of their own, read and changed |
 //!
@@ -35,6 +38,8 @@ pub mod format;
 pub mod held;
 pub mod lifecycle;
 pub mod locked;
+pub mod marks;
+pub mod names;
 pub mod ranges;
 pub mod relatime;
 pub mod renew;
@@ -43,5 +48,6 @@ pub mod rules;
 pub mod scrub;
 pub mod seeded;
 pub mod superblock;
+pub mod table;
 pub mod tree;
 pub mod xattr;
