@@ -115,7 +115,7 @@ fn examine<P: Pm>(pm: &P, level: Repair) -> Result<(CheckReport, Vec<Fix>)> {
     }
     let alloc = Allocator::new(superblock.raw.device_blocks, 1, 0);
     bad.blocks.iter().for_each(|&block| alloc.withdraw(block));
-    walk.free_the_rest(&alloc);
+    walk.marks.free_the_rest(&alloc);
     report.free_blocks = alloc.free_blocks();
     report.used_blocks = superblock.raw.device_blocks - superblock.first_data_block() - report.free_blocks;
     report.walk = walk.report(started, rolled_back);

@@ -123,7 +123,7 @@ impl<P: Pm> Rescue<'_, P> {
         }
         let alloc = Allocator::new(self.superblock.raw.device_blocks, 1, 0);
         badblocks::read(self.pm, &self.superblock)?.blocks.iter().for_each(|&block| alloc.withdraw(block));
-        walk.free_the_rest(&alloc);
+        walk.marks.free_the_rest(&alloc);
         let mut root = None;
         if root_is_lost {
             let nameless = size::count(orphans.len() as u64, "inode has", "inodes have");

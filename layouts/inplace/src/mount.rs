@@ -7,6 +7,7 @@ use nacre_engine::sync::Mutex;
 use nacre_engine::sync::atomic::{AtomicBool, Ordering};
 use nacre_engine::{Error, Kind, Result};
 use nacre_layout_parts::lifecycle::MountOptions;
+use nacre_layout_parts::marks::refuse;
 use nacre_layout_parts::report::RecoveryReport;
 use nacre_layout_parts::scrub::Scrubber;
 use nacre_layout_parts::table::Table;
@@ -19,7 +20,7 @@ use crate::blockmap::{Bounds, open};
 use crate::format::{ROOT_INODE, feature, region, state};
 use crate::fs::Shared;
 use crate::inode::{Inode, Node};
-use crate::recover::{Walk, read_journal, refuse, roll_back};
+use crate::recover::{Walk, read_journal, roll_back};
 use crate::superblock::{Summary, Superblock};
 use crate::table::table_address;
 use crate::transaction::Journal;
@@ -175,7 +176,7 @@ fn free_blocks<P: Pm>(
     let device_blocks = superblock.raw.device_blocks;
     let alloc = Allocator::new(device_blocks, lanes, reserve(device_blocks));
     badblocks::read(pm, superblock)?.blocks.iter().for_each(|&block| alloc.withdraw(block));
-    walk.free_the_rest(&alloc);
+    walk.marks.free_the_rest(&alloc);
     Ok(alloc)
 }
 

@@ -10,11 +10,11 @@ use std::ops::Range;
 use std::time::Instant;
 
 use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, Kind, Result};
+use nacre_layout_parts::marks::Marks;
 use nacre_layout_parts::report::RecoveryReport;
 use nacre_media::{Durable, Flushed, Pm};
 use zerocopy::{FromZeros, IntoBytes};
 
-use crate::alloc::{Allocator, Run};
 use crate::blockmap::{self, Bounds, Found};
 use crate::format::{
     INODE_SIZE, LINE, MAX_GENERATION, RawInode, RawUndo, Region, TABLE_INODE, lane_seed, open_word, region,
@@ -26,9 +26,6 @@ use crate::superblock::Superblock;
 use crate::table::{read_inode, table_address};
 use crate::transaction::{LANE_BYTES, join, lane_address, lane_count};
 use crate::xattr::{self, Owner};
-
-/// Damage that a report describes one by one.
-const MAX_DAMAGE: usize = 100;
 
 /// The contents of a lane.
 pub(crate) struct LaneState {
@@ -186,7 +183,8 @@ pub(crate) struct Walk<'a, P> {
     pm: &'a P,
     seed: u32,
     bounds: Bounds,
-    used: Vec<u64>,
+    /// The blocks in use, and damage.
+    pub(crate) marks: Marks,
     /// Numbers that can be given out.
     pub(crate) free_inodes: Vec<u64>,
     /// Inodes with a tree or attributes that cannot be followed.
@@ -196,8 +194,6 @@ pub(crate) struct Walk<'a, P> {
     pub(crate) table_root: u64,
     directories: u64,
     files: u64,
-    damage: Vec<String>,
-    damage_count: u64,
 }
 
 impl<'a, P: Pm> Walk<'a, P> {
@@ -208,22 +204,13 @@ impl<'a, P: Pm> Walk<'a, P> {
             pm,
             seed: superblock.seed(),
             bounds,
-            used: vec![0; bounds.end.div_ceil(64) as usize],
+            marks: Marks::new(bounds),
             free_inodes: Vec::new(),
             damaged: BTreeSet::new(),
             table: Vec::new(),
             table_root: 0,
             directories: 0,
             files: 0,
-            damage: Vec::new(),
-            damage_count: 0,
-        }
-    }
-
-    fn note(&mut self, what: impl std::fmt::Display) {
-        self.damage_count += 1;
-        if self.damage.len() < MAX_DAMAGE {
-            self.damage.push(what.to_string());
         }
     }
 
@@ -256,7 +243,7 @@ impl<'a, P: Pm> Walk<'a, P> {
             let mut page = [0u8; BLOCK_SIZE as usize];
             let first = index as u64 * crate::format::BLOCK_INODES;
             if let Err(error) = self.pm.read(Block(self.table[index]).offset(), &mut page) {
-                self.note(error.object(format!("inodes from {first} on")));
+                self.marks.note(error.object(format!("inodes from {first} on")));
                 continue;
             }
             for (slot, bytes) in page.chunks_exact(crate::format::INODE_SIZE as usize).enumerate() {
@@ -284,7 +271,7 @@ impl<'a, P: Pm> Walk<'a, P> {
         }
         let kind = FileKind::from_u8(raw.kind).filter(|_| raw.is_valid(self.seed, number));
         let Some(kind) = kind else {
-            self.note(format!("inode {number}: header"));
+            self.marks.note(format!("inode {number}: header"));
             return;
         };
         match kind {
@@ -293,19 +280,20 @@ impl<'a, P: Pm> Walk<'a, P> {
         }
         if let Err(error) = self.take_tree(raw, &format!("inode {number}"), &mut |_, _| {}) {
             self.damaged.insert(number);
-            self.note(error);
+            self.marks.note(error);
         }
         if raw.xattrs != 0 {
             let owner = Owner::new(self.pm, self.bounds, self.seed, number, raw.generation);
             match xattr::blocks_of(&owner, raw.xattrs) {
                 Ok(blocks) => blocks.into_iter().for_each(|block| {
-                    if !self.take(block) {
-                        self.note(format!("inode {number}: attributes in block {block}, which is in use"));
+                    if !self.marks.take(block) {
+                        self.marks
+                            .note(format!("inode {number}: attributes in block {block}, which is in use"));
                     }
                 }),
                 Err(error) => {
                     self.damaged.insert(number);
-                    self.note(error.object(format!("inode {number}: attributes")));
+                    self.marks.note(error.object(format!("inode {number}: attributes")));
                 }
             }
         }
@@ -326,13 +314,13 @@ impl<'a, P: Pm> Walk<'a, P> {
                 Found::Data(piece) => {
                     let at = piece.start;
                     if at >= end && piece.is_written {
-                        self.note(format!("{what}: block {at} is beyond its end"));
+                        self.marks.note(format!("{what}: block {at} is beyond its end"));
                     }
                     visit(at, piece.place);
                     piece.place
                 }
             };
-            if !self.take(block) {
+            if !self.marks.take(block) {
                 twice = Some(block);
                 return false;
             }
@@ -345,53 +333,10 @@ impl<'a, P: Pm> Walk<'a, P> {
         }
     }
 
-    /// Takes a block into use; false when it is already.
-    fn take(&mut self, block: u64) -> bool {
-        let (word, bit) = (&mut self.used[(block / 64) as usize], 1 << (block % 64));
-        let is_free = *word & bit == 0;
-        *word |= bit;
-        is_free
-    }
-
-    /// Gives everything that is not in use to the allocator.
-    pub(crate) fn free_the_rest(&self, alloc: &Allocator) {
-        let Bounds { first, end } = self.bounds;
-        let mut start = None;
-        for block in first..=end {
-            let is_free = block < end && self.used[(block / 64) as usize] >> (block % 64) & 1 == 0;
-            match (is_free, start) {
-                (true, None) => start = Some(block),
-                (false, Some(from)) => {
-                    alloc.free(Run { start: Block(from), len: block - from });
-                    start = None;
-                }
-                _ => {}
-            }
-        }
-    }
-
     /// The report of the walk.
     pub(crate) fn report(&self, started: Instant, rolled_back: u64) -> RecoveryReport {
-        RecoveryReport {
-            walked: true,
-            directories: self.directories,
-            files: self.files,
-            torn: 0,
-            rolled_back,
-            relinked: 0,
-            damage: self.damage.clone(),
-            damage_count: self.damage_count,
-            duration: started.elapsed(),
-        }
+        self.marks.report(started, self.directories, self.files, rolled_back)
     }
-}
-
-/// Why a damaged file system is not mounted.
-pub(crate) fn refuse(report: &RecoveryReport) -> Error {
-    let first = report.damage.first().map_or("", String::as_str);
-    Error::new(Kind::Corrupt)
-        .object(format!("{first} ({} findings)", report.damage_count))
-        .advice("run fsck, or mount it read-only")
 }
 
 #[cfg(test)]

@@ -150,12 +150,12 @@ pub struct Table<I> {
     freed: Mutex<Vec<u64>>,
     in_use: AtomicU64,
     shards: Vec<RwLock<Loaded<I>>>,
-    /// Inodes without names that wait to be reclaimed.
-    pub graveyard: Arc<Graveyard>,
     /// How many of them have their state in DRAM.
     pub eviction: Eviction,
     /// The greatest change counter of inodes that left DRAM: counters never go back.
     pub dropped_changes: AtomicU64,
+    /// Inodes without names that wait to be reclaimed.
+    pub graveyard: Arc<Graveyard>,
     /// There are never more inodes than this.
     limit: u64,
 }
@@ -180,9 +180,9 @@ impl<I> Table<I> {
             freed: Mutex::default(),
             in_use: AtomicU64::new(in_use),
             shards: (0..SHARDS).map(|_| RwLock::new(Loaded::new())).collect(),
-            graveyard: Arc::default(),
             eviction,
             dropped_changes: AtomicU64::new(0),
+            graveyard: Arc::default(),
             // As many as fit the device; numbers have 32 bits where others see them.
             limit: (device_blocks * BLOCK_INODES).min(u64::from(u32::MAX)),
         }
