@@ -5,8 +5,9 @@
 //! at a block's start. A record stays where it is as long as its name does, so its place in the directory is its
 //! cookie. How names change is in `names`.
 
-use hashbrown::HashTable;
 use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, InodeId, Result};
+use nacre_layout_parts::names::NameIndex;
+pub(crate) use nacre_layout_parts::names::hash;
 use nacre_layout_parts::rules::MAX_NAME;
 use nacre_media::Pm;
 use smallvec::SmallVec;
@@ -32,18 +33,11 @@ pub(crate) struct Directory {
     /// For each block, no record has more room than this.
     room: Vec<u16>,
     /// Where names are, when they are indexed.
-    index: Option<HashTable<Slot>>,
+    index: Option<NameIndex>,
     /// Without an index, where some are that were found or added.
     memo: Memo,
     /// Without an index, some that are not there.
     absent: Absent,
-}
-
-/// Hash of a name and place of its record.
-#[derive(Clone, Copy)]
-struct Slot {
-    hash: u64,
-    offset: u64,
 }
 
 /// A record of a block.
@@ -174,14 +168,10 @@ fn used_record(page: &Page, at: usize) -> Result<Option<Record>> {
     Ok(record.filter(|record| record.at == at && record.is_used()))
 }
 
-pub(crate) fn hash(name: &[u8], seed: u64) -> u64 {
-    xxhash_rust::xxh3::xxh3_64_with_seed(name, seed)
-}
-
 impl Directory {
     /// A directory without names.
     pub(crate) fn new(indexed: bool) -> Directory {
-        Directory { index: indexed.then(HashTable::new), ..Directory::default() }
+        Directory { index: indexed.then(NameIndex::default), ..Directory::default() }
     }
 
     /// Reads all of a directory of this size: counts its names, and indexes them where that is asked for.
@@ -227,9 +217,7 @@ impl Directory {
     /// A name was added, or is there.
     pub(crate) fn remember(&mut self, hash: u64, offset: u64) {
         match &mut self.index {
-            Some(index) => {
-                index.insert_unique(hash, Slot { hash, offset }, |slot| slot.hash);
-            }
+            Some(index) => index.insert(hash, offset),
             None => {
                 self.absent.forget(hash);
                 self.memo.put(hash, offset);
@@ -240,11 +228,7 @@ impl Directory {
     /// A name was taken away.
     pub(crate) fn forget(&mut self, hash: u64, name: &[u8], offset: u64) {
         match &mut self.index {
-            Some(index) => {
-                if let Ok(entry) = index.find_entry(hash, |slot| slot.offset == offset) {
-                    entry.remove();
-                }
-            }
+            Some(index) => index.remove(hash, offset),
             None => {
                 self.memo.forget(hash, offset);
                 self.absent.put(hash, name);
@@ -276,8 +260,8 @@ impl Directory {
     pub(crate) fn find(&self, pm: &impl Pm, hash_seed: u64, name: &[u8]) -> Result<Option<Found>> {
         let hash = hash(name, hash_seed);
         if let Some(index) = &self.index {
-            for slot in index.iter_hash(hash).filter(|slot| slot.hash == hash) {
-                if let Some(found) = self.found_at(pm, slot.offset, name)? {
+            for offset in index.find(hash) {
+                if let Some(found) = self.found_at(pm, offset, name)? {
                     return Ok(Some(found));
                 }
             }
@@ -365,7 +349,7 @@ impl Directory {
     }
 
     pub(crate) fn heap_bytes(&self) -> u64 {
-        let index = self.index.as_ref().map_or(0, HashTable::allocation_size);
+        let index = self.index.as_ref().map_or(0, NameIndex::heap_bytes);
         (size_of::<Directory>()
             + self.blocks.capacity() * 8
             + self.room.capacity() * 2
