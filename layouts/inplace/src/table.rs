@@ -1,5 +1,5 @@
 //! The inode table on media. The table's own inode is in a region of its own, so that growing it is a transaction like
-//! any other. What is in DRAM of the table is in `nacre-layout-parts`.
+//! any other. Its state in DRAM is in `nacre-layout-parts`.
 
 use nacre_engine::{Block, Result};
 use nacre_media::Pm;

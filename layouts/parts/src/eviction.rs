@@ -1,5 +1,5 @@
-//! How many inodes have their state in DRAM, how many may, and when some are to go. Which inodes
-//! go, and how, is in `table/inodes.rs`, or in a layout's `evict.rs`.
+//! How many inodes have their state in DRAM, how many may, and when some are to go. The choice of inodes is in
+//! `table/inodes.rs`, or in a layout's `evict.rs`.
 
 use nacre_engine::InodeCache;
 use nacre_engine::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! What a walk over everything finds: the blocks in use, and contradictions to the format.
+//! The findings of a walk over everything: the blocks in use, and contradictions to the format.
 
 use std::fmt::Display;
 use std::time::Instant;
