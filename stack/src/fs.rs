@@ -14,6 +14,7 @@ use nacre_layout_parts::report::RecoveryReport;
 use nacre_layout_parts::scrub::DEFAULT_RATE;
 use nacre_layout_parts::superblock::Summary;
 use nacre_layout_pool::PoolFs;
+use nacre_layout_shadow::ShadowFs;
 use nacre_media::{Emulation, Frames, PmOptions, Promise, RealPm};
 use nacre_vfs::{Vfs, VfsOptions};
 
@@ -399,6 +400,7 @@ fn mount(pm: Arc<RealPm>, options: &OpenOptions, tiers_come: bool) -> Result<Any
         }
         LayoutKind::Inplace => AnyLayout::Inplace(Buffered::new(InplaceFs::mount(pm, &mount)?, cache)?),
         LayoutKind::Pool => AnyLayout::Pool(Buffered::new(PoolFs::mount(pm, &mount)?, cache)?),
+        LayoutKind::Shadow => AnyLayout::Shadow(Buffered::new(ShadowFs::mount(pm, &mount)?, cache)?),
     })
 }
 

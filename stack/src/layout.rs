@@ -10,6 +10,7 @@ use nacre_layout_parts::lifecycle::Lifecycle;
 use nacre_layout_parts::report::RecoveryReport;
 use nacre_layout_parts::scrub::ScrubStatus;
 use nacre_layout_pool::PoolFs;
+use nacre_layout_shadow::ShadowFs;
 use nacre_media::RealPm;
 use nacre_media::block::RealDisk;
 use nacre_mover::TieredFs;
@@ -29,6 +30,8 @@ pub enum AnyLayout {
     Inplace(Buffered<InplaceFs<RealPm>>),
     /// The `pool` layout.
     Pool(Buffered<PoolFs<RealPm>>),
+    /// The `shadow` layout.
+    Shadow(Buffered<ShadowFs<RealPm>>),
 }
 
 /// A held inode of [`AnyLayout`].
@@ -40,6 +43,8 @@ pub enum AnyNode {
     Inplace(BufferedNode<<InplaceFs<RealPm> as Names>::Node>),
     /// Of the `pool` layout.
     Pool(BufferedNode<<PoolFs<RealPm> as Names>::Node>),
+    /// Of the `shadow` layout.
+    Shadow(BufferedNode<<ShadowFs<RealPm> as Names>::Node>),
 }
 
 /// Evaluates an expression with the type of a layout in place of its kind.
@@ -58,6 +63,10 @@ macro_rules! of_kind {
                 type $layout = nacre_layout_pool::PoolFs<nacre_media::RealPm>;
                 $body
             }
+            $crate::LayoutKind::Shadow => {
+                type $layout = nacre_layout_shadow::ShadowFs<nacre_media::RealPm>;
+                $body
+            }
         }
     };
 }
@@ -71,6 +80,7 @@ macro_rules! delegate {
             AnyLayout::Log($layout) => $body,
             AnyLayout::Inplace($layout) => $body,
             AnyLayout::Pool($layout) => $body,
+            AnyLayout::Shadow($layout) => $body,
         }
     };
     ($this:ident, |$layout:ident, $($node:ident),+| $body:expr) => {
@@ -78,6 +88,7 @@ macro_rules! delegate {
             (AnyLayout::Log($layout), $(AnyNode::Log($node)),+) => $body,
             (AnyLayout::Inplace($layout), $(AnyNode::Inplace($node)),+) => $body,
             (AnyLayout::Pool($layout), $(AnyNode::Pool($node)),+) => $body,
+            (AnyLayout::Shadow($layout), $(AnyNode::Shadow($node)),+) => $body,
             _ => unreachable!("a node of another layout"),
         }
     };
@@ -90,6 +101,7 @@ macro_rules! delegate_node {
             AnyLayout::Log($layout) => $body.map(AnyNode::Log),
             AnyLayout::Inplace($layout) => $body.map(AnyNode::Inplace),
             AnyLayout::Pool($layout) => $body.map(AnyNode::Pool),
+            AnyLayout::Shadow($layout) => $body.map(AnyNode::Shadow),
         }
     };
     ($this:ident, |$layout:ident, $($node:ident),+| $body:expr) => {
@@ -97,6 +109,7 @@ macro_rules! delegate_node {
             (AnyLayout::Log($layout), $(AnyNode::Log($node)),+) => $body.map(AnyNode::Log),
             (AnyLayout::Inplace($layout), $(AnyNode::Inplace($node)),+) => $body.map(AnyNode::Inplace),
             (AnyLayout::Pool($layout), $(AnyNode::Pool($node)),+) => $body.map(AnyNode::Pool),
+            (AnyLayout::Shadow($layout), $(AnyNode::Shadow($node)),+) => $body.map(AnyNode::Shadow),
             _ => unreachable!("a node of another layout"),
         }
     };
@@ -141,7 +154,7 @@ macro_rules! own_base {
     };
 }
 
-own_base!(InplaceFs<RealPm>, PoolFs<RealPm>);
+own_base!(InplaceFs<RealPm>, PoolFs<RealPm>, ShadowFs<RealPm>);
 
 impl AnyLayout {
     /// The PM that it is on.
@@ -153,7 +166,7 @@ impl AnyLayout {
     pub(crate) fn mover(&self) -> Option<&TieredLog> {
         match self {
             AnyLayout::Log(layout) => Some(layout.below()),
-            AnyLayout::Inplace(_) | AnyLayout::Pool(_) => None,
+            AnyLayout::Inplace(_) | AnyLayout::Pool(_) | AnyLayout::Shadow(_) => None,
         }
     }
 
@@ -161,7 +174,7 @@ impl AnyLayout {
     pub(crate) fn node_below<'n>(&self, node: &'n AnyNode) -> Option<&'n <TieredLog as Names>::Node> {
         match node {
             AnyNode::Log(node) => Some(node.below()),
-            AnyNode::Inplace(_) | AnyNode::Pool(_) => None,
+            AnyNode::Inplace(_) | AnyNode::Pool(_) | AnyNode::Shadow(_) => None,
         }
     }
 
@@ -220,6 +233,7 @@ impl Names for AnyLayout {
             AnyLayout::Log(layout) => AnyNode::Log(layout.root()),
             AnyLayout::Inplace(layout) => AnyNode::Inplace(layout.root()),
             AnyLayout::Pool(layout) => AnyNode::Pool(layout.root()),
+            AnyLayout::Shadow(layout) => AnyNode::Shadow(layout.root()),
         }
     }
 

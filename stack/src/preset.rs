@@ -25,11 +25,14 @@ pub enum LayoutKind {
     Inplace,
     /// All metadata on PM and twice, in pools of entries; copy-on-write data.
     Pool,
+    /// A tree of blocks, of which the lowest part is copied that covers a change.
+    Shadow,
 }
 
 impl LayoutKind {
     /// All of them.
-    pub const ALL: [LayoutKind; 3] = [LayoutKind::Log, LayoutKind::Inplace, LayoutKind::Pool];
+    pub const ALL: [LayoutKind; 4] =
+        [LayoutKind::Log, LayoutKind::Inplace, LayoutKind::Pool, LayoutKind::Shadow];
 
     /// Its name.
     pub fn as_str(self) -> &'static str {
@@ -53,10 +56,7 @@ impl FromStr for LayoutKind {
 
     fn from_str(text: &str) -> Result<LayoutKind> {
         let known = LayoutKind::ALL.into_iter().find(|layout| layout.as_str() == text);
-        known.ok_or_else(|| match text {
-            "shadow" => not_built("layout", text),
-            _ => unknown("layout", text, "the layouts are: log, inplace, pool"),
-        })
+        known.ok_or_else(|| unknown("layout", text, "the layouts are: log, inplace, pool, shadow"))
     }
 }
 
@@ -84,11 +84,13 @@ pub enum Preset {
     HinfsNclfw,
     /// As SPFS: the `pool` layout without a cache, no metadata in DRAM.
     Spfs,
+    /// As BPFS: the `shadow` layout without a cache, copy on write.
+    Bpfs,
 }
 
 impl Preset {
     /// All that can be had.
-    pub const ALL: [Preset; 8] = [
+    pub const ALL: [Preset; 9] = [
         Preset::Nacre,
         Preset::Nova,
         Preset::Tpfs,
@@ -97,6 +99,7 @@ impl Preset {
         Preset::HinfsWb,
         Preset::HinfsNclfw,
         Preset::Spfs,
+        Preset::Bpfs,
     ];
 
     /// Its name.
@@ -110,6 +113,7 @@ impl Preset {
             Preset::HinfsWb => "hinfs-wb",
             Preset::HinfsNclfw => "hinfs-nclfw",
             Preset::Spfs => "spfs",
+            Preset::Bpfs => "bpfs",
         }
     }
 
@@ -119,13 +123,14 @@ impl Preset {
             Preset::Nacre | Preset::Nova | Preset::Tpfs => LayoutKind::Log,
             Preset::Pmfs | Preset::Hinfs | Preset::HinfsWb | Preset::HinfsNclfw => LayoutKind::Inplace,
             Preset::Spfs => LayoutKind::Pool,
+            Preset::Bpfs => LayoutKind::Shadow,
         }
     }
 
     /// It has a write buffer in DRAM when a program opens the device itself: data that was not synchronised may be lost
     /// in a crash. A mount buffers only on request, because sync(2) does not reach it.
     pub fn buffers_writes(self) -> bool {
-        !matches!(self, Preset::Nova | Preset::Pmfs | Preset::Spfs)
+        !matches!(self, Preset::Nova | Preset::Pmfs | Preset::Spfs | Preset::Bpfs)
     }
 
     /// A write buffer of the default size on a device of `device` bytes, if the preset has one: an eighth of that, at
@@ -165,9 +170,10 @@ impl FromStr for Preset {
             return Ok(preset);
         }
         match text {
-            "bpfs" | "acbpfs" => Err(not_built("preset", text)),
+            "acbpfs" => Err(not_built("preset", text)),
             _ => {
-                let advice = "the presets are: nacre, nova, tpfs, pmfs, hinfs, hinfs-wb, hinfs-nclfw, spfs";
+                let advice =
+                    "the presets are: nacre, nova, tpfs, pmfs, hinfs, hinfs-wb, hinfs-nclfw, spfs, bpfs";
                 Err(unknown("preset", text, advice))
             }
         }
@@ -177,7 +183,7 @@ impl FromStr for Preset {
 fn not_built(what: &'static str, name: &str) -> Error {
     Error::new(Kind::Unsupported).object(format!("{what} {name}")).advice(
         "it is planned, not built yet; nacre, nova and tpfs (layout log), pmfs, hinfs, hinfs-wb and hinfs-nclfw \
-         (layout inplace) and spfs (layout pool) exist",
+         (layout inplace), spfs (layout pool) and bpfs (layout shadow) exist",
     )
 }
 
@@ -196,10 +202,10 @@ mod tests {
         for preset in Preset::ALL {
             assert_eq!(preset.as_str().parse::<Preset>().unwrap(), preset);
         }
-        let planned = "bpfs".parse::<Preset>().unwrap_err();
+        let planned = "acbpfs".parse::<Preset>().unwrap_err();
         assert_eq!(planned.kind(), Kind::Unsupported);
         assert!(planned.to_string().contains("not built yet"), "{planned}");
         assert_eq!("nowhere".parse::<Preset>().unwrap_err().kind(), Kind::InvalidInput);
-        assert_eq!("shadow".parse::<LayoutKind>().unwrap_err().kind(), Kind::Unsupported);
+        assert_eq!("paper".parse::<LayoutKind>().unwrap_err().kind(), Kind::InvalidInput);
     }
 }

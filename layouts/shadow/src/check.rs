@@ -1,0 +1,334 @@
+//! Checks a file system that is not mounted: every structure that is reachable, every block against every other, names
+//! against inodes. Repairs as far as the format can prove it.
+//!
+//! A file system without a clean unmount is first recovered: on the media when it is repaired, else in DRAM over them.
+//! So an operation that a crash interrupted is no damage.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::time::Instant;
+
+use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, Kind, Result, size};
+pub use nacre_layout_parts::report::{CheckReport, MediaReport, Problem, Repair};
+use nacre_layout_parts::rules::{MAX_TARGET, check_name};
+use nacre_media::{Overlay, Pm};
+use zerocopy::IntoBytes;
+
+use crate::alloc::Allocator;
+use crate::badblocks::{self, BadBlocks};
+use crate::blockmap::{self, Bounds};
+use crate::directory::{BLOCK, find_record};
+use crate::format::{INLINE_TARGET, MAX_GENERATION, ROOT_INODE, RawHeader, inode_seed, state};
+use crate::mount::recover;
+use crate::recover::Walk;
+use crate::state::{NewSlot, State};
+use crate::superblock::Superblock;
+use crate::switches::Read;
+
+/// An inode that is in use.
+struct Used {
+    address: u64,
+    header: RawHeader,
+    state: State,
+}
+
+/// Checks the file system on `pm`, which must not be mounted. With `repair`, recovers it and writes corrections that
+/// can be proved right: copies of the superblock, of switches, link counts, and parents of directories. Other damage is
+/// reported and left alone.
+///
+/// An error means that nothing could be checked: there is no file system, or nothing that leads into it.
+pub fn check_with<P: Pm>(pm: &P, repair: Repair) -> Result<CheckReport> {
+    if repair == Repair::None {
+        return Ok(examine(&Overlay::new(pm))?.0);
+    }
+    crate::superblock::read(pm)?.superblock.check_writable()?;
+    let (mut report, fixes) = examine(pm)?;
+    if repair == Repair::Safe && report.loses() {
+        return Ok(report);
+    }
+    for NewSlot { address, slot, .. } in fixes {
+        let copied = pm.copy(address, slot.as_bytes())?;
+        pm.fence(copied);
+    }
+    let provable = report.problems.iter().all(|problem| !problem.repair.is_empty());
+    let mut superblock = crate::superblock::read(pm)?.superblock;
+    if provable {
+        superblock.raw.state = state::CLEAN;
+        (superblock.raw.errors, superblock.raw.last_error) = (0, 0);
+    }
+    superblock.write(pm)?;
+    for problem in report.problems.iter_mut().filter(|problem| !problem.repair.is_empty()) {
+        problem.repaired = true;
+    }
+    Ok(report)
+}
+
+/// Reads every block of a file system that is not mounted, for errors of the media. With `record`, the blocks found are
+/// put into the list of bad blocks.
+pub fn check_media<P: Pm>(pm: &P, record: bool) -> Result<MediaReport> {
+    crate::scrub::check_media(pm, record)
+}
+
+/// Puts the blocks that the media lists as bad into the list of bad blocks of a file system that was just made; gives
+/// their number.
+pub fn retire_listed<P: Pm>(pm: &P) -> Result<u64> {
+    nacre_layout_parts::scrub::retire_listed(pm, &crate::superblock::read(pm)?.superblock)
+}
+
+/// The switches of an image. What a lost one says is taken to have happened: all that is tagged counts.
+fn read_switches<P: Pm>(pm: &P, superblock: &Superblock) -> Result<Read> {
+    let mut switches = Read::from(pm, superblock)?;
+    for &lane in &switches.lost {
+        switches.generations[lane as usize] = MAX_GENERATION - 1;
+    }
+    Ok(switches)
+}
+
+/// One pass over everything, after recovery; gives the slots that a repair writes.
+fn examine<P: Pm>(pm: &P) -> Result<(CheckReport, Vec<NewSlot>)> {
+    let started = Instant::now();
+    let found = crate::superblock::read(pm)?;
+    let mut report = CheckReport::begin(&found);
+    let superblock = found.superblock;
+    let switches = read_switches(pm, &superblock)?;
+    let bad = badblocks::read(pm, &superblock)?;
+    check_bad_blocks(pm, &superblock, &bad, &mut report)?;
+    report.bad_blocks = bad.blocks.len() as u64;
+    let mut inodes = BTreeMap::new();
+    let mut walk = Walk::new(pm, &superblock, &switches);
+    let ran = walk.run(&superblock, &mut |number, address, header, state| {
+        inodes.insert(number, Used { address, header: *header, state: *state });
+    });
+    if let Err(error) = ran {
+        report.add(error.to_string(), "");
+        return Ok((report, Vec::new()));
+    }
+    // Where a switch is lost, the greatest tag of its lane is what it said, if it had been reached.
+    recover(pm, &superblock, &walk, &switches)?;
+    let alloc = Allocator::new(superblock.raw.device_blocks, 1, 0);
+    bad.blocks.iter().for_each(|&block| alloc.withdraw(block));
+    walk.marks.free_the_rest(&alloc);
+    report.free_blocks = alloc.free_blocks();
+    report.used_blocks = superblock.raw.device_blocks - superblock.first_data_block() - report.free_blocks;
+    let is_directory = |used: &&Used| used.header.kind == FileKind::Directory as u8;
+    report.walk = walk.report(started, inodes.values().filter(is_directory).count() as u64);
+    for damage in report.walk.damage.clone() {
+        report.add(damage, "");
+    }
+    for (&number, used) in inodes.iter().filter(|(number, _)| !walk.damaged.contains(number)) {
+        if let Err(error) = check_inode(pm, &superblock, number, used) {
+            report.add(error.to_string(), "");
+        }
+    }
+    let mut names = Names::new(pm, &superblock, &switches, &walk.damaged, &inodes);
+    names.walk(&mut report);
+    let fixes = names.compare(&mut report, superblock.seed());
+    check_switches(pm, &superblock, &switches, &walk, &mut report)?;
+    report.walk.duration = started.elapsed();
+    Ok((report, fixes))
+}
+
+/// A switch of which one copy was lost was mended by the recovery. One that is lost in both is made anew, if everything
+/// else is as it should be.
+fn check_switches<P: Pm>(
+    pm: &P,
+    superblock: &Superblock,
+    switches: &Read,
+    walk: &Walk<'_, P>,
+    report: &mut CheckReport,
+) -> Result<()> {
+    if switches.lost.is_empty() {
+        return Ok(());
+    }
+    let is_whole = report.problems.iter().all(|problem| !problem.repair.is_empty());
+    for lane in &switches.lost {
+        let what = format!("both copies of the switch of lane {lane}");
+        report.add(what, if is_whole { "make a new one, with what its lane has done" } else { "" });
+    }
+    if is_whole {
+        let highest = walk.highest.iter().copied().max().unwrap_or(0);
+        switches.renew_lost(pm, superblock, highest)?;
+    }
+    Ok(())
+}
+
+/// Forgets words of the list of bad blocks that do not validate.
+fn check_bad_blocks<P: Pm>(
+    pm: &P,
+    superblock: &Superblock,
+    bad: &BadBlocks,
+    report: &mut CheckReport,
+) -> Result<()> {
+    if bad.damaged.is_empty() {
+        return Ok(());
+    }
+    let what = format!("the list of bad blocks has {} words that do not validate", bad.damaged.len());
+    match badblocks::clear_damaged(pm, superblock, bad) {
+        // Readable words count, independent of the others.
+        Err(error) if error.kind() == Kind::Media => report.add(what, ""),
+        done => {
+            done?;
+            report.add(what, "clear them; fsck -c finds bad blocks again");
+        }
+    }
+    Ok(())
+}
+
+/// Checks the fields of an inode, beside its tree.
+fn check_inode<P: Pm>(pm: &P, superblock: &Superblock, number: u64, used: &Used) -> Result<()> {
+    let damaged = |what: &str| Err(Error::corrupt(format!("inode {number}: {what}")));
+    let Used { header, state, .. } = used;
+    let times = superblock.times();
+    for time in [header.btime, header.atime, state.slot.mtime, state.slot.ctime] {
+        if times.unpack(time).is_none() {
+            return damaged("time");
+        }
+    }
+    if header.reserved != [0; 2] {
+        return damaged("reserved fields");
+    }
+    if header.kind != FileKind::Symlink as u8 {
+        return Ok(());
+    }
+    let map = blockmap::map(pm, state.tree(FileKind::Symlink), Bounds::of(superblock));
+    let is_inline = state.slot.root == 0 && state.slot.size <= INLINE_TARGET as u64;
+    let len = state.slot.size;
+    if len == 0 || len > MAX_TARGET as u64 || !(is_inline || map.find(0)?.is_some()) {
+        return damaged("target");
+    }
+    Ok(())
+}
+
+/// The names of all directories, against the inodes.
+struct Names<'a, P> {
+    pm: &'a P,
+    bounds: Bounds,
+    switches: &'a Read,
+    inodes: &'a BTreeMap<u64, Used>,
+    /// How many names refer to each inode.
+    links: HashMap<u64, u32>,
+    /// The directory that each directory's name is in.
+    parents: HashMap<u64, u64>,
+    /// Inodes with blocks that cannot be followed, as was reported.
+    damaged: &'a BTreeSet<u64>,
+}
+
+impl<'a, P: Pm> Names<'a, P> {
+    fn new(
+        pm: &'a P,
+        superblock: &Superblock,
+        switches: &'a Read,
+        damaged: &'a BTreeSet<u64>,
+        inodes: &'a BTreeMap<u64, Used>,
+    ) -> Names<'a, P> {
+        let bounds = Bounds::of(superblock);
+        Names { pm, bounds, switches, inodes, links: HashMap::new(), parents: HashMap::new(), damaged }
+    }
+
+    /// Reads every directory that can be reached.
+    fn walk(&mut self, report: &mut CheckReport) {
+        let mut queue = VecDeque::from([ROOT_INODE]);
+        self.links.insert(ROOT_INODE, 1);
+        self.parents.insert(ROOT_INODE, ROOT_INODE);
+        while let Some(number) = queue.pop_front() {
+            let Some(used) = self.inodes.get(&number) else {
+                report.add(format!("directory {number} is not there"), "");
+                continue;
+            };
+            if used.header.kind != FileKind::Directory as u8 {
+                report.add(format!("inode {number} is no directory"), "");
+                continue;
+            }
+            if self.damaged.contains(&number) {
+                continue;
+            }
+            if let Err(error) = self.read(number, used, &mut queue, report) {
+                report.add(error.object(format!("directory {number}")).to_string(), "");
+            }
+        }
+    }
+
+    fn read(
+        &mut self,
+        number: u64,
+        used: &Used,
+        queue: &mut VecDeque<u64>,
+        report: &mut CheckReport,
+    ) -> Result<()> {
+        let mut blocks = Vec::new();
+        let tree = used.state.tree(FileKind::Directory);
+        blockmap::map(self.pm, tree, self.bounds)
+            .for_each(0, tree.end, &mut |piece| blocks.extend(piece.place..piece.place + piece.len))?;
+        let mut seen: HashSet<Vec<u8>> = HashSet::new();
+        let mut page = [0u8; BLOCK];
+        for block in blocks {
+            self.pm.read(Block(block).offset(), &mut page)?;
+            find_record(&page, |_, record| {
+                let is_reached = |tag| self.switches.is_reached(tag);
+                let Some(record) = record.filter(|record| record.counts(&is_reached)) else {
+                    return Ok(None::<()>);
+                };
+                let bytes = record.name(&page);
+                let name = String::from_utf8_lossy(&bytes).into_owned();
+                let inode = record.raw.inode;
+                if check_name(&bytes).is_err() {
+                    report.add(format!("directory {number}: the name {name:?} cannot be one"), "");
+                }
+                if !seen.insert(bytes.to_vec()) {
+                    report.add(format!("directory {number}: two names {name:?}"), "");
+                }
+                match self.inodes.get(&inode) {
+                    Some(Used { header, .. })
+                        if header.generation == record.raw.generation && header.kind == record.raw.kind =>
+                    {
+                        *self.links.entry(inode).or_default() += 1;
+                        if header.kind == FileKind::Directory as u8 {
+                            match self.parents.insert(inode, number) {
+                                None => queue.push_back(inode),
+                                Some(_) => report.add(format!("directory {inode} has two names"), ""),
+                            }
+                        }
+                    }
+                    _ => report.add(format!("directory {number}: {name:?} refers to no inode"), ""),
+                }
+                Ok(None)
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Compares the values of inodes with those that names prove.
+    fn compare(&self, report: &mut CheckReport, seed: u32) -> Vec<NewSlot> {
+        let mut fixes = Vec::new();
+        // Where something else is damaged, counts differ because of it.
+        let is_whole = report.problems.iter().all(|problem| !problem.repair.is_empty());
+        for (&number, Used { address, header, state }) in self.inodes {
+            let mut new = state.next(*address, inode_seed(seed, number, header.generation));
+            let links = self.links.get(&number).copied().unwrap_or(0);
+            if links != state.slot.links {
+                let said = size::count(state.slot.links.into(), "link", "links");
+                let what = format!("inode {number} says {said} and has {links}");
+                // Nothing tells one that was removed from one whose new name was lost.
+                let loses = links == 0 && is_whole;
+                let repair = if loses { "free it, with all that is in it" } else { "count them" };
+                let repair = if is_whole { repair } else { "" };
+                report.problems.push(Problem { what, repair, loses, repaired: false });
+                new.slot.links = links;
+            }
+            if let Some(&parent) = self.parents.get(&number)
+                && header.kind == FileKind::Directory as u8
+                && state.slot.parent_end != parent
+            {
+                let what = format!("directory {number} does not say that it is in directory {parent}");
+                report.add(what, if is_whole { "say so" } else { "" });
+                new.slot.parent_end = parent;
+            }
+            let (said, says) = (&state.slot, &new.slot);
+            if (said.links, said.parent_end) != (says.links, says.parent_end) {
+                new.slot.checksum = new.slot.compute_checksum(new.seed);
+                fixes.push(new);
+            }
+        }
+        debug_assert!(BLOCK_SIZE as usize == BLOCK);
+        if is_whole { fixes } else { Vec::new() }
+    }
+}

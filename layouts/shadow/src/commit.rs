@@ -1,0 +1,141 @@
+//! The commit protocol: an operation is published by one slot, by one word, or by one switch.
+//!
+//! 1. **A slot alone.** Everything that the slot leads to is durable: one fence, if there is anything. The slot is
+//!    written, without a condition; one fence. Until it is whole its checksum is wrong, and the other slot counts.
+//! 2. **A word and a slot.** Data, new nodes and the slot, on condition that the word has its new value; one fence. The
+//!    word is stored; one fence. The condition is false before the store and true after it: the word and the slot
+//!    turn by the same store.
+//! 3. **A switch.** Everything new, slots and names tagged with the lane and its next generation; one fence. Both lines
+//!    of the switch take the generation; one fence. Nothing tagged counts before one of these words is on media, and
+//!    all of it after.
+//!
+//! A commit holds the locks of all inodes that it writes until it is acknowledged, and a lane until its last fence.
+
+use nacre_engine::sync::atomic::Ordering;
+use nacre_engine::{Error, Kind, Result};
+use nacre_layout_parts::tree::edit::join;
+use nacre_media::{Durable, Flushed, Pm};
+use zerocopy::IntoBytes;
+
+use crate::format::{Condition, Tag};
+use crate::fs::Shared;
+use crate::lift::Publish;
+use crate::seeded::Mistake;
+use crate::state::NewSlot;
+
+impl<P: Pm> Shared<P> {
+    /// Refuses changes after a commit that failed half way.
+    pub(crate) fn check_unbroken(&self) -> Result<()> {
+        if self.broken.load(Ordering::Acquire) {
+            return Err(Error::new(Kind::Media)
+                .object("a commit")
+                .advice("it failed on the media: unmount and mount again, which keeps it or takes it back"));
+        }
+        Ok(())
+    }
+
+    /// Notes that the media refused a part of a commit: only the next mount can know whether it counts.
+    pub(crate) fn unless_broken<T>(&self, result: Result<T>) -> Result<T> {
+        result.inspect_err(|_| self.broken.store(true, Ordering::Release))
+    }
+
+    /// Writes a slot, which counts under a condition.
+    pub(crate) fn put_slot(
+        &self,
+        new: &mut NewSlot,
+        when: Condition,
+        pending: Option<Flushed>,
+    ) -> Result<Option<Flushed>> {
+        if Mistake::SequenceKept.is_made(&*self.pm) {
+            new.slot.sequence = new.slot.sequence.wrapping_sub(1);
+        }
+        new.slot.set_condition(when);
+        new.slot.checksum = new.slot.compute_checksum(new.seed);
+        let copied = self.pm.copy(new.address, new.slot.as_bytes())?;
+        Ok(join(pending, copied))
+    }
+
+    fn wait_for(&self, pending: Option<Flushed>) -> Durable {
+        pending.map_or_else(Durable::nothing_before, |pending| self.pm.fence(pending))
+    }
+
+    /// Publishes a slot, and with it what the lifted tree of its inode asks for, after `pending`.
+    pub(crate) fn commit(&self, new: &mut NewSlot, publish: Publish, pending: Option<Flushed>) -> Result<()> {
+        self.check_unbroken()?;
+        self.unless_broken(match publish {
+            Publish::Slot => self.publish_slot(new, pending),
+            Publish::Word { address, value } => self.publish_word(new, address, value, pending),
+        })
+    }
+
+    /// Publishes a slot that goes with nothing else.
+    pub(crate) fn commit_slot(&self, new: &mut NewSlot, pending: Option<Flushed>) -> Result<()> {
+        self.commit(new, Publish::Slot, pending)
+    }
+
+    /// Publishes a slot together with data that was overwritten where it is.
+    pub(crate) fn commit_together(&self, new: &mut NewSlot, pending: Option<Flushed>) -> Result<()> {
+        self.check_unbroken()?;
+        let pending = self.unless_broken(self.put_slot(new, Condition::Always, pending))?;
+        self.wait_for(pending);
+        Ok(())
+    }
+
+    fn publish_slot(&self, new: &mut NewSlot, pending: Option<Flushed>) -> Result<()> {
+        let together = match pending {
+            // The slot does not wait for the data.
+            Some(pending) if Mistake::SlotBeforeData.is_made(&*self.pm) => Some(pending),
+            pending => {
+                self.wait_for(pending);
+                None
+            }
+        };
+        let pending = self.put_slot(new, Condition::Always, together)?;
+        self.wait_for(pending);
+        Ok(())
+    }
+
+    fn publish_word(
+        &self,
+        new: &mut NewSlot,
+        address: u64,
+        value: u64,
+        pending: Option<Flushed>,
+    ) -> Result<()> {
+        let when = match Mistake::UnconditionalSlot.is_made(&*self.pm) {
+            true => Condition::Always,
+            false => Condition::Word { address, value },
+        };
+        let pending = self.put_slot(new, when, pending)?;
+        let (before, pending) = match Mistake::WordBeforeSlot.is_made(&*self.pm) {
+            true => (Durable::nothing_before(), pending),
+            false => (self.wait_for(pending), None),
+        };
+        let stored = self.pm.publish_u64(address, value, before)?;
+        self.wait_for(join(pending, self.pm.flush(stored)));
+        Ok(())
+    }
+
+    /// Publishes by a switch what `write` writes under a tag.
+    pub(crate) fn commit_tagged(&self, write: impl FnOnce(Tag) -> Result<Option<Flushed>>) -> Result<()> {
+        let lane = self.switches.lane();
+        let mut next = lane.next.lock();
+        // Also after a failure of another commit while this waited for the lane.
+        self.check_unbroken()?;
+        let tag = Tag { lane: lane.number, generation: *next };
+        // Broken before the lane is unlocked: nothing may take this generation again.
+        let written = self.unless_broken(write(tag))?;
+        let (before, early) = match Mistake::SwitchEarly.is_made(&*self.pm) {
+            true => (Durable::nothing_before(), written),
+            false => (self.wait_for(written), None),
+        };
+        self.unless_broken(lane.publish(&*self.pm, tag.generation, before))?;
+        if let Some(early) = early {
+            self.pm.fence(early);
+        }
+        if !Mistake::GenerationRepeated.is_made(&*self.pm) {
+            *next += 1;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,208 @@
+//! Mounting and unmounting.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use nacre_engine::sync::Mutex;
+use nacre_engine::sync::atomic::{AtomicBool, Ordering};
+use nacre_engine::{Error, Kind, Result};
+use nacre_layout_parts::lifecycle::MountOptions;
+use nacre_layout_parts::marks::refuse;
+use nacre_layout_parts::report::RecoveryReport;
+use nacre_layout_parts::scrub::Scrubber;
+use nacre_layout_parts::table::Table;
+use nacre_layout_parts::table::inodes::Inodes;
+use nacre_media::Pm;
+
+use crate::alloc::Allocator;
+use crate::badblocks;
+use crate::blockmap::Bounds;
+use crate::format::{ROOT_INODE, feature, state};
+use crate::fs::Shared;
+use crate::inode::{Inode, Node};
+use crate::recover::{Walk, table_addresses, table_tree};
+use crate::superblock::{Summary, Superblock};
+use crate::switches::{Read, Switches};
+
+/// A mounted file system with the shadow layout. Dropping it unmounts it, without telling of errors.
+pub struct ShadowFs<P: Pm> {
+    pub(crate) shared: Arc<Shared<P>>,
+    pub(crate) root: Option<Node>,
+    recovery: RecoveryReport,
+    summary: Summary,
+    pub(crate) scrubber: Mutex<Scrubber>,
+}
+
+impl<P: Pm + 'static> ShadowFs<P> {
+    /// Mounts the file system on `pm`.
+    pub fn mount(pm: Arc<P>, options: &MountOptions) -> Result<ShadowFs<P>> {
+        let started = Instant::now();
+        let found = crate::superblock::read(&*pm)?;
+        let mut superblock = found.superblock;
+        let read_only = options.read_only || options.media_read_only;
+        check_mount(&superblock, options)?;
+        let switches = Read::from(&*pm, &superblock)?;
+        switches.check()?;
+        let mut walk = Walk::new(&*pm, &superblock, &switches);
+        let mut directories = 0;
+        walk.run(&superblock, &mut |_, _, header, _| {
+            directories += u64::from(header.kind == nacre_engine::FileKind::Directory as u8);
+        })?;
+        let recovery = walk.report(started, directories);
+        if recovery.damage_count > 0 && !options.read_only {
+            return Err(refuse(&recovery));
+        }
+        if !options.media_read_only {
+            recover(&*pm, &superblock, &walk, &switches)?;
+        }
+        let count = options.lanes.unwrap_or_else(default_lanes).clamp(1, 64);
+        let alloc = free_blocks(&*pm, &superblock, &walk, count)?;
+        let table = Table::new(
+            table_tree(&walk.table_state),
+            std::mem::take(&mut walk.table),
+            std::mem::take(&mut walk.free_inodes),
+            superblock.raw.device_blocks,
+            options.inode_cache,
+        );
+        let (damaged, table_state) = (std::mem::take(&mut walk.damaged), walk.table_state);
+        drop(walk);
+        if !read_only {
+            superblock.raw.state = state::DIRTY;
+            superblock.raw.mount_epoch += 1;
+            superblock.raw.lanes = count as u32;
+            superblock.write(&*pm)?;
+        }
+        let summary = superblock.summary(found.valid);
+        let shared = Arc::new(Shared {
+            seed: superblock.seed(),
+            times: superblock.times(),
+            hash_seed: superblock.raw.hash_seed,
+            switches: Switches::new(&switches, &superblock, count)?,
+            bounds: Bounds::of(&superblock),
+            in_place: superblock.raw.features_compatible & feature::OVERWRITE_IN_PLACE != 0,
+            table_state: Mutex::new(table_state),
+            table_addresses: table_addresses(&superblock)?,
+            superblock: Mutex::new(superblock),
+            pm,
+            alloc,
+            table,
+            move_directories: Mutex::new(()),
+            read_only,
+            broken: AtomicBool::new(false),
+            damaged,
+        });
+        let root = shared.hold(ROOT_INODE).map_err(|error| error.object("root directory"))?;
+        root.inode.check_directory().map_err(|_| Error::corrupt("root directory"))?;
+        Ok(ShadowFs { shared, root: Some(root), recovery, summary, scrubber: Mutex::default() })
+    }
+}
+
+/// Writes what a recovery has to, durable when it returns.
+pub(crate) fn recover<P: Pm>(
+    pm: &P,
+    superblock: &Superblock,
+    walk: &Walk<'_, P>,
+    switches: &Read,
+) -> Result<()> {
+    let neutral = walk.neutralise(pm)?;
+    let mended = switches.mend(pm, superblock)?;
+    if let Some(pending) = neutral.into_iter().chain(mended).reduce(|one, other| one.and(other)) {
+        pm.fence(pending);
+    }
+    Ok(())
+}
+
+impl<P: Pm> ShadowFs<P> {
+    /// The report of the recovery at this mount.
+    pub fn recovery(&self) -> &RecoveryReport {
+        &self.recovery
+    }
+
+    /// The contents of the superblock at this mount.
+    pub fn summary(&self) -> &Summary {
+        &self.summary
+    }
+
+    /// The media.
+    pub fn pm(&self) -> &Arc<P> {
+        &self.shared.pm
+    }
+
+    /// Unmounts: persists lazily kept values and marks the file system clean. Inodes without links are free, held or
+    /// not.
+    pub fn unmount(mut self) -> Result<()> {
+        self.shut_down()
+    }
+
+    /// Goes away without unmounting, like a process that was killed: the next mount recovers.
+    pub fn abandon(mut self) {
+        self.scrubber.lock().stop();
+        self.root = None;
+    }
+
+    fn shut_down(&mut self) -> Result<()> {
+        self.scrubber.lock().stop();
+        if self.root.take().is_none() || self.shared.read_only {
+            return Ok(());
+        }
+        let fs = &self.shared;
+        fs.check_unbroken()?;
+        let mut changed: Vec<Arc<Inode>> = Vec::new();
+        fs.table.for_each_loaded(|inode| {
+            if inode.lazy.load(Ordering::Acquire) {
+                changed.push(Arc::clone(inode));
+            }
+        });
+        changed.iter().try_for_each(|inode| fs.persist_lazy(inode))?;
+        let mut superblock = fs.superblock.lock();
+        if fs.alloc.contradicts_itself() {
+            // The next mount sees the owners of blocks.
+            superblock.raw.errors = superblock.raw.errors.saturating_add(1);
+            superblock.write(&*fs.pm)?;
+            return Err(Error::corrupt("a block that was free was freed again").advice("run fsck"));
+        }
+        superblock.raw.state = state::CLEAN;
+        superblock.write(&*fs.pm)
+    }
+}
+
+impl<P: Pm> Drop for ShadowFs<P> {
+    fn drop(&mut self) {
+        // Errors are reported by `unmount`; here the next mount finds the state dirty and recovers.
+        let _ = self.shut_down();
+    }
+}
+
+/// Refuses a mount that cannot write and has to.
+fn check_mount(superblock: &Superblock, options: &MountOptions) -> Result<()> {
+    if options.media_read_only && !superblock.is_clean() {
+        return Err(Error::new(Kind::ReadOnly)
+            .object("recovery after a crash")
+            .advice("it has to write: mount it writable once"));
+    }
+    if options.read_only || options.media_read_only { Ok(()) } else { superblock.check_writable() }
+}
+
+/// The blocks that nothing uses.
+fn free_blocks<P: Pm>(
+    pm: &P,
+    superblock: &Superblock,
+    walk: &Walk<'_, P>,
+    lanes: usize,
+) -> Result<Allocator> {
+    let device_blocks = superblock.raw.device_blocks;
+    let alloc = Allocator::new(device_blocks, lanes, reserve(device_blocks));
+    badblocks::read(pm, superblock)?.blocks.iter().for_each(|&block| alloc.withdraw(block));
+    walk.marks.free_the_rest(&alloc);
+    Ok(alloc)
+}
+
+/// Blocks that only metadata may use, so that a full file system can be tidied up and overwritten: 1 in 256, at least
+/// 16, at most 16 MiB. Removing needs no block at all.
+fn reserve(device_blocks: u64) -> u64 {
+    (device_blocks / 256).clamp(16, 4096)
+}
+
+fn default_lanes() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}

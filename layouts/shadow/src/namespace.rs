@@ -1,0 +1,401 @@
+//! Names: create, link, unlink, remove a directory.
+//!
+//! A name, its inode and its directory change by one switch: a record that is born or dying, and new slots of both
+//! inodes. A new inode is written to a free place of the table. Its header makes the old slots there invalid, and its
+//! slot goes where the free inode's state is not. So whatever part of it a crash leaves, the place is free.
+//!
+//! An operation that changes names holds every inode concerned exclusively, locked in the order of their numbers. An
+//! inode that a name leads to is found first and locked then, so the name is looked up again under the locks.
+
+use std::sync::Arc;
+
+use nacre_engine::sync::atomic::Ordering;
+use nacre_engine::{Attr, Error, FileKind, Kind, NewInode, Result, Timestamp};
+use nacre_layout_parts::locked::{self, lock_all};
+use nacre_layout_parts::rules::{
+    MAX_TARGET, check_link, check_lookup, check_name, check_new, check_removable,
+};
+use nacre_layout_parts::table::inodes::Inodes;
+use nacre_layout_parts::tree::edit::join;
+use nacre_media::{Flushed, Pm};
+use zerocopy::IntoBytes;
+
+use crate::alloc::{Purpose, Runs};
+use crate::directory::{Directory, Found};
+use crate::format::{
+    Condition, INLINE_TARGET, INODE_MAGIC, INODE_VERSION, MAX_XATTR_SIZE, RawHeader, Tag, inode_seed,
+};
+use crate::fs::Shared;
+use crate::inode::{Body, Identity, Inode, Node};
+use crate::names::Edit;
+use crate::seeded::Mistake;
+use crate::state::{NewSlot, State};
+
+/// The most names of one inode.
+const MAX_LINKS: u32 = i32::MAX as u32;
+
+/// Inodes that are locked for a change.
+pub(crate) type Locked<'a> = locked::Locked<'a, Inode>;
+
+/// The directory state of an inode, which is locked, is a directory, and still has its name.
+pub(crate) fn directory<'l>(locked: &'l mut Locked<'_>, inode: &Inode) -> Result<&'l Directory> {
+    inode.check_directory()?;
+    if inode.links() == 0 {
+        return Err(Error::new(Kind::NotFound)); // it was removed
+    }
+    locked.body(inode)?.directory()
+}
+
+/// A new inode, which nothing leads to: its slot is not written yet.
+struct Made {
+    node: Node,
+    header: RawHeader,
+    new: NewSlot,
+    pending: Option<Flushed>,
+}
+
+impl<P: Pm> Shared<P> {
+    /// Looks a name up in a directory, which is locked.
+    pub(crate) fn find(&self, directory: &Directory, name: &[u8]) -> Result<Option<Found>> {
+        directory.find(&*self.pm, self.hash_seed, name)
+    }
+
+    pub(crate) fn lookup(&self, dir: &Inode, name: &[u8]) -> Result<Node> {
+        dir.check_directory()?;
+        check_lookup(name)?;
+        // Held before the name can go away, so that the inode cannot be reclaimed in between.
+        let body = dir.body.read();
+        let found = self.find(body.directory()?, name)?.ok_or(Error::new(Kind::NotFound))?;
+        let node = self.hold(found.id.number)?;
+        if node.inode.generation != found.id.generation || node.inode.kind != found.kind {
+            return Err(Error::corrupt(format!("directory {}: a name of another inode", dir.number)));
+        }
+        Ok(node)
+    }
+
+    pub(crate) fn create(&self, dir: &Arc<Inode>, name: &[u8], new: &NewInode<'_>) -> Result<Node> {
+        check_name(name)?;
+        check_new(new, MAX_XATTR_SIZE)?;
+        self.reclaim_buried();
+        let mut locked = lock_all(&[dir]);
+        if self.find(directory(&mut locked, dir)?, name)?.is_some() {
+            return Err(Error::new(Kind::Exists));
+        }
+        dir.check_flags(Attr::IMMUTABLE)?;
+        self.check_unbroken()?;
+        let Made { node, header, new: mut child, pending } = self.make_inode(new, dir.number)?;
+        child.slot.links = 1;
+        let mut edit = Edit::new(self, dir);
+        let body = locked.body(dir)?;
+        let inserted = edit.insert(body, name, (node.inode.id(), new.kind), Purpose::Data);
+        let mut parent = dir.next_modified(body, new.now);
+        let result = inserted.and_then(|()| {
+            self.commit_tagged(|tag| {
+                let pending = self.put_header(&node.inode, &header, pending)?;
+                let pending = self.put_slot(&mut child, Condition::Switch(tag), pending)?;
+                self.put_names(&edit, body, &mut parent, tag, pending)
+            })
+        });
+        if let Err(error) = result {
+            edit.give_up(body)?;
+            drop(locked);
+            self.unlinked(node);
+            return Err(error);
+        }
+        node.inode.body.write().state = child.state();
+        node.inode.links.store(1, Ordering::Release);
+        body.state = parent.state();
+        edit.done(body);
+        dir.modified(new.now);
+        Ok(node)
+    }
+
+    /// Writes the names of an edit and the next slot of its directory, under a tag.
+    pub(crate) fn put_names(
+        &self,
+        edit: &Edit<'_, P>,
+        body: &Body,
+        parent: &mut NewSlot,
+        tag: Tag,
+        pending: Option<Flushed>,
+    ) -> Result<Option<Flushed>> {
+        let pending = edit.write(body.directory()?, tag, parent, pending)?;
+        self.put_slot(parent, Condition::Switch(tag), pending)
+    }
+
+    fn put_header(
+        &self,
+        inode: &Inode,
+        header: &RawHeader,
+        pending: Option<Flushed>,
+    ) -> Result<Option<Flushed>> {
+        if Mistake::InodeUnwritten.is_made(&*self.pm) {
+            // As if it were on its way for ever: the bytes are there for the running system, and not flushed.
+            self.pm.store(inode.address, header.as_bytes())?.may_be_lost();
+            return Ok(pending);
+        }
+        Ok(join(pending, self.pm.copy(inode.address, header.as_bytes())?))
+    }
+
+    /// Makes an inode without a name, which has no links yet.
+    fn make_inode(&self, new: &NewInode<'_>, parent: u64) -> Result<Made> {
+        let number = self.with_deferred_frees(|| self.allocate_number())?;
+        let mut runs = Runs::new();
+        let made = self.build_inode(number, new, parent, &mut runs);
+        if made.is_err() {
+            self.free_runs(&runs);
+            self.table.free(number);
+        }
+        made
+    }
+
+    fn build_inode(&self, number: u64, new: &NewInode<'_>, parent: u64, runs: &mut Runs) -> Result<Made> {
+        let address = self.table.address(number)?;
+        let (generation, which) = self.place_of_new(number, address)?;
+        let now = self.times.pack(new.now);
+        let mut header = RawHeader {
+            magic: INODE_MAGIC,
+            version: INODE_VERSION,
+            kind: new.kind as u8,
+            generation,
+            rdev: new.rdev as u32,
+            btime: now,
+            atime: now,
+            ..RawHeader::default()
+        };
+        let seed = inode_seed(self.seed, number, generation);
+        let mut next = State { which, ..State::none() }.next(address, seed);
+        let slot = &mut next.slot;
+        slot.mode = (new.mode & 0o7777) as u16;
+        (slot.uid, slot.gid) = (new.uid, new.gid);
+        (slot.mtime, slot.ctime) = (now, now);
+        slot.parent_end = if new.kind == FileKind::Directory { parent } else { 0 };
+        let mut pending = None;
+        if new.kind == FileKind::Symlink {
+            slot.size = new.target.len() as u64;
+            if new.target.len() <= INLINE_TARGET {
+                header.target[..new.target.len()].copy_from_slice(new.target);
+            } else {
+                self.allocate(None, 1, Purpose::Data, runs)?;
+                slot.root = runs[0].start.0;
+                pending = join(pending, self.pm.copy(runs[0].start.offset(), new.target)?);
+            }
+        }
+        if !new.xattrs.is_empty() {
+            let (place, written) = self.write_xattrs((number, generation), new.xattrs, runs)?;
+            slot.set_xattrs(place);
+            if let Some(written) = written {
+                pending = join(pending, written);
+            }
+        }
+        header.checksum = header.compute_checksum(self.seed, number);
+        let directory = (new.kind == FileKind::Directory).then(|| Box::new(Directory::default()));
+        let identity = Identity { number, address, seed };
+        let inode =
+            Inode::new(identity, &header, next.state(), self.times, directory, &self.table.graveyard)?;
+        inode.blocks.store(u64::from(next.slot.root != 0), Ordering::Relaxed);
+        inode.change.store(self.superblock.lock().raw.mount_epoch << 32, Ordering::Relaxed);
+        inode.holds.store(1, Ordering::Relaxed);
+        let inode = Arc::new(inode);
+        self.table.shard(number).write().inodes.insert(number, Arc::clone(&inode));
+        self.note_made();
+        Ok(Made { node: Node::from_held(inode), header, new: next, pending })
+    }
+
+    /// The generation of a new inode in a free place, and the slot there that is the state of the free one: it stays as
+    /// it is until the new header is on media.
+    fn place_of_new(&self, number: u64, address: u64) -> Result<(u32, usize)> {
+        self.with_judge(|judge| {
+            let old = judge.read(address)?;
+            let generation = old.header.generation.wrapping_add(1).max(1);
+            let state = match old.header.is_valid(self.seed, number) {
+                true => judge.state(&old, number, address)?,
+                false => None,
+            };
+            Ok((generation, state.map_or(State::none().which, |state| state.which)))
+        })
+    }
+
+    pub(crate) fn create_unnamed(&self, new: &NewInode<'_>) -> Result<Node> {
+        if new.kind != FileKind::Regular {
+            return Err(Error::new(Kind::InvalidInput));
+        }
+        check_new(new, MAX_XATTR_SIZE)?;
+        self.make_unnamed(new)
+    }
+
+    /// Makes an inode that a later operation gives a name. Without one it is reclaimed with its last node.
+    pub(crate) fn make_unnamed(&self, new: &NewInode<'_>) -> Result<Node> {
+        self.check_unbroken()?;
+        let Made { node, header, new: mut slot, pending } = self.make_inode(new, 0)?;
+        // Durable before a later link can name it.
+        let written = self
+            .put_header(&node.inode, &header, pending)
+            .and_then(|pending| self.put_slot(&mut slot, Condition::Always, pending));
+        if let Some(pending) = self.unless_broken(written)? {
+            self.pm.fence(pending);
+        }
+        node.inode.body.write().state = slot.state();
+        node.inode.unnamed.store(true, Ordering::Release);
+        Ok(node)
+    }
+
+    pub(crate) fn link(
+        &self,
+        inode: &Arc<Inode>,
+        dir: &Arc<Inode>,
+        name: &[u8],
+        now: Timestamp,
+    ) -> Result<()> {
+        check_name(name)?;
+        let mut locked = lock_all(&[dir, inode]);
+        // The error for an existing name comes before those that forbid the link, as in the kernel.
+        if self.find(directory(&mut locked, dir)?, name)?.is_some() {
+            return Err(Error::new(Kind::Exists));
+        }
+        check_link::<Inode>(inode, dir)?;
+        let links = match inode.links() {
+            0 if !inode.unnamed.load(Ordering::Acquire) => return Err(Error::new(Kind::NotFound)),
+            MAX_LINKS.. => return Err(Error::new(Kind::TooManyLinks)),
+            links => links + 1,
+        };
+        let mut child = inode.next_changed(locked.body(inode)?, now);
+        child.slot.links = links;
+        let mut edit = Edit::new(self, dir);
+        let body = locked.body(dir)?;
+        let inserted = edit.insert(body, name, (inode.id(), inode.kind), Purpose::Data);
+        let mut parent = dir.next_modified(body, now);
+        let result = inserted.and_then(|()| {
+            self.commit_tagged(|tag| {
+                let pending = self.put_slot(&mut child, Condition::Switch(tag), None)?;
+                self.put_names(&edit, body, &mut parent, tag, pending)
+            })
+        });
+        if let Err(error) = result {
+            edit.give_up(body)?;
+            return Err(error);
+        }
+        body.state = parent.state();
+        edit.done(body);
+        locked.body(inode)?.state = child.state();
+        inode.links.store(links, Ordering::Release);
+        inode.unnamed.store(false, Ordering::Release);
+        inode.changed(now);
+        dir.modified(now);
+        Ok(())
+    }
+
+    /// The next slot of an inode with one name fewer; gives how many are left, too.
+    pub(crate) fn one_name_fewer(&self, inode: &Inode, body: &Body, now: Timestamp) -> (NewSlot, u32) {
+        let left = inode.links().saturating_sub(1);
+        let mut new = inode.next_changed(body, now);
+        new.slot.links = if Mistake::LinksForgotten.is_made(&*self.pm) { left.max(1) } else { left };
+        (new, left)
+    }
+
+    pub(crate) fn unlink(&self, dir: &Arc<Inode>, name: &[u8], now: Timestamp) -> Result<()> {
+        check_name(name)?;
+        self.reclaim_buried();
+        loop {
+            let child = self.lookup(dir, name)?;
+            if child.inode.is_directory() {
+                return Err(Error::new(Kind::IsDirectory));
+            }
+            let mut locked = lock_all(&[dir, &child.inode]);
+            let Some(found) = self.found_again(&mut locked, dir, name, &child)? else { continue };
+            let left = self.remove(&mut locked, dir, name, found, &child, now)?;
+            drop(locked);
+            self.name_gone(child, left);
+            return Ok(());
+        }
+    }
+
+    pub(crate) fn rmdir(&self, dir: &Arc<Inode>, name: &[u8], now: Timestamp) -> Result<()> {
+        check_name(name)?;
+        self.reclaim_buried();
+        loop {
+            let child = self.lookup(dir, name)?;
+            child.inode.check_directory()?;
+            let mut locked = lock_all(&[dir, &child.inode]);
+            let Some(found) = self.found_again(&mut locked, dir, name, &child)? else { continue };
+            check_removable::<Inode>(dir, &child.inode)?;
+            if child.inode.entries.load(Ordering::Relaxed) > 0 {
+                return Err(Error::new(Kind::NotEmpty));
+            }
+            let left = self.remove(&mut locked, dir, name, found, &child, now)?;
+            drop(locked);
+            self.name_gone(child, left);
+            return Ok(());
+        }
+    }
+
+    /// The name under the locks; `None` when it refers to another inode by now.
+    pub(crate) fn found_again(
+        &self,
+        locked: &mut Locked<'_>,
+        dir: &Inode,
+        name: &[u8],
+        node: &Node,
+    ) -> Result<Option<Found>> {
+        let found = self.find(directory(locked, dir)?, name)?.ok_or(Error::new(Kind::NotFound))?;
+        Ok((found.id == node.inode.id()).then_some(found))
+    }
+
+    /// Commits the removal of a name; its directory and inode are locked; gives how many names the inode has left.
+    fn remove(
+        &self,
+        locked: &mut Locked<'_>,
+        dir: &Arc<Inode>,
+        name: &[u8],
+        found: Found,
+        child: &Node,
+        now: Timestamp,
+    ) -> Result<u32> {
+        check_removable::<Inode>(dir, &child.inode)?;
+        let (mut slot, left) = self.one_name_fewer(&child.inode, locked.body(&child.inode)?, now);
+        let mut edit = Edit::new(self, dir);
+        edit.remove(&found, name);
+        let body = locked.body(dir)?;
+        let mut parent = dir.next_modified(body, now);
+        self.commit_tagged(|tag| {
+            let pending = self.put_slot(&mut slot, Condition::Switch(tag), None)?;
+            self.put_names(&edit, body, &mut parent, tag, pending)
+        })?;
+        body.state = parent.state();
+        edit.done(body);
+        locked.body(&child.inode)?.state = slot.state();
+        child.inode.links.store(left, Ordering::Release);
+        child.inode.changed(now);
+        dir.modified(now);
+        Ok(left)
+    }
+
+    /// A name was removed, and no lock is held: with the last one the inode goes as soon as it has no holders.
+    pub(crate) fn name_gone(&self, node: Node, left: u32) {
+        if left == 0 {
+            self.unlinked(node);
+        }
+    }
+
+    /// The target of a symbolic link.
+    pub(crate) fn read_link(&self, inode: &Inode) -> Result<Vec<u8>> {
+        if inode.kind != FileKind::Symlink {
+            return Err(Error::new(Kind::InvalidInput));
+        }
+        let damaged = || Error::corrupt(format!("inode {}: target", inode.number));
+        let body = inode.body.read();
+        let mut target = vec![0; inode.size().min(MAX_TARGET as u64) as usize];
+        let at = match body.state.slot.root {
+            0 if target.len() <= INLINE_TARGET => {
+                inode.address + std::mem::offset_of!(RawHeader, target) as u64
+            }
+            0 => return Err(damaged()),
+            _ => {
+                let piece = self.map(inode.tree(&body)).find(0)?;
+                piece.ok_or_else(damaged)?.block().offset()
+            }
+        };
+        self.pm.read(at, &mut target)?;
+        Ok(target)
+    }
+}

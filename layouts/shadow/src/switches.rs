@@ -1,0 +1,165 @@
+//! The switches: for each lane the generation of its last operation, in two lines.
+
+use nacre_engine::sync::Mutex;
+use nacre_engine::sync::atomic::{AtomicU64, Ordering};
+use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, Result};
+use nacre_layout_parts::renew::store_word;
+use nacre_layout_parts::tree::edit::join;
+use nacre_media::{Durable, Flushed, Pm};
+
+use crate::alloc::lane_of_thread;
+use crate::format::{LANES, LINE, MAX_GENERATION, Region, Tag, open_any, region, seal_any, switch_seed};
+use crate::seeded::Mistake;
+use crate::superblock::Superblock;
+
+/// A lane: one operation after the other, each with a generation of its own.
+pub(crate) struct Lane {
+    pub(crate) number: u64,
+    /// Where both copies of its switch are.
+    addresses: [u64; 2],
+    seed: u32,
+    /// The generation of the next operation.
+    pub(crate) next: Mutex<u64>,
+    /// The switch.
+    done: AtomicU64,
+}
+
+/// All lanes, in DRAM.
+pub(crate) struct Switches {
+    lanes: Vec<Lane>,
+    /// How many of them this mount uses.
+    used: usize,
+}
+
+/// The switches on media.
+pub(crate) struct Read {
+    /// The generation of each lane; 0 for one of which both copies are lost.
+    pub(crate) generations: Vec<u64>,
+    /// Lanes of which one copy is not as it should be.
+    pub(crate) unequal: Vec<u64>,
+    /// Lanes of which both copies are lost.
+    pub(crate) lost: Vec<u64>,
+}
+
+/// Where the copies of a lane's switch are.
+fn addresses(region: Region, lane: u64) -> [u64; 2] {
+    [0, 1].map(|copy| Block(region.start + copy).offset() + lane * LINE)
+}
+
+impl Read {
+    /// Reads the switches of a file system.
+    pub(crate) fn from(pm: &impl Pm, superblock: &Superblock) -> Result<Read> {
+        let region = superblock.region(region::SWITCHES)?;
+        let mut read = Read { generations: Vec::new(), unequal: Vec::new(), lost: Vec::new() };
+        for lane in 0..LANES {
+            let seed = switch_seed(superblock.seed(), lane);
+            let copies = addresses(region, lane).map(|address| {
+                let word = pm.load_u64(address).ok()?;
+                open_any(word, seed).filter(|&generation| generation < MAX_GENERATION)
+            });
+            // The second copy is stored after the first one, and the greater one counts.
+            let generation = copies.into_iter().flatten().max();
+            match generation {
+                None => read.lost.push(lane),
+                Some(_) if copies[0] != copies[1] => read.unequal.push(lane),
+                Some(_) => {}
+            }
+            read.generations.push(generation.unwrap_or(0));
+        }
+        Ok(read)
+    }
+
+    /// Whether a switch is at the generation of a tag.
+    pub(crate) fn is_reached(&self, tag: Tag) -> bool {
+        self.generations.get(tag.lane as usize).is_some_and(|&generation| tag.generation <= generation)
+    }
+
+    /// Refuses to go on without a switch.
+    pub(crate) fn check(&self) -> Result<()> {
+        match self.lost.first() {
+            None => Ok(()),
+            Some(lane) => Err(Error::corrupt(format!("both copies of the switch of lane {lane}"))
+                .advice("run nacre fsck, which makes a new one where everything else is sound")),
+        }
+    }
+
+    /// Makes both copies of each lane alike. The caller fences.
+    pub(crate) fn mend(&self, pm: &impl Pm, superblock: &Superblock) -> Result<Option<Flushed>> {
+        let region = superblock.region(region::SWITCHES)?;
+        let mut pending = None;
+        for &lane in &self.unequal {
+            let word = seal_any(self.generations[lane as usize], switch_seed(superblock.seed(), lane));
+            for address in addresses(region, lane) {
+                match pm.publish_u64(address, word, Durable::nothing_before()) {
+                    Ok(stored) => pending = join(pending, pm.flush(stored)),
+                    Err(error) if error.kind() == Kind::Media => store_word(pm, address, word)?,
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        Ok(pending)
+    }
+
+    /// Makes the switches that are lost anew, at a generation. Only where nothing unfinished is in their lanes.
+    pub(crate) fn renew_lost(&self, pm: &impl Pm, superblock: &Superblock, generation: u64) -> Result<()> {
+        let region = superblock.region(region::SWITCHES)?;
+        for &lane in &self.lost {
+            let word = seal_any(generation, switch_seed(superblock.seed(), lane));
+            addresses(region, lane).into_iter().try_for_each(|address| store_word(pm, address, word))?;
+        }
+        Ok(())
+    }
+}
+
+/// The bytes of both blocks of switches in a new file system.
+pub(crate) fn unused(volume_seed: u32) -> [u8; BLOCK_SIZE as usize] {
+    let mut block = [0; BLOCK_SIZE as usize];
+    for (lane, line) in (0..).zip(block.chunks_exact_mut(LINE as usize)) {
+        line[..8].copy_from_slice(&seal_any(0, switch_seed(volume_seed, lane)).to_le_bytes());
+    }
+    block
+}
+
+impl Switches {
+    /// The switches as they were read, of which a mount uses so many.
+    pub(crate) fn new(read: &Read, superblock: &Superblock, used: usize) -> Result<Switches> {
+        let region = superblock.region(region::SWITCHES)?;
+        let lane = |(number, &generation): (u64, &u64)| Lane {
+            number,
+            addresses: addresses(region, number),
+            seed: switch_seed(superblock.seed(), number),
+            next: Mutex::new(generation + 1),
+            done: AtomicU64::new(generation),
+        };
+        let lanes = (0..).zip(&read.generations).map(lane).collect();
+        Ok(Switches { lanes, used: used.clamp(1, LANES as usize) })
+    }
+
+    /// The lane of this thread.
+    pub(crate) fn lane(&self) -> &Lane {
+        &self.lanes[lane_of_thread() % self.used]
+    }
+
+    /// Whether a switch is at the generation of a tag.
+    pub(crate) fn is_reached(&self, tag: Tag) -> bool {
+        self.lanes
+            .get(tag.lane as usize)
+            .is_some_and(|lane| tag.generation <= lane.done.load(Ordering::Acquire))
+    }
+}
+
+impl Lane {
+    /// Both copies of the switch become `generation`, after everything that it makes count.
+    pub(crate) fn publish<P: Pm>(&self, pm: &P, generation: u64, after: Durable) -> Result<()> {
+        let word = seal_any(generation, self.seed);
+        let [first, second] = self.addresses;
+        let other = after.again();
+        let mut flushed = pm.flush(pm.publish_u64(first, word, after)?);
+        if !Mistake::SwitchInOneLine.is_made(pm) {
+            flushed = flushed.and(pm.flush(pm.publish_u64(second, word, other)?));
+        }
+        pm.fence(flushed);
+        self.done.store(generation, Ordering::Release);
+        Ok(())
+    }
+}
