@@ -11,7 +11,7 @@ use super::op::Op;
 use super::record::{Flaw, Progress, Recording, Rig, sites_of};
 use super::recovery::{crash_again, in_words, trace_recovery};
 use super::report::{Again, Case, Lines, Recovery, Report, Violation, WorkloadCase, lines_of};
-use super::subject::{Moment, Mounting, Subject};
+use super::subject::{Moment, Mounting, Overwrites, Subject};
 use super::thread_case;
 use super::verify::{Depth, Expected, Judged, Remaking, caught, judge, turn_of};
 use super::workload::Workload;
@@ -201,10 +201,12 @@ impl<'e, 's, S: Subject> Explorer<'e, 's, S> {
         let report = Report::new(rig.subject.commit_points().len());
         let ops = workload.ops.iter().enumerate();
         // On a full device a write is done in pieces, or in place.
-        let may_tear = !rig.subject.atomic_write() || workload.fills;
+        let overwrites = rig.subject.overwrites();
+        let may_tear = overwrites != Overwrites::Whole || workload.fills;
+        let with_times = overwrites == Overwrites::InPartsWithTimes || workload.fills;
         let torn = ops.filter(|(_, op)| may_tear && op.overwrites());
         let both = |index| [(index, index + 1), (index + 1, index)];
-        let torn = torn.flat_map(|(index, _)| both(index).into_iter().take(1 + usize::from(workload.fills)));
+        let torn = torn.flat_map(|(index, _)| both(index).into_iter().take(1 + usize::from(with_times)));
         let torn = torn.collect();
         Explorer { rig, workload, settings, recording, seen: HashMap::new(), torn, recoveries: 0, report }
     }

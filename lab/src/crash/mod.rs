@@ -18,7 +18,7 @@
 //! | `cached` | the write buffer over a layout |
 //! | `threads`, `turns` | several threads; the order of their turns |
 //! | `power` | simulated PM that can lose its power, for tests that do not explore |
-//! | `subject`, `log`, `inplace`, `pool`, `source` | the subject of an exploration; the layouts; places in their source |
+//! | `subject`, `log`, `inplace`, `pool`, `shadow`, `source` | the subject of an exploration; the layouts; places in their source |
 //! | `tiered`, `disk` | the log layout over PM and a disk; the disk, and mistakes that can be made before it |
 
 mod cached;
@@ -38,6 +38,7 @@ mod recovery;
 mod report;
 mod selftest;
 pub mod sequences;
+mod shadow;
 mod smaller;
 mod source;
 mod subject;
@@ -64,8 +65,9 @@ pub use power::PoweredPm;
 pub use record::{Flaw, Recording, Rig, stay_on_this_thread};
 pub use report::{Again, Case, Lines, Recovery, Report, Violation, WorkloadCase};
 pub use selftest::{Mutant, Verdict, self_test};
+pub use shadow::{Shadow, ShadowInPlace};
 pub use source::{Sources, Spot};
-pub use subject::{Harmless, Mistake, Moment, Mounting, Registered, Subject};
+pub use subject::{Harmless, Mistake, Moment, Mounting, Overwrites, Registered, Subject};
 pub use thread_case::ThreadsCase;
 pub use threads::{Threads, explore_threads, threads};
 pub use tiered::{LogWithDisk, between_tiers, tiered};

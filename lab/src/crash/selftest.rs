@@ -17,7 +17,7 @@ use super::op::Op;
 use super::record::{Flaw, Rig};
 use super::report::Violation;
 use super::sequences::{Length, sequences};
-use super::subject::{Harmless, Subject};
+use super::subject::{Harmless, Overwrites, Subject};
 use super::threads::{Threads, explore_threads, sites_of_threads, threads_for};
 use super::workload::{Workload, deep_for, fixed};
 
@@ -141,7 +141,7 @@ pub fn self_test<S: Subject>(
 
 /// Mistakes of a buffer over the layout.
 fn buffer_mistakes<S: Subject>(subject: &S) -> impl Iterator<Item = Trial> {
-    let atomic_write = subject.atomic_write();
+    let atomic_write = subject.overwrites() == Overwrites::Whole;
     let mistakes = BufferMistake::ALL.into_iter().filter(move |mistake| mistake.is_one(atomic_write));
     mistakes.map(|mistake| Trial { kind: "mistake of the buffer", flaw: Flaw::Cache(mistake) })
 }

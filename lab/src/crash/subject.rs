@@ -44,6 +44,17 @@ pub struct Moment<'m> {
     pub last_fence: Option<Site>,
 }
 
+/// The part of an overwrite that a crash may leave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Overwrites {
+    /// All of it or nothing.
+    Whole,
+    /// Any words of the data. The times change only with all of it.
+    InParts,
+    /// Any words of the data, and the times with any of them.
+    InPartsWithTimes,
+}
+
 /// A mistake that a layout can make on purpose.
 #[derive(Debug, Clone, Copy)]
 pub struct Mistake {
@@ -81,8 +92,8 @@ pub trait Subject: Sync {
     /// The state of ctime after a crash.
     fn ctime(&self) -> Ctime;
 
-    /// A write is all or nothing after a crash. Otherwise overwritten data may be old or new word by word.
-    fn atomic_write(&self) -> bool;
+    /// The part of an overwrite that a crash may leave.
+    fn overwrites(&self) -> Overwrites;
 
     /// Blocks that are free, or would be on a disk that is no tier.
     fn free_blocks(&self, fs: &Self::Fs) -> u64 {
@@ -211,6 +222,11 @@ pub trait Registered: Copy + Default + Send + Sync + 'static {
         Self::Fs::NAME
     }
 
+    /// The part of an overwrite that a crash may leave.
+    fn overwrites(&self) -> Overwrites {
+        if Self::Fs::CAPABILITIES.atomic_write { Overwrites::Whole } else { Overwrites::InParts }
+    }
+
     /// How mkfs makes its file systems. The UUID is always the same, so that an exploration can be repeated.
     fn properties(&self) -> MkfsOptions {
         let uuid = Uuid::from_u128(0x6e61_6372_6500_4000_8000_0000_0000_0001);
@@ -229,8 +245,8 @@ impl<R: Registered> Subject for R {
         R::CTIME
     }
 
-    fn atomic_write(&self) -> bool {
-        R::Fs::CAPABILITIES.atomic_write
+    fn overwrites(&self) -> Overwrites {
+        Registered::overwrites(self)
     }
 
     fn left_out(&self) -> &'static [(&'static str, &'static str)] {

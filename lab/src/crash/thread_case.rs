@@ -231,7 +231,7 @@ pub(super) fn reproduce<S: Subject>(
 ) -> Result<(String, Vec<String>)> {
     let (_, model, _) = rig.prepare(&case.workload)?;
     let run = case.run();
-    let mut walk = Walk::new(&case.workload, &model, &run, rig.subject.atomic_write());
+    let mut walk = Walk::new(&case.workload, &model, &run, rig.subject.overwrites());
     while let Some(point) = walk.advance()? {
         if point.index != case.point {
             continue;

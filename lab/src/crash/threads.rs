@@ -22,7 +22,7 @@ use super::op::{Hands, Op, Runner, Writing};
 use super::record::{Flaw, Rig, sites_of};
 use super::recovery::{in_words, trace_recovery};
 use super::report::{Again, Case, Recovery, Report, Violation, lines_of};
-use super::subject::{Moment, Mounting, Subject};
+use super::subject::{Moment, Mounting, Overwrites, Subject};
 use super::thread_case::ThreadsCase;
 use super::tree::Tree;
 use super::turns::Turns;
@@ -240,7 +240,7 @@ pub fn explore_threads<S: Subject>(
     let (run, model) = record(rig, workload, seed, flaw)?;
     let mut report = Report::new(rig.subject.commit_points().len());
     let mut seen = HashSet::new();
-    let mut walk = Walk::new(workload, &model, &run, rig.subject.atomic_write());
+    let mut walk = Walk::new(workload, &model, &run, rig.subject.overwrites());
     let mut recoveries = 0;
     rig.pm.seed_mistake(flaw.mistake());
     while let Some(point) = walk.advance()? {
@@ -303,12 +303,12 @@ impl<'r> Walk<'r> {
         workload: &'r Threads,
         model: &'r MemLayout,
         run: &'r Run,
-        atomic_write: bool,
+        overwrites: Overwrites,
     ) -> Walk<'r> {
         Walk {
             replay: Replay::new(run.start.clone(), &run.trace),
             run,
-            oracle: Oracle { workload, model, atomic_write, allowed: BTreeMap::new() },
+            oracle: Oracle { workload, model, overwrites, allowed: BTreeMap::new() },
             progress: vec![(0, false); workload.threads.len()],
             states: Arc::default(),
             events: 0,
@@ -476,7 +476,7 @@ fn run<S: Subject>(rig: &Rig<'_, S>, fs: &S::Fs, workload: &Threads, seed: u64, 
 struct Oracle<'w> {
     workload: &'w Threads,
     model: &'w MemLayout,
-    atomic_write: bool,
+    overwrites: Overwrites,
     allowed: BTreeMap<Progress, Arc<States>>,
 }
 
@@ -513,12 +513,17 @@ impl Oracle<'_> {
             let thread = in_flight[bit];
             self.workload.threads[thread][progress[thread].0].overwrites()
         };
-        for &(some, base) in indices.iter().filter(|_| !self.atomic_write) {
+        for &(some, base) in indices.iter().filter(|_| self.overwrites != Overwrites::Whole) {
             let more = indices.iter().filter(|&&(landed, index)| landed & some == some && index != base);
             let torn = more.filter(|&&(landed, _)| {
                 (0..in_flight.len()).all(|bit| (landed & !some) >> bit & 1 == 0 || overwrites(bit))
             });
-            states.torn.extend(torn.map(|&(_, index)| (base, index)));
+            for &(_, index) in torn {
+                states.torn.push((base, index));
+                if self.overwrites == Overwrites::InPartsWithTimes {
+                    states.torn.push((index, base));
+                }
+            }
         }
         let states = Arc::new(states);
         self.allowed.insert(progress.clone(), Arc::clone(&states));

@@ -20,7 +20,7 @@ use super::disk::{Disk, DiskMistake};
 use super::log::Log;
 use super::op::Op;
 use super::sequences::{operations, setup};
-use super::subject::{FULL, Harmless, Mistake, Moment, Mounting, Subject, words_of};
+use super::subject::{FULL, Harmless, Mistake, Moment, Mounting, Overwrites, Subject, words_of};
 use super::tree::Ctime;
 use super::workload::Workload;
 
@@ -225,8 +225,8 @@ impl Subject for LogWithDisk {
         Log.ctime()
     }
 
-    fn atomic_write(&self) -> bool {
-        Log.atomic_write()
+    fn overwrites(&self) -> Overwrites {
+        Subject::overwrites(&Log)
     }
 
     fn disks(&self) -> &'static [u64] {

@@ -5,7 +5,7 @@
 
 use nacre_lab::crash::{
     Belief, BufferMistake, CachedCase, CachedSettings, Campaign, Case, Flaw, Inplace, Limits, Log,
-    LogWithDisk, MEMORY, Rig, Stage, Subject, cached, explore_cached, minimise, reproduce,
+    LogWithDisk, MEMORY, Overwrites, Rig, Stage, Subject, cached, explore_cached, minimise, reproduce,
 };
 use nacre_lab::environment::number;
 use nacre_media::sim::Defect;
@@ -117,7 +117,10 @@ fn mistakes_of_the_buffer_are_found<S: Subject>(subject: &S) {
         println!("left out: mistakes of the buffer over {} (NACRE_CRASH_ALL)", subject.name());
         return;
     }
-    for mistake in BufferMistake::ALL.into_iter().filter(|mistake| mistake.is_one(subject.atomic_write())) {
+    for mistake in BufferMistake::ALL
+        .into_iter()
+        .filter(|mistake| mistake.is_one(subject.overwrites() == Overwrites::Whole))
+    {
         is_found(subject, Belief::Right, Flaw::Cache(mistake));
     }
 }

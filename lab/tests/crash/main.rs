@@ -10,4 +10,5 @@ mod log;
 mod minimal;
 mod pool;
 mod resume;
+mod shadow;
 mod tiers;

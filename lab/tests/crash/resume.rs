@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use nacre_engine::Result;
-use nacre_lab::crash::{Campaign, Ctime, Harmless, Limits, Log, Mistake, Moment, Mounting, Stage, Subject};
+use nacre_lab::crash::{
+    Campaign, Ctime, Harmless, Limits, Log, Mistake, Moment, Mounting, Overwrites, Stage, Subject,
+};
 use nacre_media::SimPm;
 use nacre_media::sim::Site;
 
@@ -23,8 +25,8 @@ impl Subject for Faulty {
         Log.ctime()
     }
 
-    fn atomic_write(&self) -> bool {
-        Log.atomic_write()
+    fn overwrites(&self) -> Overwrites {
+        Subject::overwrites(&Log)
     }
 
     fn mkfs(&self, pm: &Arc<SimPm>) -> Result<()> {

@@ -2,7 +2,7 @@
 //! behaviour suite, random system calls and random sequences beside the model, the crash explorer, and threads in many
 //! schedules. Each test program includes this module.
 //!
-//! Three of them ship. The last is [`minimal`]: it shows the least that a layout writes.
+//! Four of them ship. The last is [`minimal`]: it shows the least that a layout writes.
 
 pub(crate) mod minimal;
 
@@ -13,6 +13,8 @@ macro_rules! each_layout {
         $tests!(log, nacre_lab::crash::Log);
         $tests!(inplace, nacre_lab::crash::Inplace);
         $tests!(pool, nacre_lab::crash::Pool);
+        $tests!(shadow, nacre_lab::crash::Shadow);
+        $tests!(shadow_in_place, nacre_lab::crash::ShadowInPlace);
         $tests!(minimal, crate::layouts::minimal::Minimal);
     };
 }

@@ -16,7 +16,7 @@ use super::super::op::{Op, Runner};
 use super::super::record::{Flaw, MARK_BEGIN, MARK_END, Progress, Rig, is_unexpected, sites_of};
 use super::super::recovery::{crash_again, in_words, trace_recovery};
 use super::super::report::{Again, Case, Recovery, Report, Violation, lines_of};
-use super::super::subject::{FULL, Moment, Mounting, Subject};
+use super::super::subject::{FULL, Moment, Mounting, Overwrites, Subject};
 use super::super::tree::Tree;
 use super::super::verify::{Depth, caught, panic_words, turn_of, write_and_empty};
 use super::mistakes::BufferMistake;
@@ -414,7 +414,7 @@ impl<'e, 's, S: Subject> Explorer<'e, 's, S> {
         subject.use_lane(0);
         let fs = subject.mount(pm, self.sequence.mounting).map_err(|e| e.operation("mount"))?;
         let found = contents(&fs).map_err(|e| e.operation("read after the crash"))?;
-        let unit = if subject.atomic_write() { BLOCK } else { 8 };
+        let unit = if subject.overwrites() == Overwrites::Whole { BLOCK } else { 8 };
         let Progress { acknowledged, in_flight, .. } = progress;
         problems.extend(judge(&self.recording.states, acknowledged, in_flight, &found, unit).err());
         if depth < Depth::Empty || !problems.is_empty() {

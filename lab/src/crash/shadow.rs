@@ -1,0 +1,159 @@
+//! The shadow layout as the explorer sees it.
+
+use nacre_layout_parts::lifecycle::{Lifecycle, MkfsOptions};
+use nacre_layout_shadow::ShadowFs;
+use nacre_media::SimPm;
+
+use super::source::{Sources, Spot};
+use super::subject::{Harmless, LINKED_BY_ITS_MAKER, Mistake, Overwrites, Registered};
+use super::tree::Ctime;
+
+/// The shadow layout, with copy on write, as the preset `bpfs` makes it.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Shadow;
+
+/// The same with written blocks overwritten in place, as the preset `acbpfs` makes it.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ShadowInPlace;
+
+/// The files that store, flush or fence.
+pub(super) static SOURCES: Sources = Sources::new(
+    "layouts/shadow/src",
+    &[
+        ("check.rs", include_str!("../../../layouts/shadow/src/check.rs")),
+        ("commit.rs", include_str!("../../../layouts/shadow/src/commit.rs")),
+        ("file.rs", include_str!("../../../layouts/shadow/src/file.rs")),
+        ("grow.rs", include_str!("../../../layouts/shadow/src/grow.rs")),
+        ("lift.rs", include_str!("../../../layouts/shadow/src/lift.rs")),
+        ("mkfs.rs", include_str!("../../../layouts/shadow/src/mkfs.rs")),
+        ("mount.rs", include_str!("../../../layouts/shadow/src/mount.rs")),
+        ("names.rs", include_str!("../../../layouts/shadow/src/names.rs")),
+        ("namespace.rs", include_str!("../../../layouts/shadow/src/namespace.rs")),
+        ("publish.rs", include_str!("../../../layouts/shadow/src/publish.rs")),
+        ("recover.rs", include_str!("../../../layouts/shadow/src/recover.rs")),
+        ("space.rs", include_str!("../../../layouts/shadow/src/space.rs")),
+        ("switches.rs", include_str!("../../../layouts/shadow/src/switches.rs")),
+        ("xattr.rs", include_str!("../../../layouts/shadow/src/xattr.rs")),
+    ],
+);
+
+const COMMIT_POINTS: [&str; 17] = [
+    "a slot",
+    "a word of a tree",
+    "a switch",
+    "a record of a directory",
+    "a new block of a directory",
+    "a new inode",
+    "new nodes of a tree, and words behind its end",
+    "data before what shows it",
+    "zeros before the size grows",
+    "the rest of a block that is copied",
+    "extended attributes in new blocks",
+    "the inode table grows",
+    "a mount marks dirty, an unmount clean",
+    "recovery neutralises",
+    "recovery makes switches equal",
+    "the time of a read",
+    "dead records become free",
+];
+
+/// An entry of the list below, which no interleaving shows either.
+const fn harmless(site: &'static str, is_fence: bool, argument: &'static str) -> Harmless {
+    Harmless { site, is_fence, argument, by_chance: false }
+}
+
+const HARMLESS: [Harmless; 3] = [
+    harmless("space.rs write_atime 1", false, LAZY_ATIME),
+    harmless("space.rs write_atime 2", true, LAZY_ATIME),
+    harmless("namespace.rs make_unnamed 1", true, LINKED_BY_ITS_MAKER),
+];
+
+/// The word stands for itself, and it is written with a sync so that not every crash loses it.
+const LAZY_ATIME: &str =
+    "the time of the last read may be lost in a crash: it is written so that it is not lost in a shutdown";
+
+/// The commit point of a store, by its place in the source.
+fn commit_of_store(spot: Spot) -> Option<usize> {
+    Some(match (spot.file, spot.function) {
+        ("commit.rs", "put_slot") => 0,
+        ("commit.rs", "publish_word") => 1,
+        ("switches.rs", "publish") => 2,
+        ("names.rs", "write") if spot.text.contains("pm.store") => 3,
+        ("names.rs", "write") => 4,
+        ("namespace.rs", "put_header") => 5,
+        ("lift.rs", "write") => 6,
+        ("file.rs", "copy_to") => 7,
+        ("file.rs", "zero_gap") => 8,
+        ("file.rs", "copy_bytes" | "zero_edge") => 9,
+        ("xattr.rs", "put") => 10,
+        ("grow.rs", "publish_growth") => 11,
+        ("mount.rs", "mount" | "shut_down") => 12,
+        ("recover.rs", "neutralise") => 13,
+        ("switches.rs", "mend") => 14,
+        ("space.rs", "write_atime") => 15,
+        ("names.rs", "free_dead") => 16,
+        _ => return None,
+    })
+}
+
+/// Sites that no workload passes, each with the reason.
+const PASSED_ELSEWHERE: [(&str, &str); 5] = [
+    ("check.rs check_with 1", DAMAGE_ONLY),
+    ("check.rs check_with 2", DAMAGE_ONLY),
+    ("lift.rs store_in_place 1", MISTAKE_ONLY),
+    ("publish.rs reuse_now 1", MISTAKE_ONLY),
+    ("publish.rs reuse_now 2", MISTAKE_ONLY),
+];
+
+const DAMAGE_ONLY: &str = "only where damage is repaired: slots, each of which the next repair writes again";
+const MISTAKE_ONLY: &str = "a mistake on purpose: what ships never comes here";
+
+macro_rules! registered {
+    () => {
+        type Fs = ShadowFs<SimPm>;
+
+        const CTIME: Ctime = Ctime::Exact;
+        const COMMIT_POINTS: &'static [&'static str] = &COMMIT_POINTS;
+        const HARMLESS: &'static [Harmless] = &HARMLESS;
+        const PASSED_ELSEWHERE: &'static [(&'static str, &'static str)] = &PASSED_ELSEWHERE;
+
+        fn sources() -> &'static Sources {
+            &SOURCES
+        }
+
+        fn commit_of_store(spot: Spot, _: u64) -> Option<usize> {
+            commit_of_store(spot)
+        }
+
+        fn commit_of_fence(_: Option<Spot>, _: Option<Spot>) -> Option<usize> {
+            None
+        }
+
+        fn mistakes() -> Vec<Mistake> {
+            let all = nacre_layout_shadow::Mistake::ALL.iter();
+            all.map(|mistake| Mistake { number: mistake.number(), words: mistake.words() }).collect()
+        }
+    };
+}
+
+impl Registered for Shadow {
+    registered!();
+}
+
+impl Registered for ShadowInPlace {
+    registered!();
+
+    fn name(&self) -> &'static str {
+        "shadow-in-place"
+    }
+
+    fn overwrites(&self) -> Overwrites {
+        Overwrites::InPartsWithTimes
+    }
+
+    fn properties(&self) -> MkfsOptions {
+        MkfsOptions { overwrite_in_place: true, ..Shadow.properties() }
+    }
+}
+
+const _: () = assert!(<ShadowFs<SimPm> as Lifecycle>::CAPABILITIES.atomic_write);
