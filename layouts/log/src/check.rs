@@ -7,6 +7,7 @@ use std::time::Instant;
 use nacre_engine::{BLOCK_SIZE, Block, Kind, Result, TierReader, size};
 pub use nacre_layout_parts::report::{CheckReport, MediaReport, Problem, Repair};
 use nacre_layout_parts::scrub::{all_bad_lines, new_bad_blocks};
+use nacre_layout_parts::tier_table::listed;
 use nacre_media::{Overlay, Pm};
 
 use crate::alloc::Allocator;
@@ -18,7 +19,6 @@ use crate::places::Reach;
 use crate::recover::Walk;
 use crate::scan::Ending;
 use crate::superblock::Superblock;
-use crate::superblock::listed;
 use crate::table::InodeTable;
 use crate::tiers::Tiers;
 

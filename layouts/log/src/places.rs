@@ -55,7 +55,7 @@ impl Reach {
     }
 
     /// The numbers of the tiers that there are.
-    pub(crate) fn tiers(&self) -> impl Iterator<Item = (u8, u64)> + '_ {
+    pub(crate) fn tiers(&self) -> impl Iterator<Item = (u8, u64)> + Clone + '_ {
         (1..).zip(&self.0[1..]).filter(|(_, blocks)| **blocks > 0).map(|(tier, blocks)| (tier, *blocks))
     }
 }

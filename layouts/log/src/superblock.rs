@@ -2,10 +2,10 @@
 
 use std::mem::offset_of;
 
-use nacre_engine::{Result, Tier, TierState};
-use nacre_layout_parts::format::{RawTier, tier_state};
+use nacre_engine::{Result, Tier};
 pub(crate) use nacre_layout_parts::superblock::{Found, Superblock, put_text};
 use nacre_layout_parts::superblock::{LayoutFormat, has_mark};
+use nacre_layout_parts::tier_table::listed;
 use nacre_media::Pm;
 use zerocopy::IntoBytes;
 
@@ -68,26 +68,4 @@ pub fn leaves_trace(block: &[u8]) -> bool {
 fn is_zero_slot(block: &[u8], slot: u64) -> bool {
     let at = (slot * INODE_SIZE) as usize;
     block.get(at..at + INODE_SIZE as usize).is_some_and(|bytes| bytes.iter().all(|&byte| byte == 0))
-}
-
-/// The tiers that a superblock names.
-pub(crate) fn listed(raw: &RawSuperblock) -> Vec<Tier> {
-    let rows = (1..).zip(&raw.tiers).filter(|(_, row)| row.state != 0);
-    rows.map(|(number, row)| tier_of(number, row)).collect()
-}
-
-fn tier_of(number: u8, row: &RawTier) -> Tier {
-    let state = if row.state == tier_state::DRAINING { TierState::Draining } else { TierState::Active };
-    let RawTier { uuid, blocks, token, pending, rank, .. } = *row;
-    Tier { number, uuid, blocks, token, pending, rank, state }
-}
-
-/// A tier as a row of the superblock.
-pub(crate) fn row_of(tier: &Tier) -> RawTier {
-    let state = match tier.state {
-        TierState::Active => tier_state::ACTIVE,
-        TierState::Draining => tier_state::DRAINING,
-    };
-    let Tier { uuid, blocks, token, pending, rank, .. } = *tier;
-    RawTier { uuid, blocks, token, pending, state, rank, ..RawTier::default() }
 }

@@ -22,6 +22,7 @@
 //! | `locked` | inodes that are locked together |
 //! | `seeded` | mistakes that a layout makes on purpose |
 //! | `table` | an inode table and the inodes in DRAM: held, freed, evicted |
+//! | `tiers`, `tier_table`, `tier_paths` | free blocks of tiers; the list of tiers; where they were last |
 //! | `tree` | where a file's blocks are: trees of words, read and changed |
 //! | `xattr` | extended attributes in blocks of their own, read and changed |
 //!
@@ -49,5 +50,8 @@ pub mod scrub;
 pub mod seeded;
 pub mod superblock;
 pub mod table;
+pub mod tier_paths;
+pub mod tier_table;
+pub mod tiers;
 pub mod tree;
 pub mod xattr;
