@@ -19,7 +19,7 @@
 //! | `threads`, `turns` | several threads; the order of their turns |
 //! | `power` | simulated PM that can lose its power, for tests that do not explore |
 //! | `subject`, `log`, `inplace`, `pool`, `shadow`, `source` | the subject of an exploration; the layouts; places in their source |
-//! | `tiered`, `disk` | the log layout over PM and a disk; the disk, and mistakes that can be made before it |
+//! | `tiered`, `disk` | a layout over PM and a disk; the disk, and mistakes that can be made before it |
 
 mod cached;
 mod campaign;
@@ -70,6 +70,6 @@ pub use source::{Sources, Spot};
 pub use subject::{Harmless, Mistake, Moment, Mounting, Overwrites, Registered, Subject};
 pub use thread_case::ThreadsCase;
 pub use threads::{Threads, explore_threads, threads};
-pub use tiered::{LogWithDisk, between_tiers, tiered};
+pub use tiered::{LogWithDisk, OverDisks, ShadowWithDisk, WithDisk, between_tiers, tiered};
 pub use tree::{Ctime, Tree};
 pub use workload::{Workload, deep, fixed, random};

@@ -1,17 +1,20 @@
-//! The log layout over PM and one disk or two, and workloads that move blocks between them.
+//! A layout over PM and one disk or two, and workloads that move blocks between them.
 
+use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use nacre_engine::{
     BLOCK_SIZE, Data, Error, Extents, FallocateMode, FileBlock, FileKind, Kind, LogOffload, Names, NewInode,
-    Result, Tier, TierTable, Timestamp,
+    Result, Tier, TierTable, Tiered, Timestamp,
 };
-use nacre_layout_log::check::{Repair, check_with_tiers};
-use nacre_layout_log::{LogFs, MountOptions, known_tier_paths, known_tiers};
-use nacre_media::SimPm;
+use nacre_layout_log::LogFs;
+use nacre_layout_parts::lifecycle::{Lifecycle, MountOptions};
+use nacre_layout_parts::report::Repair;
+use nacre_layout_shadow::ShadowFs;
 use nacre_media::block::SimDisk;
 use nacre_media::sim::Site;
+use nacre_media::{Durable, SimPm};
 use nacre_mover::{Budget, MoverOptions, Rules, TieredFs, TrimFrom};
 use nacre_tiers::{Label, TierSet};
 use uuid::Uuid;
@@ -20,13 +23,55 @@ use super::disk::{Disk, DiskMistake};
 use super::log::Log;
 use super::op::Op;
 use super::sequences::{operations, setup};
-use super::subject::{FULL, Harmless, Mistake, Moment, Mounting, Overwrites, Subject, words_of};
+use super::shadow::Shadow;
+use super::subject::{FULL, Harmless, Mistake, Moment, Mounting, Overwrites, Registered, Subject, words_of};
 use super::tree::Ctime;
 use super::workload::Workload;
 
+/// A layout whose files may have blocks on tiers.
+pub trait OverDisks: Registered<Fs: Tiered<Proof = Durable>> {
+    /// Its names with one disk, straight to the disk, and with two.
+    const NAMES: [&'static str; 3];
+
+    /// Notes where the device of a tier is.
+    fn note_path(fs: &Self::Fs, tier: u8, path: &Path) -> Result<()>;
+
+    /// Mistakes that show only with tiers.
+    fn mistakes_with_tiers() -> Vec<Mistake> {
+        Vec::new()
+    }
+}
+
+impl OverDisks for Log {
+    const NAMES: [&'static str; 3] = ["log-with-disk", "log-on-disk", "log-with-disks"];
+
+    fn note_path(fs: &LogFs<SimPm>, tier: u8, path: &Path) -> Result<()> {
+        fs.note_tier_path(tier, path).map(drop)
+    }
+
+    fn mistakes_with_tiers() -> Vec<Mistake> {
+        let own = nacre_layout_log::Mistake::WITH_TIERS.into_iter();
+        own.map(|mistake| Mistake { number: mistake as u32, words: mistake.words() }).collect()
+    }
+}
+
+impl OverDisks for Shadow {
+    const NAMES: [&'static str; 3] = ["shadow-with-disk", "shadow-on-disk", "shadow-with-disks"];
+
+    fn note_path(fs: &ShadowFs<SimPm>, tier: u8, path: &Path) -> Result<()> {
+        fs.note_tier_path(tier, path).map(drop)
+    }
+}
+
 /// The log layout with a tier, or two.
+pub type LogWithDisk = WithDisk<Log>;
+/// The shadow layout with a tier, or two.
+pub type ShadowWithDisk = WithDisk<Shadow>;
+
+/// A layout with a tier, or two.
 #[derive(Debug, Clone, Copy)]
-pub struct LogWithDisk {
+pub struct WithDisk<R> {
+    layout: PhantomData<R>,
     /// The rules by which writes of a write buffer go to PM or to the disk.
     rules: Rules,
     /// Writes come as from a write buffer, and there is no page cache for blocks on the disk.
@@ -35,17 +80,17 @@ pub struct LogWithDisk {
     disks: &'static [u64],
 }
 
-impl Default for LogWithDisk {
+impl<R: OverDisks> Default for WithDisk<R> {
     /// Rules that give short sequences writes for PM and for the disk. The second write in a row to about the same
     /// blocks counts as large and stable. A file that is synchronised before two of its blocks were written does not go
     /// to the disk.
-    fn default() -> LogWithDisk {
+    fn default() -> Self {
         let rules = Rules { sync_blocks: 2, large_writes: 0, ..Rules::default() };
-        LogWithDisk { rules, is_buffered: false, disks: &ONE }
+        WithDisk { layout: PhantomData, rules, is_buffered: false, disks: &ONE }
     }
 }
 
-type Fs = TieredFs<LogFs<SimPm>, Disk>;
+type Fs<R> = TieredFs<<R as Registered>::Fs, Disk>;
 
 const ONE: [u64; 1] = [4 << 20];
 /// The first is the faster one, and so small that some files are more than a percent of it.
@@ -58,51 +103,52 @@ const TIER: u8 = 1;
 const LARGEST: u64 = 1024;
 /// Behind the times of all operations, and longer than files are warm.
 const LATER_MS: u64 = 2_000_000_000;
-/// The file system's, as [`Log`] makes it.
+/// The file system's, as every [`Registered`] layout makes it.
 const VOLUME: Uuid = Uuid::from_u128(0x6e61_6372_6500_4000_8000_0000_0000_0001);
 
-impl LogWithDisk {
+impl<R: OverDisks> WithDisk<R> {
     /// Writes of whole blocks go straight to the disk: all that are made without a buffer above, and those of a buffer
     /// from the second one in a row on. No file counts as synchronised often.
-    pub const ON_DISK: LogWithDisk = LogWithDisk {
+    pub const ON_DISK: WithDisk<R> = WithDisk {
+        layout: PhantomData,
         rules: Rules { sync_blocks: 1, large_writes: 0, large_blocks: 1, read_factor: 2 },
         is_buffered: true,
         disks: &ONE,
     };
 
     /// Over two disks, between which blocks move.
-    pub fn with_two() -> LogWithDisk {
-        LogWithDisk { disks: &TWO, ..LogWithDisk::default() }
+    pub fn with_two() -> WithDisk<R> {
+        WithDisk { disks: &TWO, ..WithDisk::default() }
     }
 
-    fn open(self, pm: &Arc<SimPm>, mounting: Mounting) -> Result<Fs> {
+    fn open(self, pm: &Arc<SimPm>, mounting: Mounting) -> Result<Fs<R>> {
         let Mounting { lanes, background } = mounting;
         let options = MountOptions { lanes: Some(lanes), background, ..MountOptions::default() };
-        let layout = LogFs::mount(Arc::clone(pm), &options)?;
+        let layout = <R::Fs as Lifecycle>::mount(Arc::clone(pm), &options)?;
         let fs = TieredFs::new(layout, self.options());
         // A crash may come before there is one.
         for tier in fs.layout().tiers() {
             // The only disk is attached without a check: the attach itself reports best why it cannot be the tier.
             let number = if self.disks.len() == 1 { 0 } else { self.disk_of(pm, &tier)? };
-            fs.attach(Disk::of(pm, number), VOLUME, Some(LogWithDisk::token(&fs)))?;
-            LogWithDisk::note_path(&fs, tier.number)?;
+            fs.attach(Disk::of(pm, number), VOLUME, Some(Self::token(&fs)))?;
+            Self::note_path(&fs, tier.number)?;
         }
         Ok(fs)
     }
 
     /// Notes a path for a tier, another one for each mount, so that each mount writes the note.
-    fn note_path(fs: &Fs, tier: u8) -> Result<()> {
-        let path = format!("{PLACE}{tier}/{}", LogWithDisk::token(fs));
-        fs.layout().note_tier_path(tier, Path::new(&path)).map(drop)
+    fn note_path(fs: &Fs<R>, tier: u8) -> Result<()> {
+        let path = format!("{PLACE}{tier}/{}", Self::token(fs));
+        R::note_path(fs.layout(), tier, Path::new(&path))
     }
 
     /// Errors in the noted places of tiers: each tier has a place of its own, as long as it is a tier.
     fn misplaced(pm: &SimPm) -> Result<Vec<String>> {
-        let tiers = known_tiers(pm)?;
+        let tiers = R::Fs::known_tiers(pm)?;
         let is_right = |(number, path): &(u8, PathBuf)| {
             tiers.iter().any(|tier| tier.number == *number) && path.starts_with(format!("{PLACE}{number}"))
         };
-        let wrong = known_tier_paths(pm)?.into_iter().filter(|place| !is_right(place));
+        let wrong = R::Fs::known_tier_paths(pm)?.into_iter().filter(|place| !is_right(place));
         Ok(wrong.map(|(number, path)| format!("tier {number} is said to be at {}", path.display())).collect())
     }
 
@@ -125,7 +171,7 @@ impl LogWithDisk {
     }
 
     /// The first disk that is no tier.
-    fn unused(self, fs: &Fs) -> Result<Option<usize>> {
+    fn unused(self, fs: &Fs<R>) -> Result<Option<usize>> {
         let used: Result<Vec<usize>> =
             fs.layout().tiers().iter().map(|tier| self.disk_of(fs.layout().pm(), tier)).collect();
         let used = used?;
@@ -133,38 +179,38 @@ impl LogWithDisk {
     }
 
     /// Another number for each mount.
-    fn token(fs: &Fs) -> u64 {
-        fs.layout().summary().mount_epoch + 2
+    fn token(fs: &Fs<R>) -> u64 {
+        Lifecycle::summary(fs.layout()).mount_epoch + 2
     }
 
     /// Where there is another disk for one.
-    fn add_tier(self, fs: &Fs) -> Result<()> {
+    fn add_tier(self, fs: &Fs<R>) -> Result<()> {
         let Some(number) = self.unused(fs)? else { return Ok(()) };
         let disk = Disk::of(fs.layout().pm(), number);
-        let (token, now) = (LogWithDisk::token(fs), Timestamp::new(1_000_000, 0));
+        let (token, now) = (Self::token(fs), Timestamp::new(1_000_000, 0));
         // Another one for each tier, and the same whenever the same is done: or a trace of a crash would say nothing.
         let writes = fs.tiers().traffic_of(TIER).writes;
         let of_disk = (number as u128) << 24;
         let uuid =
             Uuid::from_u128(VOLUME.as_u128() + (u128::from(token) << 32) + of_disk + u128::from(writes));
         let tier = fs.add_as(Some(uuid), disk, VOLUME, number as u8 + 1, token, now)?;
-        LogWithDisk::note_path(fs, tier)
+        Self::note_path(fs, tier)
     }
 
     /// The first tier, which demoted blocks go to.
-    fn first(fs: &Fs) -> u8 {
+    fn first(fs: &Fs<R>) -> u8 {
         fs.layout().tiers().iter().map(|tier| tier.number).min().unwrap_or(TIER)
     }
 
     /// The last one.
-    fn last(fs: &Fs) -> u8 {
+    fn last(fs: &Fs<R>) -> u8 {
         fs.layout().tiers().iter().map(|tier| tier.number).max().unwrap_or(TIER)
     }
 
     /// Files share groups if they fit into them; a file that does not exist, or is no file, does not keep the other
     /// from moving.
-    fn demote_both(fs: &Fs, one: &str, other: &str) -> Result<()> {
-        let nodes = [one, other].map(|path| LogWithDisk::walk(fs, path));
+    fn demote_both(fs: &Fs<R>, one: &str, other: &str) -> Result<()> {
+        let nodes = [one, other].map(|path| Self::walk(fs, path));
         let mut there = Vec::new();
         let mut done = Ok(());
         for node in nodes {
@@ -173,60 +219,66 @@ impl LogWithDisk {
                 Err(error) => done = Err(error),
             }
         }
-        fs.demote_files(&there, LogWithDisk::first(fs), false)
+        fs.demote_files(&there, Self::first(fs), false)
             .into_iter()
             .fold(done, |done, moved| done.and(moved.map(drop)))
     }
 
     /// Runs the mover with a time long after all operations before, and with a threshold of the first tier that equals
     /// the used share of the last tier, in whole percents.
-    fn descend(self, fs: &Fs) -> Result<()> {
-        let last = fs.layout().tier_space(LogWithDisk::last(fs))?;
+    fn descend(self, fs: &Fs<R>) -> Result<()> {
+        let last = fs.layout().tier_space(Self::last(fs))?;
         let tier_threshold = ((last.blocks - last.free) * 100).div_ceil(last.blocks) as u8;
         fs.change(&MoverOptions { tier_threshold, ..self.options() });
         // Later each time: nothing is on the first one that was not written there.
-        let now_ms = LATER_MS * (1 + fs.tiers().traffic_of(LogWithDisk::first(fs)).writes);
+        let now_ms = LATER_MS * (1 + fs.tiers().traffic_of(Self::first(fs)).writes);
         let done = fs.tick(now_ms, &Budget::default());
         fs.change(&self.options());
         done.map(drop)
     }
 
     /// All portions of it. Only files have logs that can be compacted.
-    fn compact(fs: &Fs, path: &str) -> Result<()> {
-        let node = LogWithDisk::walk(fs, path)?;
+    fn compact(fs: &Fs<R>, path: &str) -> Result<()> {
+        let node = Self::walk(fs, path)?;
         let mut begin = true;
+        if !fs.layout().has_logs() {
+            return Ok(());
+        }
         while !fs.layout().compact_log(&node, std::mem::take(&mut begin))?.is_done {}
         Ok(())
     }
 
     /// Only files have logs that can move.
-    fn move_log(fs: &Fs, path: &str) -> Result<()> {
-        let node = LogWithDisk::walk(fs, path)?;
+    fn move_log(fs: &Fs<R>, path: &str) -> Result<()> {
+        let node = Self::walk(fs, path)?;
+        if !fs.layout().has_logs() {
+            return Ok(());
+        }
         fs.move_log(&node).map(drop)
     }
 
-    fn walk(fs: &Fs, path: &str) -> Result<<Fs as Names>::Node> {
+    fn walk(fs: &Fs<R>, path: &str) -> Result<<Fs<R> as Names>::Node> {
         path.split('/').try_fold(fs.root(), |dir, name| fs.lookup(&dir, name.as_bytes()))
     }
 }
 
-impl Subject for LogWithDisk {
-    type Fs = Fs;
+impl<R: OverDisks> Subject for WithDisk<R> {
+    type Fs = Fs<R>;
 
     fn name(&self) -> &'static str {
         match self.disks.len() {
-            _ if self.is_buffered => "log-on-disk",
-            1 => "log-with-disk",
-            _ => "log-with-disks",
+            _ if self.is_buffered => R::NAMES[1],
+            1 => R::NAMES[0],
+            _ => R::NAMES[2],
         }
     }
 
     fn ctime(&self) -> Ctime {
-        Log.ctime()
+        R::default().ctime()
     }
 
     fn overwrites(&self) -> Overwrites {
-        Subject::overwrites(&Log)
+        Subject::overwrites(&R::default())
     }
 
     fn disks(&self) -> &'static [u64] {
@@ -241,7 +293,7 @@ impl Subject for LogWithDisk {
         if self.disks.len() > 1 { between_tiers() } else { tiered() }
     }
 
-    fn free_blocks(&self, fs: &Fs) -> u64 {
+    fn free_blocks(&self, fs: &Fs<R>) -> u64 {
         let used =
             |tier: &Tier| fs.layout().tier_space(tier.number).map_or(0, |space| space.blocks - space.free);
         let used: u64 = fs.layout().tiers().iter().map(used).sum();
@@ -250,28 +302,28 @@ impl Subject for LogWithDisk {
         fs.layout().stat().free + blocks - used
     }
 
-    fn relocate(&self, fs: &Fs, op: &Op) -> Option<Result<()>> {
+    fn relocate(&self, fs: &Fs<R>, op: &Op) -> Option<Result<()>> {
         Some(match op {
-            Op::Demote(path, start, blocks) => LogWithDisk::walk(fs, path)
-                .and_then(|node| fs.demote(&node, LogWithDisk::first(fs), FileBlock(*start), *blocks, false))
+            Op::Demote(path, start, blocks) => Self::walk(fs, path)
+                .and_then(|node| fs.demote(&node, Self::first(fs), FileBlock(*start), *blocks, false))
                 .map(drop),
-            Op::DemoteLast(path) => LogWithDisk::walk(fs, path)
-                .and_then(|node| fs.demote(&node, LogWithDisk::last(fs), FileBlock(0), ALL, false))
+            Op::DemoteLast(path) => Self::walk(fs, path)
+                .and_then(|node| fs.demote(&node, Self::last(fs), FileBlock(0), ALL, false))
                 .map(drop),
-            Op::DemoteBoth(one, other) => LogWithDisk::demote_both(fs, one, other),
+            Op::DemoteBoth(one, other) => Self::demote_both(fs, one, other),
             Op::Trim if fs.layout().tiers().is_empty() => Ok(()),
-            Op::Trim => fs.trim(LogWithDisk::first(fs), TrimFrom::default(), 0, &Budget::default()).map(drop),
+            Op::Trim => fs.trim(Self::first(fs), TrimFrom::default(), 0, &Budget::default()).map(drop),
             Op::Descend if fs.layout().tiers().is_empty() => Ok(()),
             Op::Descend => self.descend(fs),
-            Op::Promote(path, start, blocks) => LogWithDisk::walk(fs, path)
-                .and_then(|node| fs.promote(&node, FileBlock(*start), *blocks))
-                .map(drop),
-            Op::Compact(path) => LogWithDisk::compact(fs, path),
-            Op::MoveLog(path) => LogWithDisk::move_log(fs, path),
+            Op::Promote(path, start, blocks) => {
+                Self::walk(fs, path).and_then(|node| fs.promote(&node, FileBlock(*start), *blocks)).map(drop)
+            }
+            Op::Compact(path) => Self::compact(fs, path),
+            Op::MoveLog(path) => Self::move_log(fs, path),
             Op::AddTier => self.add_tier(fs),
             Op::RemoveTier if fs.layout().tiers().is_empty() => Ok(()),
             Op::RemoveTier => {
-                let tier = LogWithDisk::first(fs);
+                let tier = Self::first(fs);
                 match fs.drain(tier, &Budget::default()).and_then(|_| fs.remove(tier)) {
                     // Files that are open and have no name.
                     Err(error) if error.kind() == Kind::Busy => Ok(()),
@@ -282,7 +334,7 @@ impl Subject for LogWithDisk {
         })
     }
 
-    fn fill(&self, fs: &Fs, left: u64) -> Result<()> {
+    fn fill(&self, fs: &Fs<R>, left: u64) -> Result<()> {
         let (layout, now) = (fs.layout(), Timestamp::new(1_000_000, 0));
         let new = NewInode::of_root(FileKind::Regular, 0o600, now);
         let node = layout.create(&layout.root(), FULL.as_bytes(), &new)?;
@@ -299,34 +351,34 @@ impl Subject for LogWithDisk {
     }
 
     fn mkfs(&self, pm: &Arc<SimPm>) -> Result<()> {
-        Log.mkfs(pm)?;
+        R::default().mkfs(pm)?;
         let fs = self.open(pm, Mounting::default())?;
         self.add_tier(&fs)?;
-        fs.into_layout().unmount()
+        Lifecycle::unmount(fs.into_layout())
     }
 
     fn is_formatted(&self, pm: &Arc<SimPm>) -> bool {
-        Log.is_formatted(pm)
+        R::default().is_formatted(pm)
     }
 
-    fn mount(&self, pm: &Arc<SimPm>, mounting: Mounting) -> Result<Fs> {
+    fn mount(&self, pm: &Arc<SimPm>, mounting: Mounting) -> Result<Fs<R>> {
         self.open(pm, mounting)
     }
 
     fn use_lane(&self, lane: usize) {
-        Log.use_lane(lane);
+        R::default().use_lane(lane);
     }
 
-    fn unmount(&self, fs: Fs) -> Result<()> {
-        fs.into_layout().unmount()
+    fn unmount(&self, fs: Fs<R>) -> Result<()> {
+        Lifecycle::unmount(fs.into_layout())
     }
 
-    fn abandon(&self, fs: Fs) {
-        fs.into_layout().abandon();
+    fn abandon(&self, fs: Fs<R>) {
+        Lifecycle::abandon(fs.into_layout());
     }
 
     fn repair(&self, pm: &Arc<SimPm>) -> Result<()> {
-        Log.repair(pm)
+        R::default().repair(pm)
     }
 
     fn check(&self, pm: &Arc<SimPm>, crashed: bool) -> Result<Vec<String>> {
@@ -340,36 +392,34 @@ impl Subject for LogWithDisk {
             }
         }
         // Blocks that offloaded extent maps on the tiers name are checked against everything else.
-        let mut problems = words_of(check_with_tiers(&**pm, Repair::None, Some(&tiers))?, crashed);
+        let mut problems = words_of(R::Fs::check(pm, Repair::None, Some(&tiers))?, crashed);
         problems.extend(damage);
-        problems.extend(LogWithDisk::misplaced(pm)?);
+        problems.extend(Self::misplaced(pm)?);
         Ok(problems)
     }
 
     fn commit_points(&self) -> &'static [&'static str] {
-        Log.commit_points()
+        R::default().commit_points()
     }
 
     fn commits_at(&self, moment: &Moment<'_>, hit: &mut dyn FnMut(usize)) {
-        Log.commits_at(moment, hit);
+        R::default().commits_at(moment, hit);
     }
 
     fn site_name(&self, site: Site) -> String {
-        Log.site_name(site)
+        R::default().site_name(site)
     }
 
     fn mistakes(&self) -> Vec<Mistake> {
-        let own = nacre_layout_log::Mistake::WITH_TIERS.into_iter();
-        let own = own.map(|mistake| Mistake { number: mistake as u32, words: mistake.words() });
-        Log.mistakes().into_iter().chain(own).chain(DiskMistake::listed()).collect()
+        R::mistakes().into_iter().chain(R::mistakes_with_tiers()).chain(DiskMistake::listed()).collect()
     }
 
     fn harmless(&self) -> &'static [Harmless] {
-        Log.harmless()
+        R::default().harmless()
     }
 
     fn unpassed(&self, passed: &[Site]) -> Vec<String> {
-        Log.unpassed(passed)
+        R::default().unpassed(passed)
     }
 
     fn passed_elsewhere(&self) -> &'static [(&'static str, &'static str)] {
@@ -542,11 +592,14 @@ mod tests {
     use nacre_media::SimPm;
     use nacre_media::block::{BlockDevice, SimDisk};
 
-    use super::{ALL, Fs, LogWithDisk, TIER, between_tiers, large, rewritten, worn};
+    use super::{ALL, LogWithDisk, TIER, between_tiers, large, rewritten, worn};
+    use crate::crash::Log;
     use crate::crash::explore::MEMORY;
     use crate::crash::op::{Op, Runner};
     use crate::crash::sequences::setup;
     use crate::crash::subject::{Mounting, Subject};
+
+    type Fs = super::Fs<Log>;
 
     /// What there is after these operations.
     fn after(ops: &[Op]) -> (LogWithDisk, Fs) {

@@ -28,7 +28,6 @@ fn flaws_are_found() {
         ("a slot keeps the sequence of the one before", "setattr"),
         ("blocks are free before the commit that takes them away", "truncate"),
         ("a new inode is not written before its name", "create"),
-        ("a directory that moves keeps its parent", "rename-across"),
         ("the last name goes and the inode keeps its link", "unlink"),
         ("a rename is two operations", "rename-across"),
         ("a file grows over bytes that were not zeroed", "truncate"),

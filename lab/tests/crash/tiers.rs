@@ -4,7 +4,8 @@
 //! `NACRE_CRASH_SEED` is what samples and the order of workloads depend on (1 by default).
 
 use nacre_lab::crash::{
-    Flaw, LogWithDisk, MEMORY, Report, Rig, Settings, Subject, between_tiers, explore, tiered,
+    Flaw, LogWithDisk, MEMORY, Report, Rig, Settings, ShadowWithDisk, Subject, Workload, between_tiers,
+    explore, tiered,
 };
 use nacre_lab::environment::number;
 use nacre_media::crash::Sampling;
@@ -57,8 +58,18 @@ fn blocks_that_move_between_disks_survive() {
     survives(&LogWithDisk::with_two(), |_| true, number("NACRE_CRASH_IMAGES").unwrap_or(6_000));
 }
 
+/// The same over the shadow layout, which has no logs: evictions, promotions, drains, writes straight to the disk.
+#[test]
+fn blocks_of_the_shadow_layout_that_move_survive() {
+    let images = number("NACRE_CRASH_IMAGES").unwrap_or(4_000);
+    let has_no_log = |name: &str| !name.contains("log") && !name.contains("compact");
+    survives(&ShadowWithDisk::default(), has_no_log, images);
+    survives(&ShadowWithDisk::ON_DISK, has_no_log, images / 2);
+    survives(&ShadowWithDisk::with_two(), has_no_log, images / 2);
+}
+
 /// Explores workloads that are meant by their name, until there were so many images.
-fn survives(subject: &LogWithDisk, is_meant: impl Fn(&str) -> bool, limit: u64) {
+fn survives(subject: &impl Subject, is_meant: impl Fn(&str) -> bool, limit: u64) {
     let mut workloads = subject.workloads();
     workloads.retain(|workload| is_meant(&workload.name));
     let all = workloads.len();
@@ -87,6 +98,15 @@ fn flaws_are_found() {
     let workloads = [tiered(), between_tiers()].concat();
     let (moves, two) = (LogWithDisk::default(), LogWithDisk::with_two());
     for (subject, name) in [
+        (ShadowWithDisk::default(), "above: demote d/a 0 64"),
+        (ShadowWithDisk::default(), "above: demote-both d/a d/b"),
+        (ShadowWithDisk::default(), "below: promote d/a 0 64"),
+        (ShadowWithDisk::ON_DISK, "below: write d/a 0 4096"),
+        (ShadowWithDisk::with_two(), "between: remove-tier"),
+    ] {
+        flaws_are_found_in(&subject, &workloads, name);
+    }
+    for (subject, name) in [
         (moves, "above: demote d/a 0 64"),
         (moves, "above: demote-both d/a d/b"),
         (moves, "below: promote d/a 0 64"),
@@ -98,21 +118,25 @@ fn flaws_are_found() {
         (two, "between: remove-tier"),
         (two, "between: add-tier; remove-tier"),
     ] {
-        let mut rig = Rig::new(&subject, MEMORY);
-        let workload = workloads.iter().find(|workload| workload.name == name).expect("a workload");
-        let report = explore(&mut rig, workload, &settings(Flaw::Memory(Defect::NoFences)));
-        assert!(report.map_or(true, |report| !report.violations.is_empty()), "{name} without any fence");
-        // Each fence and each flush of the disk alone.
-        let sound = explore(&mut rig, workload, &settings(Flaw::None)).expect("it can be run");
-        let fences = sound.points - 1;
-        let found = (0..fences).filter(|&fence| {
-            let flaw = Flaw::Memory(Defect::SkipFence(fence));
-            explore(&mut rig, workload, &settings(flaw)).map_or(true, |report| !report.violations.is_empty())
-        });
-        let found: Vec<u64> = found.collect();
-        println!("{name}: {fences} fences, of which {found:?} are missed");
-        assert!(!found.is_empty(), "{name}: no fence is missed");
+        flaws_are_found_in(&subject, &workloads, name);
     }
+}
+
+fn flaws_are_found_in(subject: &impl Subject, workloads: &[Workload], name: &str) {
+    let mut rig = Rig::new(subject, MEMORY);
+    let workload = workloads.iter().find(|workload| workload.name == name).expect("a workload");
+    let report = explore(&mut rig, workload, &settings(Flaw::Memory(Defect::NoFences)));
+    assert!(report.map_or(true, |report| !report.violations.is_empty()), "{name} without any fence");
+    // Each fence and each flush of the disk alone.
+    let sound = explore(&mut rig, workload, &settings(Flaw::None)).expect("it can be run");
+    let fences = sound.points - 1;
+    let found = (0..fences).filter(|&fence| {
+        let flaw = Flaw::Memory(Defect::SkipFence(fence));
+        explore(&mut rig, workload, &settings(flaw)).map_or(true, |report| !report.violations.is_empty())
+    });
+    let found: Vec<u64> = found.collect();
+    println!("{name}: {fences} fences, of which {found:?} are missed");
+    assert!(!found.is_empty(), "{name}: no fence is missed");
 }
 
 /// Blocks that only images name would be given away.

@@ -36,6 +36,11 @@ impl Marks {
         is_free
     }
 
+    /// The same for a block that may be outside the bounds; false for one that is.
+    pub fn take_within(&mut self, block: u64) -> bool {
+        (self.bounds.first..self.bounds.end).contains(&block) && self.take(block)
+    }
+
     /// Gives everything that is not in use to the allocator.
     pub fn free_the_rest(&self, alloc: &Allocator) {
         let Bounds { first, end } = self.bounds;

@@ -10,6 +10,7 @@ use std::time::Instant;
 use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, Kind, Result, size};
 pub use nacre_layout_parts::report::{CheckReport, MediaReport, Problem, Repair};
 use nacre_layout_parts::rules::{MAX_TARGET, check_name};
+use nacre_layout_parts::tier_table::listed;
 use nacre_media::{Overlay, Pm};
 use zerocopy::IntoBytes;
 
@@ -93,6 +94,7 @@ fn examine<P: Pm>(pm: &P) -> Result<(CheckReport, Vec<NewSlot>)> {
     let bad = badblocks::read(pm, &superblock)?;
     check_bad_blocks(pm, &superblock, &bad, &mut report)?;
     report.bad_blocks = bad.blocks.len() as u64;
+    report.tiers = listed(&superblock.raw);
     let mut inodes = BTreeMap::new();
     let mut walk = Walk::new(pm, &superblock, &switches);
     let ran = walk.run(&superblock, &mut |number, address, header, state| {

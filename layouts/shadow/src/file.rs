@@ -9,7 +9,10 @@ use std::io::IoSlice;
 use std::ops::Range;
 
 use nacre_engine::sync::atomic::Ordering;
-use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, Result, Step, Timestamp, WriteAt, made_room};
+use nacre_engine::{
+    BLOCK_SIZE, Block, Error, FileBlock, Kind, PlacedExtent, Result, Step, TierRead, Timestamp, WriteAt,
+    made_room,
+};
 use nacre_layout_parts::content::{Content, gather};
 use nacre_layout_parts::ranges::end_of;
 use nacre_layout_parts::rules::{InodeFacts, check_write};
@@ -19,7 +22,7 @@ use nacre_media::{Flushed, Pm};
 use smallvec::SmallVec;
 
 use crate::alloc::{Purpose, Run, Runs};
-use crate::blockmap::Piece;
+use crate::blockmap::{Piece, place_of, tier_of};
 use crate::format::MAX_FILE_SIZE;
 use crate::fs::Shared;
 use crate::inode::{Body, Inode};
@@ -47,6 +50,12 @@ impl Write<'_, '_> {
     fn blocks(&self) -> Range<u64> {
         self.range.start / BLOCK_SIZE..self.range.end.div_ceil(BLOCK_SIZE)
     }
+
+    /// Whether bytes of these blocks stay that a reader sees.
+    fn keeps_a_part(&self, piece: &Piece, size: u64) -> bool {
+        let (start, stop) = (piece.start * BLOCK_SIZE, (piece.end() * BLOCK_SIZE).min(size));
+        self.range.start > start || self.range.end < stop
+    }
 }
 
 /// The state of blocks before a write.
@@ -70,6 +79,8 @@ struct Part {
     start: u64,
     len: u64,
     before: Before,
+    /// Blocks on a tier, of which nothing is kept.
+    below: Option<u64>,
 }
 
 /// Where a part of a write goes.
@@ -86,32 +97,59 @@ impl<P: Pm> Shared<P> {
         buffer: &mut [u8],
         now: Option<Timestamp>,
     ) -> Result<usize> {
+        match self.read_or_resolve(inode, offset, buffer, now)? {
+            TierRead::Done(count) => Ok(count),
+            TierRead::OnTier { .. } => Err(Error::new(Kind::Elsewhere)),
+        }
+    }
+
+    /// Reads up to the first block on a tier.
+    pub(crate) fn read_or_resolve(
+        &self,
+        inode: &Inode,
+        offset: u64,
+        buffer: &mut [u8],
+        now: Option<Timestamp>,
+    ) -> Result<TierRead> {
         inode.check_file()?;
         let body = inode.body.read();
         let size = inode.size();
         if offset >= size || buffer.is_empty() {
-            return Ok(0);
+            return Ok(TierRead::Done(0));
         }
         let len = buffer.len().min((size - offset) as usize);
         let buffer = &mut buffer[..len];
         let end = offset + len as u64;
         let mut at = offset;
         let mut result = Ok(());
+        let mut on_tier = None;
         self.map(inode.tree(&body))
             .for_each(offset / BLOCK_SIZE, end.div_ceil(BLOCK_SIZE), &mut |piece| {
-                if result.is_ok() && piece.is_written {
-                    result = self.read_piece(piece, offset, &mut at, buffer);
+                if result.is_err() || on_tier.is_some() || !piece.is_written {
+                    return;
                 }
+                if tier_of(piece.place) == 0 {
+                    result = self.read_piece(piece, offset, &mut at, buffer);
+                    return;
+                }
+                let from = (piece.start * BLOCK_SIZE).max(offset);
+                buffer[(at - offset) as usize..(from - offset) as usize].fill(0);
+                at = from;
+                let (start, place) = (FileBlock(piece.start), place_of(&piece));
+                on_tier = Some(PlacedExtent { start, len: piece.len, place });
             })
             .map_err(|error| error.object(format!("inode {}", inode.number)))?;
         // Less than was asked for would say that the file ends here, and the kernel would believe it.
         result.map_err(|error| error.object(format!("inode {} at byte {at}", inode.number)))?;
+        if let Some(extent) = on_tier {
+            return Ok(TierRead::OnTier { done: (at - offset) as usize, extent, size });
+        }
         buffer[(at - offset) as usize..].fill(0);
         drop(body);
         if let Some(now) = now {
             self.note_read(inode, now);
         }
-        Ok(len)
+        Ok(TierRead::Done(len))
     }
 
     /// Reads a piece into a buffer that is filled up to `at`, and zeros the hole before it.
@@ -193,7 +231,9 @@ impl<P: Pm> Shared<P> {
     /// Whether every block of a range is there already.
     fn overwrites(&self, tree: Tree, blocks: Range<u64>) -> Result<bool> {
         let mut missing = blocks.end - blocks.start;
-        self.map(tree).for_each(blocks.start, blocks.end, &mut |piece| missing -= piece.len)?;
+        self.map(tree).for_each(blocks.start, blocks.end, &mut |piece| {
+            missing -= if tier_of(piece.place) == 0 { piece.len } else { 0 };
+        })?;
         Ok(missing == 0)
     }
 
@@ -201,6 +241,8 @@ impl<P: Pm> Shared<P> {
     fn write_range(&self, inode: &Inode, body: &mut Body, write: &Write<'_, '_>) -> Result<()> {
         let size = inode.size();
         let mut changes = Changes::of(self, inode, body);
+        let Range { start: first, end: last } = write.blocks();
+        changes.touches(first.min(size / BLOCK_SIZE)..last);
         if write.purpose == Purpose::Reserved {
             changes.edit.purpose = write.purpose;
         }
@@ -250,23 +292,28 @@ impl<P: Pm> Shared<P> {
         let mut parts = SmallVec::new();
         let mut at = first;
         let tail = size / BLOCK_SIZE;
+        let mut keeps_below = false;
         self.map(tree).for_each(first, last, &mut |piece| {
             if at < piece.start {
-                parts.push(Part { start: at, len: piece.start - at, before: Before::Nothing });
+                parts.push(Part { start: at, len: piece.start - at, before: Before::Nothing, below: None });
             }
+            let is_below = tier_of(piece.place) != 0;
+            keeps_below |= is_below && piece.is_written && write.keeps_a_part(&piece, size);
             let before = match piece.is_written {
+                _ if is_below => Before::Nothing,
                 false => Before::Unwritten(piece.place),
                 true if piece.start == tail && write.range.start >= size => Before::Tail(piece.place),
                 true if self.in_place => Before::InPlace(piece.place),
                 true => Before::Written(piece.place),
             };
-            parts.push(Part { start: piece.start, len: piece.len, before });
+            let below = is_below.then_some(piece.place);
+            parts.push(Part { start: piece.start, len: piece.len, before, below });
             at = piece.end();
         })?;
         if at < last {
-            parts.push(Part { start: at, len: last - at, before: Before::Nothing });
+            parts.push(Part { start: at, len: last - at, before: Before::Nothing, below: None });
         }
-        Ok(parts)
+        if keeps_below { Err(Error::new(Kind::Elsewhere)) } else { Ok(parts) }
     }
 
     /// Where the parts of a write go. New blocks are allocated for those that do not stay.
@@ -278,11 +325,14 @@ impl<P: Pm> Shared<P> {
         write: &Write<'_, '_>,
     ) -> Result<SmallVec<[Target; 2]>> {
         let mut goal = match write.blocks().start.checked_sub(1) {
-            Some(before) => self.map(changes.edit.before).find(before)?.map(|piece| Block(piece.place + 1)),
+            Some(before) => self.map(changes.edit.before).find(before)?,
             None => None,
-        };
+        }
+        .filter(|piece| tier_of(piece.place) == 0)
+        .map(|piece| Block(piece.place + 1));
         let mut targets = SmallVec::new();
-        for &Part { start, len, before } in parts {
+        for &Part { start, len, before, below } in parts {
+            changes.replaced.extend(below.map(|place| Run { start: Block(place), len }));
             let purpose = match before {
                 Before::Nothing => write.purpose,
                 Before::Written(place) => {
@@ -380,9 +430,15 @@ impl<P: Pm> Shared<P> {
         }
         let piece = self.map(tree).find(size / BLOCK_SIZE)?;
         let Some(piece) = piece.filter(|piece| piece.is_written) else { return Ok(None) };
+        check_on_pm(&piece)?;
         let until = end.min(size.next_multiple_of(BLOCK_SIZE));
         self.pm.zero(piece.block().offset() + size % BLOCK_SIZE, until - size).map(Some)
     }
+}
+
+/// Fails for a block of which a part is kept, and that is on a tier: a layer above promotes it first.
+fn check_on_pm(piece: &Piece) -> Result<()> {
+    if tier_of(piece.place) == 0 { Ok(()) } else { Err(Error::new(Kind::Elsewhere)) }
 }
 
 /// Fails when blocks of this file are mapped. Under its lock.
@@ -409,6 +465,7 @@ impl<P: Pm> Shared<P> {
         let piece = self.map(changes.edit.before).find(block)?.filter(|piece| piece.is_written);
         // Bytes behind the size are zeroed when it grows over them.
         let Some(piece) = piece.filter(|_| range.start < within_size) else { return Ok(()) };
+        check_on_pm(&piece)?;
         check_pins(inode)?;
         let mut runs = Runs::new();
         self.allocate(None, 1, Purpose::Overwrite, &mut runs)?;

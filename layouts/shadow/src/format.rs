@@ -19,7 +19,7 @@ pub(crate) const FORMAT_VERSION: u32 = 2;
 /// The oldest version of the code that can read a file system from mkfs of this code.
 pub(crate) const OLDEST_READER: u32 = 2;
 /// Incompatible features that this code knows; an unknown bit refuses the mount.
-pub(crate) const KNOWN_INCOMPATIBLE: u64 = 0;
+pub(crate) const KNOWN_INCOMPATIBLE: u64 = nacre_layout_parts::format::incompatible::TIERS;
 /// Features that allow a read-only mount by code without support for them.
 pub(crate) const KNOWN_READ_ONLY_COMPATIBLE: u64 = 0;
 
@@ -238,11 +238,14 @@ impl RawHeader {
     }
 }
 
-/// The words of trees: the number of a block, and flags of a block of data. Bits 58 to 63 are reserved for blocks on
-/// tiers, bit 56 for shared blocks.
+/// The words of trees: the number of a block, and flags of a block of data. Bit 56 is reserved for shared blocks.
 pub(crate) mod tree {
     /// The block is allocated and not written: it reads as zeros.
     pub(crate) const UNWRITTEN: u64 = 1 << 57;
+    /// The block is on a tier, whose number less one is in the five bits from [`TIER_SHIFT`] on.
+    pub(crate) const ON_TIER: u64 = 1 << 63;
+    pub(crate) const TIER_SHIFT: u32 = 58;
+    pub(crate) const BLOCK_MASK: u64 = (1 << 48) - 1;
 }
 
 /// Lines in a block of a directory.

@@ -5,19 +5,21 @@ use std::sync::Arc;
 
 use nacre_engine::sync::Mutex;
 use nacre_engine::sync::atomic::{AtomicBool, Ordering};
-use nacre_engine::{Block, Error, Kind, Result, TimeRange};
+use nacre_engine::{Block, Error, Kind, Result, TierRun, TimeRange};
 use nacre_layout_parts::table::Table;
 use nacre_layout_parts::table::inodes::Inodes;
+use nacre_layout_parts::tiers::TierSpaces;
 use nacre_layout_parts::tree::Tree;
 use nacre_media::Pm;
 
 use crate::alloc::{Allocator, Purpose, Run, Runs};
-use crate::blockmap::{self, BlockMap, Bounds};
+use crate::blockmap::{self, BlockMap, Bounds, block_of, tier_of};
 use crate::format::Tag;
 use crate::inode::Inode;
 use crate::state::{Judge, State};
 use crate::superblock::Superblock;
 use crate::switches::Switches;
+use crate::versions::Versions;
 
 /// The state that all operations share.
 pub(crate) struct Shared<P> {
@@ -28,6 +30,9 @@ pub(crate) struct Shared<P> {
     pub(crate) hash_seed: u64,
     pub(crate) superblock: Mutex<Superblock>,
     pub(crate) alloc: Allocator,
+    pub(crate) tiers: TierSpaces,
+    /// The versions of parts of files, for blocks that are copied meanwhile.
+    pub(crate) versions: Versions,
     pub(crate) table: Table<Inode>,
     /// The state of the inode table's own inode, and where both copies of that are.
     pub(crate) table_state: Mutex<State>,
@@ -67,10 +72,19 @@ impl<P: Pm> Shared<P> {
         read(&Judge { pm: &*self.pm, volume_seed: self.seed, bounds: self.bounds, is_reached: &is_reached })
     }
 
+    /// Gives back blocks of PM, and of tiers by their places.
     pub(crate) fn free_runs(&self, runs: &[Run]) {
-        for &run in runs {
-            self.alloc.free(run);
+        for &Run { start, len } in runs {
+            match tier_of(start.0) {
+                0 => self.alloc.free(Run { start, len }),
+                tier => self.free_on_tier(TierRun { tier, start: block_of(start.0), len }),
+            }
         }
+    }
+
+    /// Frees blocks of a tier, as soon as no read can be using them.
+    pub(crate) fn free_on_tier(&self, run: TierRun) {
+        self.tiers.free(run).into_iter().for_each(|run| self.tiers.put_back(run));
     }
 
     /// Allocates blocks; when there are none, first frees the blocks that wait to be freed.

@@ -41,7 +41,7 @@ pub(crate) const CAPABILITIES: Capabilities = Capabilities {
 const READ_DIR_BATCH: usize = 128;
 
 impl<P: Pm> ShadowFs<P> {
-    fn writable(&self) -> Result<&Shared<P>> {
+    pub(crate) fn writable(&self) -> Result<&Shared<P>> {
         self.shared.check_writable()?;
         Ok(&self.shared)
     }
@@ -289,7 +289,7 @@ impl<P: Pm + 'static> Extents for ShadowFs<P> {
 
     fn index_bytes(&self) -> u64 {
         let fs = &self.shared;
-        let mut bytes = fs.alloc.index_bytes() + fs.table.index_bytes();
+        let mut bytes = fs.alloc.index_bytes() + fs.tiers.index_bytes() + fs.table.index_bytes();
         let mut loaded = Vec::new();
         fs.table.for_each_loaded(|inode| loaded.push(std::sync::Arc::clone(inode)));
         loaded.iter().for_each(|inode| bytes += inode.bytes());

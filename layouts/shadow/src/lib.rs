@@ -14,9 +14,10 @@
 //! | `blockmap` | the words of trees of blocks |
 //! | `directory`, `names` | the names of a directory; changing them |
 //! | `file`, `space`, `namespace`, `rename`, `xattr` | the operations |
+//! | `tiers`, `versions`, `relocate` | blocks on tiers; versions of parts of files; committing moved blocks |
 //! | `scrub` | the reads of a scrub, and the files that media errors are in |
 //! | `seeded` | mistakes on purpose, for the crash explorer; none over real PM |
-//! | `layout`, `lifecycle` | the contract of `nacre-engine`, and the life of the layout, implemented |
+//! | `layout`, `tiered`, `lifecycle` | the contract of `nacre-engine`, and the life of the layout, implemented |
 //!
 //! No files import each other in a circle. The state of an inode (`inode` and the files of its parts) knows nothing of
 //! the file system, and `fs` nothing of the operations. These are `impl` blocks over `Shared`, each in its file above
@@ -49,6 +50,7 @@ mod names;
 mod namespace;
 mod publish;
 mod recover;
+mod relocate;
 mod rename;
 mod scrub;
 mod seeded;
@@ -56,6 +58,9 @@ mod space;
 mod state;
 mod superblock;
 mod switches;
+mod tiered;
+mod tiers;
+mod versions;
 mod xattr;
 
 use nacre_layout_parts::{alloc, attributes, badblocks};

@@ -7,6 +7,8 @@ use nacre_engine::{Capabilities, Result, Tier, TierReader};
 use nacre_layout_parts::lifecycle::{Lifecycle, MkfsOptions, MountOptions};
 use nacre_layout_parts::report::{CheckReport, MediaReport, RecoveryReport, Repair};
 use nacre_layout_parts::scrub::ScrubStatus;
+use nacre_layout_parts::tier_paths;
+use nacre_layout_parts::tier_table::listed;
 use nacre_media::Pm;
 
 use crate::layout::CAPABILITIES;
@@ -28,12 +30,12 @@ impl<P: Pm + 'static> Lifecycle for ShadowFs<P> {
         superblock::leaves_trace(block)
     }
 
-    fn known_tiers(_: &P) -> Result<Vec<Tier>> {
-        Ok(Vec::new())
+    fn known_tiers(pm: &P) -> Result<Vec<Tier>> {
+        Ok(listed(&superblock::read(pm)?.superblock.raw))
     }
 
-    fn known_tier_paths(_: &P) -> Result<Vec<(u8, PathBuf)>> {
-        Ok(Vec::new())
+    fn known_tier_paths(pm: &P) -> Result<Vec<(u8, PathBuf)>> {
+        Ok(tier_paths::known(&superblock::read(pm)?.superblock))
     }
 
     fn check_writable(pm: &P) -> Result<()> {

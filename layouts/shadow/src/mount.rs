@@ -12,6 +12,8 @@ use nacre_layout_parts::report::RecoveryReport;
 use nacre_layout_parts::scrub::Scrubber;
 use nacre_layout_parts::table::Table;
 use nacre_layout_parts::table::inodes::Inodes;
+use nacre_layout_parts::tier_table::listed;
+use nacre_layout_parts::tiers::TierSpaces;
 use nacre_media::Pm;
 
 use crate::alloc::Allocator;
@@ -23,6 +25,7 @@ use crate::inode::{Inode, Node};
 use crate::recover::{Walk, table_addresses, table_tree};
 use crate::superblock::{Summary, Superblock};
 use crate::switches::{Read, Switches};
+use crate::versions::Versions;
 
 /// A mounted file system with the shadow layout. Dropping it unmounts it, without telling of errors.
 pub struct ShadowFs<P: Pm> {
@@ -57,6 +60,12 @@ impl<P: Pm + 'static> ShadowFs<P> {
         }
         let count = options.lanes.unwrap_or_else(default_lanes).clamp(1, 64);
         let alloc = free_blocks(&*pm, &superblock, &walk, count)?;
+        let tier_sizes: Vec<(u8, u64)> =
+            listed(&superblock.raw).iter().map(|tier| (tier.number, tier.blocks)).collect();
+        let tiers = TierSpaces::new(tier_sizes.iter().copied())?;
+        for (&tier, marks) in &walk.tier_marks {
+            tiers.with(tier, |alloc| marks.free_the_rest(alloc));
+        }
         let table = Table::new(
             table_tree(&walk.table_state),
             std::mem::take(&mut walk.table),
@@ -85,6 +94,8 @@ impl<P: Pm + 'static> ShadowFs<P> {
             superblock: Mutex::new(superblock),
             pm,
             alloc,
+            tiers,
+            versions: Versions::default(),
             table,
             move_directories: Mutex::new(()),
             read_only,
@@ -123,6 +134,11 @@ impl<P: Pm> ShadowFs<P> {
         &self.summary
     }
 
+    /// Nothing may change.
+    pub fn is_read_only(&self) -> bool {
+        self.shared.read_only
+    }
+
     /// The media.
     pub fn pm(&self) -> &Arc<P> {
         &self.shared.pm
@@ -155,7 +171,7 @@ impl<P: Pm> ShadowFs<P> {
         });
         changed.iter().try_for_each(|inode| fs.persist_lazy(inode))?;
         let mut superblock = fs.superblock.lock();
-        if fs.alloc.contradicts_itself() {
+        if fs.alloc.contradicts_itself() || fs.tiers.contradicts_itself() {
             // The next mount sees the owners of blocks.
             superblock.raw.errors = superblock.raw.errors.saturating_add(1);
             superblock.write(&*fs.pm)?;

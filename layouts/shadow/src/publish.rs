@@ -1,6 +1,8 @@
 //! A change of a file's blocks on its way: what it has allocated, what it has written, and what is free after its
 //! commit.
 
+use std::ops::Range;
+
 use nacre_engine::Result;
 use nacre_engine::sync::atomic::Ordering;
 use nacre_media::{Flushed, Pm};
@@ -22,6 +24,9 @@ pub(crate) struct Changes<'a, P: Pm> {
     pub(crate) replaced: Vec<Run>,
     /// Data on its way to media.
     pub(crate) pending: Option<Flushed>,
+    /// Blocks that come at places which the caller has taken.
+    pub(crate) arrived: u64,
+    touched: Range<u64>,
     /// The slot need not wait for the data, which was there in part before.
     pub(crate) with_slot: bool,
     publish: Publish,
@@ -36,9 +41,16 @@ impl<'a, P: Pm> Changes<'a, P> {
             allocated: Runs::new(),
             replaced: Vec::new(),
             pending: None,
+            arrived: 0,
+            touched: 0..u64::MAX,
             with_slot: false,
             publish: Publish::Slot,
         }
+    }
+
+    /// Nothing but these file blocks changes.
+    pub(crate) fn touches(&mut self, blocks: Range<u64>) {
+        self.touched = blocks;
     }
 
     /// Finds space for the nodes that have to be copied. The tree is not changed any more.
@@ -69,6 +81,7 @@ impl<'a, P: Pm> Changes<'a, P> {
     /// Commits the change with the rest of the next slot. What it gave up is free afterwards.
     pub(crate) fn commit(mut self, inode: &Inode, body: &mut Body, mut new: NewSlot) -> Result<()> {
         new.set_tree(self.edit.tree);
+        self.fs.versions.raise(inode.number, self.touched.clone());
         if Mistake::BlocksFreedTooSoon.is_made(&*self.fs.pm) {
             self.reuse_now();
         }
@@ -82,7 +95,7 @@ impl<'a, P: Pm> Changes<'a, P> {
         body.state = new.state();
         let count = |runs: &[Run]| -> u64 { runs.iter().map(|run| run.len).sum() };
         let freed = self.edit.freed_data + count(&self.replaced);
-        inode.blocks.fetch_add(count(&self.allocated), Ordering::Relaxed);
+        inode.blocks.fetch_add(count(&self.allocated) + self.arrived, Ordering::Relaxed);
         inode.blocks.fetch_sub(freed, Ordering::Relaxed);
         self.fs.free_runs(&self.edit.freed);
         self.fs.free_runs(&self.replaced);

@@ -5,19 +5,20 @@
 //! Written again any number of times, that is the same. Nothing else is left to do after a crash. Inodes without links
 //! are free, so files that were open and unlinked need no list.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::Instant;
 
-use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, Result};
+use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, Result, Tier};
 use nacre_layout_parts::marks::Marks;
 use nacre_layout_parts::report::RecoveryReport;
+use nacre_layout_parts::tier_table::listed;
 use nacre_layout_parts::tree::Tree;
 use nacre_layout_parts::tree::edit::join;
 use nacre_layout_parts::xattr::{self, Owner};
 use nacre_media::{Flushed, Pm};
 use zerocopy::{FromZeros, IntoBytes};
 
-use crate::blockmap::{self, Bounds, Found};
+use crate::blockmap::{self, Bounds, Found, block_of, tier_of};
 use crate::directory::{BLOCK, Page, find_record};
 use crate::format::{
     BLOCK_INODES, BLOCK_LINES, INODE_SIZE, LANES, LINE, RawHeader, RawInode, RawSlot, STATUS, Status,
@@ -30,6 +31,11 @@ use crate::switches::Read;
 
 /// Receives an inode that is in use: its number, where it is, its header and its state.
 pub(crate) type Visitor<'v> = dyn FnMut(u64, u64, &RawHeader, &State) + 'v;
+
+/// Marks for the blocks of a tier, of which the first and the last are its superblock's.
+fn marks_of(tier: &Tier) -> (u8, Marks) {
+    (tier.number, Marks::new(Bounds { first: 1, end: tier.blocks.saturating_sub(1) }))
+}
 
 /// Where both copies of the inode of the table are.
 pub(crate) fn table_addresses(superblock: &Superblock) -> Result<[u64; 2]> {
@@ -49,6 +55,8 @@ pub(crate) struct Walk<'a, P> {
     bounds: Bounds,
     switches: &'a Read,
     pub(crate) marks: Marks,
+    /// The blocks in use of each tier.
+    pub(crate) tier_marks: BTreeMap<u8, Marks>,
     /// Numbers that can be given out, in order.
     pub(crate) free_inodes: Vec<u64>,
     /// Inodes that cannot be read, or with a tree or attributes that cannot be followed.
@@ -82,6 +90,7 @@ impl<'a, P: Pm> Walk<'a, P> {
             bounds,
             switches,
             marks: Marks::new(bounds),
+            tier_marks: listed(&superblock.raw).iter().map(marks_of).collect(),
             free_inodes: Vec::new(),
             damaged: BTreeSet::new(),
             table: Vec::new(),
@@ -161,7 +170,7 @@ impl<'a, P: Pm> Walk<'a, P> {
             return Err(Error::corrupt("the size of the inode table"));
         }
         let mut blocks = vec![0u64; tree.end as usize];
-        self.take_tree(tree, u64::MAX, "the inode table", &mut |block, place| {
+        self.take_tree(tree, (u64::MAX, true), "the inode table", &mut |block, place| {
             if let Some(slot) = blocks.get_mut(block as usize) {
                 *slot = place;
             }
@@ -242,7 +251,12 @@ impl<'a, P: Pm> Walk<'a, P> {
             _ => self.files += 1,
         }
         let written_end = state.slot.size.div_ceil(BLOCK_SIZE);
-        let mut taken = self.take_tree(tree, written_end, &format!("inode {number}"), &mut |_, _| {});
+        let mut taken = self.take_tree(
+            tree,
+            (written_end, kind != FileKind::Regular),
+            &format!("inode {number}"),
+            &mut |_, _| {},
+        );
         if state.slot.xattrs() != 0 {
             let owner = Owner::new(self.pm, self.bounds, self.seed, number, header.generation);
             match xattr::blocks_of(&owner, state.slot.xattrs()) {
@@ -262,32 +276,49 @@ impl<'a, P: Pm> Walk<'a, P> {
     fn take_tree(
         &mut self,
         tree: Tree,
-        written_end: u64,
+        (written_end, on_pm_only): (u64, bool),
         what: &str,
         visit: &mut dyn FnMut(u64, u64),
     ) -> Result<()> {
-        let mut twice = None;
-        let marks = &mut self.marks;
+        let (mut twice, mut misplaced) = (None, false);
+        let (marks, tier_marks) = (&mut self.marks, &mut self.tier_marks);
+        let mut take = |place: u64| match tier_of(place) {
+            0 => marks.take(place),
+            tier => tier_marks.get_mut(&tier).is_some_and(|marks| marks.take_within(block_of(place).0)),
+        };
+        let mut beyond = None;
         blockmap::map(self.pm, tree, self.bounds)
             .for_each_used(&mut |found| {
                 let block = match found {
                     Found::Node(block) => block,
                     Found::Data(piece) => {
                         if piece.start >= written_end && piece.is_written {
-                            marks.note(format!("{what}: block {} is beyond its end", piece.start));
+                            beyond.get_or_insert(piece.start);
+                        }
+                        if on_pm_only && tier_of(piece.place) != 0 {
+                            misplaced = true;
+                            return false;
                         }
                         visit(piece.start, piece.place);
                         piece.place
                     }
                 };
-                if !marks.take(block) {
+                if !take(block) {
                     twice = Some(block);
                     return false;
                 }
                 true
             })
             .map_err(|error| error.object(format!("{what}: tree of blocks")))?;
+        if let Some(block) = beyond {
+            self.marks.note(format!("{what}: block {block} is beyond its end"));
+        }
         match twice {
+            _ if misplaced => Err(Error::corrupt(format!("{what}: a block on a tier"))),
+            Some(place) if tier_of(place) != 0 => {
+                let (block, tier) = (block_of(place).0, tier_of(place));
+                Err(Error::corrupt(format!("{what}: block {block} of tier {tier} is in use, or not there")))
+            }
             Some(block) => Err(Error::corrupt(format!("{what}: block {block} is in use already"))),
             None => Ok(()),
         }

@@ -14,7 +14,7 @@ use nacre_layout_parts::table::inodes::Inodes;
 use nacre_layout_parts::xattr::{self, Owner};
 use nacre_media::{Overlay, Pm};
 
-use crate::blockmap::{self, Bounds, Found as Kinds};
+use crate::blockmap::{self, Bounds, Found as Kinds, tier_of};
 use crate::directory::{BLOCK, Reached, find_record};
 use crate::format::{BLOCK_INODES, INODE_SIZE, ROOT_INODE, RawHeader};
 use crate::fs::Shared;
@@ -199,6 +199,8 @@ impl<P: Pm> Contents<'_, P> {
                         let at = Block(block).offset() + within.start;
                         format!("a media error in its tree of blocks, at byte {at}")
                     }),
+                    // Blocks on tiers are looked at by the tiers.
+                    Kinds::Data(piece) if tier_of(piece.place) != 0 => {}
                     Kinds::Data(piece) => look(piece.place, &|within| {
                         let at = piece.start * BLOCK_SIZE;
                         let what = if is_directory { "the names in bytes" } else { "bytes" };

@@ -10,13 +10,12 @@ use nacre_engine::{
 use nacre_layout_parts::ranges::{edges, whole_blocks};
 use nacre_layout_parts::rules::{InodeFacts, check_fallocate};
 use nacre_layout_parts::table::inodes::Inodes;
+use nacre_layout_parts::tree::Tree;
 use nacre_layout_parts::tree::edit::join;
-use nacre_layout_parts::tree::{Tree, place_on_pm};
 use nacre_media::{Durable, Pm};
 
-use crate::alloc::{Purpose, Runs};
 use crate::attributes::Attributes;
-use crate::blockmap::Piece;
+use crate::blockmap::{Piece, place_of};
 use crate::file::check_pins;
 use crate::format::{ATIME, Condition, MAX_FILE_SIZE};
 use crate::fs::Shared;
@@ -131,6 +130,7 @@ impl<P: Pm> Shared<P> {
         let before = inode.attr.get();
         let after = before.after(change, now, true);
         let mut changes = Changes::of(self, inode, &body);
+        changes.touches(old.min(size) / BLOCK_SIZE..old.max(size).div_ceil(BLOCK_SIZE));
         if size > old {
             changes.pending = self.zero_gap(changes.edit.before, old, size)?;
         } else {
@@ -176,6 +176,7 @@ impl<P: Pm> Shared<P> {
             _ => old,
         };
         let mut changes = Changes::of(self, inode, &body);
+        changes.touches(offset.min(old) / BLOCK_SIZE..end.max(size).div_ceil(BLOCK_SIZE));
         let Range { start: first, end: last } = whole_blocks(offset, end);
         let prepared = match mode {
             FallocateMode::Allocate | FallocateMode::AllocateKeepSize => Ok(()),
@@ -222,15 +223,14 @@ impl<P: Pm> Shared<P> {
         holes.push((at, last - at));
         holes.retain(|&(_, len)| len > 0);
         let missing: u64 = holes.iter().map(|(_, len)| len).sum();
-        if missing > LARGE && missing + missing / 256 > self.alloc.available_blocks() {
+        if missing > LARGE && !self.has_room_for(missing) {
             self.reclaim_buried();
-            if missing + missing / 256 > self.alloc.available_blocks() {
+            if !self.has_room_for(missing) {
                 return Err(Error::no_space(Resource::Pm, missing));
             }
         }
         for (mut start, len) in holes {
-            let mut runs = Runs::new();
-            self.allocate(None, len, Purpose::Data, &mut runs)?;
+            let runs = self.allocate_unwritten(changes.edit.before, start, len)?;
             changes.allocated.extend(runs.iter().copied());
             for run in runs {
                 let piece = Piece { start, len: run.len, place: run.start.0, is_written: false };
@@ -276,6 +276,6 @@ impl<P: Pm> Shared<P> {
             FileKind::Directory => return Ok(Vec::new()),
             _ => Tree::default(),
         };
-        self.map(tree).extents(start.0, end, place_on_pm)
+        self.map(tree).extents(start.0, end, place_of)
     }
 }
