@@ -212,7 +212,7 @@ fn in_words(order: &Order, dry_run: bool) -> String {
 fn status(operation: &str, mount: &Path) -> Result<Value, Failure> {
     mounted::question(operation, mount, QUESTION)?.ok_or_else(|| {
         Failure::new(operation, mount.display(), "its layout has no tiers, and nothing to move")
-            .advice("the presets nacre, nova and tpfs can have tiers")
+            .advice("the presets nacre, nova, tpfs and bpfs can have tiers")
     })
 }
 

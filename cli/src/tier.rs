@@ -21,7 +21,7 @@ const QUESTION: &str = "system.nacre.tiers";
 /// The advice for a file system without tiers: if its layout can have tiers, and if it cannot.
 pub(crate) const MAKE_ONE: &str = "nacre tier add makes one";
 pub(crate) const NO_TIERS: &str =
-    "its layout cannot have any; make a file system with one of the presets nacre, nova and tpfs";
+    "its layout cannot have any; make a file system with one of the presets nacre, nova, tpfs and bpfs";
 /// Passes of a drain over all files. Writes during a pass may need another one.
 const PASSES: u32 = 4;
 

@@ -53,16 +53,6 @@ impl<L: BelowBuffer + Extents> Buffered<L> {
     }
 }
 
-impl<N> BufferedNode<N> {
-    /// The node of the layout.
-    pub(crate) fn below(&self) -> &N {
-        match self {
-            BufferedNode::Plain(node) => node,
-            BufferedNode::Cached(node) => node.below(),
-        }
-    }
-}
-
 macro_rules! delegate {
     ($this:ident, |$layout:ident| $body:expr) => {
         match $this {

@@ -6,16 +6,18 @@ use std::sync::atomic::AtomicBool;
 
 use nacre_cache::{CacheOptions, Settings};
 use nacre_engine::sync::Mutex;
-use nacre_engine::{BLOCK_SIZE, Error, FsStat, InodeCache, Kind, Result, TierTable};
+use nacre_engine::{BLOCK_SIZE, Error, FsStat, InodeCache, Kind, Result};
 use nacre_layout_inplace::InplaceFs;
 use nacre_layout_log::LogFs;
-use nacre_layout_parts::lifecycle::{Lifecycle, MountOptions};
+use nacre_layout_parts::lifecycle::{Lifecycle, MountOptions, OverTiers};
 use nacre_layout_parts::report::RecoveryReport;
 use nacre_layout_parts::scrub::DEFAULT_RATE;
 use nacre_layout_parts::superblock::Summary;
 use nacre_layout_pool::PoolFs;
 use nacre_layout_shadow::ShadowFs;
+use nacre_media::block::RealDisk;
 use nacre_media::{Emulation, Frames, PmOptions, Promise, RealPm};
+use nacre_mover::TieredFs;
 use nacre_vfs::{Vfs, VfsOptions};
 
 use crate::buffered::Buffered;
@@ -382,26 +384,43 @@ fn mount(pm: Arc<RealPm>, options: &OpenOptions, tiers_come: bool) -> Result<Any
         volume: options.volume.clone(),
         ..MountOptions::default()
     };
+    let tiers = Tiering { summary: &summary, options, tiers_come };
     Ok(match layout {
-        LayoutKind::Log => {
-            // Data that waits to be written and data read from tiers share their DRAM.
-            let frames = Arc::new(Frames::default());
-            let layout = tiers::mount(LogFs::mount(pm, &mount)?, &summary, options, Arc::clone(&frames))?;
-            let buffer = cache.map(|mut cache| {
-                // Without tiers, the DRAM for data read from them was not asked for.
-                let has_tiers = tiers_come || !layout.layout().tiers().is_empty();
-                if has_tiers && !read_only && !media_read_only {
-                    cache.size += layout.lend_dram();
-                }
-                cache.frames = Some(frames);
-                cache
-            });
-            AnyLayout::Log(Buffered::new(layout, buffer)?)
-        }
+        LayoutKind::Log => AnyLayout::Log(tiers.over(LogFs::mount(pm, &mount)?, cache)?),
         LayoutKind::Inplace => AnyLayout::Inplace(Buffered::new(InplaceFs::mount(pm, &mount)?, cache)?),
         LayoutKind::Pool => AnyLayout::Pool(Buffered::new(PoolFs::mount(pm, &mount)?, cache)?),
-        LayoutKind::Shadow => AnyLayout::Shadow(Buffered::new(ShadowFs::mount(pm, &mount)?, cache)?),
+        LayoutKind::Shadow => AnyLayout::Shadow(tiers.over(ShadowFs::mount(pm, &mount)?, cache)?),
     })
+}
+
+/// How tiers come to a layout that may have some.
+struct Tiering<'o> {
+    summary: &'o Summary,
+    options: &'o OpenOptions,
+    tiers_come: bool,
+}
+
+impl Tiering<'_> {
+    /// The layout with its tiers, under a write buffer if there is to be one.
+    fn over<L: OverTiers<Pm = RealPm>>(
+        &self,
+        layout: L,
+        cache: Option<CacheOptions>,
+    ) -> Result<Buffered<TieredFs<L, RealDisk>>> {
+        // Data that waits to be written and data read from tiers share their DRAM.
+        let frames = Arc::new(Frames::default());
+        let layout = tiers::mount(layout, self.summary, self.options, Arc::clone(&frames))?;
+        let buffer = cache.map(|mut cache| {
+            // Without tiers, the DRAM for data read from them was not asked for.
+            let has_tiers = self.tiers_come || !layout.layout().tiers().is_empty();
+            if has_tiers && !layout.layout().is_read_only() {
+                cache.size += layout.lend_dram();
+            }
+            cache.frames = Some(frames);
+            cache
+        });
+        Buffered::new(layout, buffer)
+    }
 }
 
 /// Refuses options that the layout does not have.

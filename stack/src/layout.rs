@@ -6,7 +6,7 @@ use nacre_cache::{CacheFs, CacheStatus, Settings};
 use nacre_engine::{BelowBuffer, Data, Extents, Names, Result, forward_data, forward_extents, forward_names};
 use nacre_layout_inplace::InplaceFs;
 use nacre_layout_log::LogFs;
-use nacre_layout_parts::lifecycle::Lifecycle;
+use nacre_layout_parts::lifecycle::{Lifecycle, OverTiers};
 use nacre_layout_parts::report::RecoveryReport;
 use nacre_layout_parts::scrub::ScrubStatus;
 use nacre_layout_pool::PoolFs;
@@ -16,13 +16,15 @@ use nacre_media::block::RealDisk;
 use nacre_mover::TieredFs;
 
 use crate::buffered::{Buffered, BufferedNode};
+use crate::tier_admin::TierAdmin;
 
 /// The `log` layout, with its tiers, if any.
 pub(crate) type TieredLog = TieredFs<LogFs<RealPm>, RealDisk>;
+/// The same of the `shadow` layout.
+pub(crate) type TieredShadow = TieredFs<ShadowFs<RealPm>, RealDisk>;
 
 /// Any layout that exists, on real media, with and without a write buffer. A branch on a closed enum stands where a
 /// virtual call would. A new layout adds its line here, in [`AnyNode`], and in the macros of this file.
-#[expect(clippy::large_enum_variant, reason = "there is one for each mount")]
 pub enum AnyLayout {
     /// The `log` layout.
     Log(Buffered<TieredLog>),
@@ -31,7 +33,7 @@ pub enum AnyLayout {
     /// The `pool` layout.
     Pool(Buffered<PoolFs<RealPm>>),
     /// The `shadow` layout.
-    Shadow(Buffered<ShadowFs<RealPm>>),
+    Shadow(Buffered<TieredShadow>),
 }
 
 /// A held inode of [`AnyLayout`].
@@ -44,7 +46,7 @@ pub enum AnyNode {
     /// Of the `pool` layout.
     Pool(BufferedNode<<PoolFs<RealPm> as Names>::Node>),
     /// Of the `shadow` layout.
-    Shadow(BufferedNode<<ShadowFs<RealPm> as Names>::Node>),
+    Shadow(BufferedNode<<TieredShadow as Names>::Node>),
 }
 
 /// Evaluates an expression with the type of a layout in place of its kind.
@@ -125,14 +127,14 @@ trait Below: BelowBuffer + Extents {
     fn into_base(self) -> Self::Base;
 }
 
-impl Below for TieredLog {
-    type Base = LogFs<RealPm>;
+impl<L: OverTiers<Pm = RealPm>> Below for TieredFs<L, RealDisk> {
+    type Base = L;
 
-    fn base(&self) -> &LogFs<RealPm> {
+    fn base(&self) -> &L {
         self.layout()
     }
 
-    fn into_base(self) -> LogFs<RealPm> {
+    fn into_base(self) -> L {
         self.into_layout()
     }
 }
@@ -154,7 +156,7 @@ macro_rules! own_base {
     };
 }
 
-own_base!(InplaceFs<RealPm>, PoolFs<RealPm>, ShadowFs<RealPm>);
+own_base!(InplaceFs<RealPm>, PoolFs<RealPm>);
 
 impl AnyLayout {
     /// The PM that it is on.
@@ -163,18 +165,11 @@ impl AnyLayout {
     }
 
     /// The layer that knows tiers, where the layout may have some.
-    pub(crate) fn mover(&self) -> Option<&TieredLog> {
+    pub(crate) fn mover(&self) -> Option<&dyn TierAdmin> {
         match self {
             AnyLayout::Log(layout) => Some(layout.below()),
-            AnyLayout::Inplace(_) | AnyLayout::Pool(_) | AnyLayout::Shadow(_) => None,
-        }
-    }
-
-    /// A node as that layer knows it.
-    pub(crate) fn node_below<'n>(&self, node: &'n AnyNode) -> Option<&'n <TieredLog as Names>::Node> {
-        match node {
-            AnyNode::Log(node) => Some(node.below()),
-            AnyNode::Inplace(_) | AnyNode::Pool(_) | AnyNode::Shadow(_) => None,
+            AnyLayout::Shadow(layout) => Some(layout.below()),
+            AnyLayout::Inplace(_) | AnyLayout::Pool(_) => None,
         }
     }
 

@@ -74,6 +74,7 @@ mod names;
 mod preset;
 mod probe;
 pub mod signature;
+mod tier_admin;
 mod tier_check;
 mod tier_settings;
 mod tiers;

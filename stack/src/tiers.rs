@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use nacre_engine::{BLOCK_SIZE, Error, FileBlock, FileKind, Kind, Names, Result, Tier, TierState, TierTable};
-use nacre_layout_log::LogFs;
+use nacre_engine::{BLOCK_SIZE, Error, FileBlock, FileKind, Kind, Names, Result, Tier, TierState};
+use nacre_layout_parts::lifecycle::{Lifecycle, OverTiers};
 use nacre_layout_parts::superblock::Summary;
 use nacre_media::block::{BlockDevice, DiskOptions, Io, Pages, RealDisk};
 use nacre_media::disk::Disk;
@@ -20,10 +20,12 @@ use uuid::Uuid;
 
 use crate::fs::{FileSystem, OpenOptions};
 use crate::keeper::local_ahead_s;
-use crate::layout::{AnyNode, TieredLog};
+use crate::layout::{AnyNode, of_kind};
 use crate::mkfs::{Prepared, prepare_tier};
 use crate::mover::TrafficInfo;
 use crate::preset::Preset;
+use crate::probe::probe;
+use crate::tier_admin::TierAdmin;
 use crate::tier_settings::TierSettings;
 
 /// The rank of a tier of unknown speed.
@@ -102,12 +104,12 @@ pub struct MovedFiles {
 
 /// Over a mounted layout, with the devices of its tiers. A device that cannot be found, or used, is missing: only
 /// accesses to data on it fail.
-pub(crate) fn mount(
-    layout: LogFs<RealPm>,
+pub(crate) fn mount<L: OverTiers<Pm = RealPm>>(
+    layout: L,
     summary: &Summary,
     options: &OpenOptions,
     frames: Arc<Frames>,
-) -> Result<TieredLog> {
+) -> Result<TieredFs<L, RealDisk>> {
     let beside = PathBuf::from(layout.pm().name());
     let large = match options.preset.or_else(|| summary.preset.parse().ok()) {
         Some(Preset::Tpfs) => LargeWrites::ToDisk,
@@ -164,20 +166,20 @@ pub(crate) fn mount(
 
 /// Attaches those of the tiers that can be found, where they were last or anywhere; of the others it is said why not.
 fn look_for(
-    mover: &TieredLog,
+    mover: &dyn TierAdmin,
     missing: &[Tier],
     beside: &Path,
     volume: Uuid,
     attach: impl Fn(&TierDevice) -> Result<u8>,
 ) {
-    let last = |tier: &Tier| mover.layout().tier_path(tier.number);
+    let last = |tier: &Tier| mover.tier_path(tier.number);
     let mut paths: Vec<PathBuf> = missing.iter().filter_map(last).collect();
     paths.extend(candidates(beside, Path::new(BLOCK_DEVICES)));
     let mut unreadable = Vec::new();
     // Also what was found on the way: each would say that it is in use, by us.
     let is_ours = |path: &Path| {
-        let known = mover.layout().tiers();
-        let device = |tier: &Tier| mover.tiers().attachment(tier.number)?.device.ok();
+        let known = mover.known();
+        let device = |tier: &Tier| mover.devices().attachment(tier.number)?.device.ok();
         known.iter().filter_map(device).any(|device| is_same(Some(&device), path))
     };
     for path in paths {
@@ -195,29 +197,29 @@ fn look_for(
         let Some(tier) = missing.iter().find(|tier| tier.uuid == uuid.into_bytes()) else { continue };
         let device = TierDevice { path, emulation: None };
         // There may be older copies beside it.
-        let is_there = mover.tiers().attachment(tier.number).is_some_and(|at| at.device.is_ok());
+        let is_there = mover.devices().attachment(tier.number).is_some_and(|at| at.device.is_ok());
         if !is_there && let Err(error) = attach(&device) {
-            mover.tiers().detach(tier.number, error.to_string());
+            mover.devices().detach(tier.number, error.to_string());
         }
     }
     unreadable.dedup();
     // Of the others it was said why they are not.
     let is_unheard_of = |tier: &&Tier| {
-        let why = mover.tiers().attachment(tier.number).and_then(|at| at.device.err());
+        let why = mover.devices().attachment(tier.number).and_then(|at| at.device.err());
         why.is_some_and(|why| why == NOT_ATTACHED)
     };
     for tier in missing.iter().filter(is_unheard_of) {
         let last = last(tier).map_or_else(String::new, |path| format!(", last it was {}", path.display()));
         let others = unreadable.iter().map(|error| format!("; a tier that cannot be read: {error}"));
-        mover.tiers().detach(tier.number, format!("it was not found{last}{}", others.collect::<String>()));
+        mover.devices().detach(tier.number, format!("it was not found{last}{}", others.collect::<String>()));
     }
 }
 
 /// Refuses to go on where a tier is missing.
-fn require_all(mover: &TieredLog) -> Result<()> {
-    let known = mover.layout().tiers();
+fn require_all(mover: &dyn TierAdmin) -> Result<()> {
+    let known = mover.known();
     let why = |tier: &Tier| {
-        let why = mover.tiers().attachment(tier.number)?.device.err()?;
+        let why = mover.devices().attachment(tier.number)?.device.err()?;
         Some(format!("tier {}: {why}", tier.number))
     };
     let missing: Vec<String> = known.iter().filter_map(why).collect();
@@ -231,9 +233,9 @@ fn require_all(mover: &TieredLog) -> Result<()> {
 }
 
 /// Notes where a tier is, for the next mount. Where that fails, or has no room, it is looked for as if it had not been noted.
-fn note_path(mover: &TieredLog, number: u8, path: &Path) -> bool {
+fn note_path(mover: &dyn TierAdmin, number: u8, path: &Path) -> bool {
     let absolute = std::path::absolute(path);
-    absolute.is_ok_and(|path| mover.layout().note_tier_path(number, &path).unwrap_or(false))
+    absolute.is_ok_and(|path| mover.note_tier_path(number, &path))
 }
 
 /// A number that no other mount chooses.
@@ -289,7 +291,8 @@ fn is_same(device: Option<&str>, path: &Path) -> bool {
 pub fn lost_tiers(device: impl AsRef<Path>, tiers: &[NewTier]) -> Result<Vec<&Path>> {
     let device = device.as_ref();
     let pm = RealPm::open(device, &PmOptions { read_only: true, ..PmOptions::default() })?;
-    let known = nacre_layout_log::known_tier_paths(&pm)?.into_iter().map(|(_, path)| path);
+    let (layout, _) = probe(&pm)?;
+    let known = of_kind!(layout, Layout => Layout::known_tier_paths(&pm))?.into_iter().map(|(_, path)| path);
     let places: Vec<PathBuf> = known.chain(candidates(device, Path::new(BLOCK_DEVICES))).collect();
     let is_lost = |path: &&Path| {
         let real = fs::canonicalize(path).ok();
@@ -319,29 +322,29 @@ fn turns(device: &Path) -> bool {
 }
 
 impl FileSystem {
-    pub(crate) fn mover(&self) -> Result<&TieredLog> {
+    pub(crate) fn mover(&self) -> Result<&dyn TierAdmin> {
         self.inner.vfs.layout().mover().ok_or_else(|| {
             Error::new(Kind::Unsupported)
-                .object("tiers on the layout inplace")
-                .advice("make the file system with the layout log, as the presets nacre, nova and tpfs do")
+                .object("tiers on a layout without them")
+                .advice("make the file system with one of the presets nacre, nova, tpfs and bpfs")
         })
     }
 
     /// A number that no other mount chooses; none for a mount that changes nothing.
     fn token(&self) -> Result<Option<u64>> {
-        Ok((!self.mover()?.layout().is_read_only()).then(new_token))
+        Ok((!self.mover()?.is_read_only()).then(new_token))
     }
 
     fn volume(&self) -> Result<Uuid> {
-        Ok(self.mover()?.layout().summary().uuid)
+        Ok(self.mover()?.volume())
     }
 
     /// The tiers.
     pub fn tiers(&self) -> Vec<TierInfo> {
         let Ok(mover) = self.mover() else { return Vec::new() };
         let info = |tier: Tier| {
-            let space = mover.layout().tier_space(tier.number).unwrap_or_default();
-            let attached = mover.tiers().attachment(tier.number);
+            let space = mover.space(tier.number);
+            let attached = mover.devices().attachment(tier.number);
             let Attachment { device, errors, failing, io } = attached.unwrap_or_else(|| Attachment {
                 device: Err(NOT_ATTACHED.into()),
                 errors: 0,
@@ -360,17 +363,17 @@ impl FileSystem {
                 errors,
                 failing,
                 io: io.map(Io::as_str),
-                traffic: TrafficInfo::of(mover.tiers().traffic_of(tier.number)),
+                traffic: TrafficInfo::of(mover.devices().traffic_of(tier.number)),
             }
         };
-        mover.layout().tiers().into_iter().map(info).collect()
+        mover.known().into_iter().map(info).collect()
     }
 
     /// Registers a function that is told, in words, when a tier is missing, is there again, fails or works again: of
     /// each once, and now of those that are missing. Only the first registration has an effect.
     pub fn on_tiers(&self, tell: impl Fn(&str) + Send + Sync + 'static) {
         if let Ok(mover) = self.mover() {
-            mover.tiers().listen(Box::new(tell));
+            mover.devices().listen(Box::new(tell));
         }
     }
 
@@ -440,9 +443,9 @@ impl FileSystem {
     /// Whether the next mount finds the device of a tier by itself, where it is now.
     pub fn is_tier_found(&self, number: u8) -> bool {
         let Ok(mover) = self.mover() else { return false };
-        let device = mover.tiers().attachment(number).and_then(|at| at.device.ok());
-        let beside = Path::new(mover.layout().pm().name());
-        let last = mover.layout().tier_path(number);
+        let device = mover.devices().attachment(number).and_then(|at| at.device.ok());
+        let beside = mover.pm_path();
+        let last = mover.tier_path(number);
         last.into_iter()
             .chain(candidates(beside, Path::new(BLOCK_DEVICES)))
             .any(|path| is_same(device.as_deref(), &path))
@@ -508,8 +511,7 @@ impl FileSystem {
     /// [`Busy`](Kind::Busy) while another call drains it.
     pub fn drain_tier(&self, number: u8, budget: &Budget<'_>) -> Result<Drained> {
         let mover = self.mover()?;
-        if mover.layout().tiers().iter().any(|tier| tier.number == number && tier.state == TierState::Active)
-        {
+        if mover.known().iter().any(|tier| tier.number == number && tier.state == TierState::Active) {
             // Data that waits in DRAM may have its reservation there.
             self.sync()?;
             mover.would_drain(number)?;
@@ -544,16 +546,12 @@ impl FileSystem {
 
     /// Moves the blocks of a file to a tier; gives the number of bytes that moved.
     pub fn demote(&self, path: impl AsRef<Path>, tier: u8) -> Result<u64> {
-        self.relocate(path.as_ref(), |mover, node| {
-            mover.demote(node, tier, FileBlock(0), u64::MAX, false).map(|moved| moved.moved)
-        })
+        self.move_at(path.as_ref(), Some(tier))
     }
 
     /// Brings the blocks of a file up to persistent memory; gives the number of bytes that moved.
     pub fn promote(&self, path: impl AsRef<Path>) -> Result<u64> {
-        self.relocate(path.as_ref(), |mover, node| {
-            mover.promote(node, FileBlock(0), u64::MAX).map(|moved| moved.moved)
-        })
+        self.move_at(path.as_ref(), None)
     }
 
     /// Moves files, by the numbers of their inodes, to a tier, or up to PM if that is none, as far as the budget
@@ -574,44 +572,20 @@ impl FileSystem {
     ) -> Result<MovedFiles> {
         let mover = self.mover()?;
         to.map_or(Ok(()), |tier| is_there(mover, tier))?;
-        let (mut nodes, mut files, mut failed) = (Vec::new(), Vec::new(), Vec::new());
-        for (file, inode) in inodes.iter().enumerate() {
-            match mover.node_by_number(*inode) {
-                Ok(node) => {
-                    nodes.push(node);
-                    files.push(file);
-                }
-                Err(error) if matches!(error.kind(), Kind::Stale | Kind::NotFound) => {}
-                Err(error) => failed.push((file, error)),
-            }
-        }
-        let from = if files.first() == Some(&0) { from } else { FileBlock(0) };
-        let done = match to {
-            Some(tier) => mover.demote_some(&nodes, from, tier, budget),
-            None => mover.promote_some(&nodes, from, budget),
-        };
-        let next = files.get(done.next).copied().unwrap_or(inodes.len());
-        failed.retain(|(file, _)| *file < next);
-        failed.extend(done.failed.into_iter().map(|(file, error)| (files[file], error)));
-        failed.sort_by_key(|(file, _)| *file);
-        Ok(MovedFiles { moved: done.moved * BLOCK_SIZE, next, from: done.from, failed })
+        let done = mover.move_files(inodes, to, from, budget);
+        Ok(MovedFiles { moved: done.moved * BLOCK_SIZE, ..done })
     }
 
-    fn relocate(
-        &self,
-        path: &Path,
-        act: impl Fn(&TieredLog, &<TieredLog as Names>::Node) -> Result<u64>,
-    ) -> Result<u64> {
+    fn move_at(&self, path: &Path, to: Option<u8>) -> Result<u64> {
         let mover = self.mover()?;
         let node: AnyNode = self.inner.node(path, true)?;
         let layout = self.inner.vfs.layout();
-        let below = layout.node_below(&node).ok_or_else(|| Error::new(Kind::Unsupported))?;
-        if mover.kind(below) != FileKind::Regular {
+        if layout.kind(&node) != FileKind::Regular {
             return Err(Error::new(Kind::InvalidInput)
                 .object(path.display().to_string())
                 .advice("only files have blocks that move"));
         }
-        act(mover, below).map(|blocks| blocks * BLOCK_SIZE)
+        mover.move_file(layout.id(&node).number, to).map(|blocks| blocks * BLOCK_SIZE)
     }
 }
 
@@ -622,13 +596,13 @@ fn describe_attach(device: &TierDevice) -> impl Fn(Error) -> Error {
 }
 
 /// Whether a tier can be moved to: otherwise each file would fail for that.
-fn is_there(mover: &TieredLog, number: u8) -> Result<()> {
-    if mover.layout().tiers().iter().all(|tier| tier.number != number) {
+fn is_there(mover: &dyn TierAdmin, number: u8) -> Result<()> {
+    if mover.known().iter().all(|tier| tier.number != number) {
         return Err(Error::new(Kind::InvalidInput)
             .object(format!("tier {number}"))
             .advice("there is no such tier; nacre tier list shows them"));
     }
-    match mover.tiers().attachment(number) {
+    match mover.devices().attachment(number) {
         Some(Attachment { device: Err(why), .. }) => {
             Err(Error::new(Kind::DeviceLost).object(format!("tier {number}: {why}")).advice(MISSING))
         }

@@ -6,15 +6,13 @@ use std::sync::Arc;
 
 use nacre_engine::{
     BLOCK_SIZE, Data, Error, Extents, FallocateMode, FileBlock, FileKind, Kind, LogOffload, Names, NewInode,
-    Result, Tier, TierTable, Tiered, Timestamp,
+    Result, Tier, TierTable, Timestamp,
 };
-use nacre_layout_log::LogFs;
-use nacre_layout_parts::lifecycle::{Lifecycle, MountOptions};
+use nacre_layout_parts::lifecycle::{Lifecycle, MountOptions, OverTiers};
 use nacre_layout_parts::report::Repair;
-use nacre_layout_shadow::ShadowFs;
+use nacre_media::SimPm;
 use nacre_media::block::SimDisk;
 use nacre_media::sim::Site;
-use nacre_media::{Durable, SimPm};
 use nacre_mover::{Budget, MoverOptions, Rules, TieredFs, TrimFrom};
 use nacre_tiers::{Label, TierSet};
 use uuid::Uuid;
@@ -29,12 +27,9 @@ use super::tree::Ctime;
 use super::workload::Workload;
 
 /// A layout whose files may have blocks on tiers.
-pub trait OverDisks: Registered<Fs: Tiered<Proof = Durable>> {
+pub trait OverDisks: Registered<Fs: OverTiers> {
     /// Its names with one disk, straight to the disk, and with two.
     const NAMES: [&'static str; 3];
-
-    /// Notes where the device of a tier is.
-    fn note_path(fs: &Self::Fs, tier: u8, path: &Path) -> Result<()>;
 
     /// Mistakes that show only with tiers.
     fn mistakes_with_tiers() -> Vec<Mistake> {
@@ -45,10 +40,6 @@ pub trait OverDisks: Registered<Fs: Tiered<Proof = Durable>> {
 impl OverDisks for Log {
     const NAMES: [&'static str; 3] = ["log-with-disk", "log-on-disk", "log-with-disks"];
 
-    fn note_path(fs: &LogFs<SimPm>, tier: u8, path: &Path) -> Result<()> {
-        fs.note_tier_path(tier, path).map(drop)
-    }
-
     fn mistakes_with_tiers() -> Vec<Mistake> {
         let own = nacre_layout_log::Mistake::WITH_TIERS.into_iter();
         own.map(|mistake| Mistake { number: mistake as u32, words: mistake.words() }).collect()
@@ -57,10 +48,6 @@ impl OverDisks for Log {
 
 impl OverDisks for Shadow {
     const NAMES: [&'static str; 3] = ["shadow-with-disk", "shadow-on-disk", "shadow-with-disks"];
-
-    fn note_path(fs: &ShadowFs<SimPm>, tier: u8, path: &Path) -> Result<()> {
-        fs.note_tier_path(tier, path).map(drop)
-    }
 }
 
 /// The log layout with a tier, or two.
@@ -139,7 +126,7 @@ impl<R: OverDisks> WithDisk<R> {
     /// Notes a path for a tier, another one for each mount, so that each mount writes the note.
     fn note_path(fs: &Fs<R>, tier: u8) -> Result<()> {
         let path = format!("{PLACE}{tier}/{}", Self::token(fs));
-        R::note_path(fs.layout(), tier, Path::new(&path))
+        fs.layout().note_tier_path(tier, Path::new(&path)).map(drop)
     }
 
     /// Errors in the noted places of tiers: each tier has a place of its own, as long as it is a tier.

@@ -1,11 +1,13 @@
 //! The life of a layout, from mkfs to fsck: [`Lifecycle`]. A layout implements it beside the contract of
 //! `nacre-engine`, and everything that makes, mounts, checks and explores file systems is generic over it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use nacre_engine::{BelowBuffer, Capabilities, Extents, InodeCache, Result, Tier, TierReader, Timestamp};
-use nacre_media::Pm;
+use nacre_engine::{
+    BelowBuffer, Capabilities, Extents, InodeCache, Result, Tier, TierReader, Tiered, Timestamp,
+};
+use nacre_media::{Durable, Pm};
 use uuid::Uuid;
 
 use crate::report::{CheckReport, MediaReport, RecoveryReport, Repair};
@@ -137,4 +139,17 @@ pub trait Lifecycle: BelowBuffer + Extents + Sized {
 
     /// The progress and the findings of the last scrub.
     fn scrub_status(&self) -> ScrubStatus;
+}
+
+/// A layout whose files may have blocks on tiers, mounted.
+pub trait OverTiers: Lifecycle + Tiered<Proof = Durable> {
+    /// Whether nothing may change.
+    fn is_read_only(&self) -> bool;
+
+    /// Where the device of a tier was last, if that is known.
+    fn tier_path(&self, number: u8) -> Option<PathBuf>;
+
+    /// Notes where the device of a tier is, durably, for the next mount. False where there is no room for it: 255 bytes
+    /// for one path, about 1000 for all.
+    fn note_tier_path(&self, number: u8, path: &Path) -> Result<bool>;
 }

@@ -6,8 +6,8 @@ use std::ops::ControlFlow;
 use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{
     Attr, BLOCK_SIZE, BelowBuffer, Capabilities, Data, DirEntry, Durability, Extents, FallocateMode,
-    FileBlock, FileKind, FsStat, InodeCache, InodeId, LINE_SIZE, Names, NewInode, PlacedExtent, RenameMode,
-    Reservation, Result, SeekTo, SetAttr, Timestamp, WriteAt, WriteCost, WriteShape, XattrMode,
+    FileBlock, FileKind, FsStat, InodeCache, InodeId, LINE_SIZE, MAX_TIERS, Names, NewInode, PlacedExtent,
+    RenameMode, Reservation, Result, SeekTo, SetAttr, Timestamp, WriteAt, WriteCost, WriteShape, XattrMode,
     no_tiers_below_buffer,
 };
 use nacre_layout_parts::rules::Side;
@@ -32,7 +32,7 @@ pub(crate) const CAPABILITIES: Capabilities = Capabilities {
     // A block, and the nodes on its way from the root: each is copied at most once, and a tree that is too low gets as
     // many above it.
     write_cost: WriteCost { block: 1, group: 2 * MAX_HEIGHT as u64, group_blocks: 1 << LEVEL_BITS, file: 1 },
-    max_tiers: 0,
+    max_tiers: MAX_TIERS,
     max_volumes: 1,
     always_indexes_names: true,
 };

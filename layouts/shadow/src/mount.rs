@@ -134,11 +134,6 @@ impl<P: Pm> ShadowFs<P> {
         &self.summary
     }
 
-    /// Nothing may change.
-    pub fn is_read_only(&self) -> bool {
-        self.shared.read_only
-    }
-
     /// The media.
     pub fn pm(&self) -> &Arc<P> {
         &self.shared.pm

@@ -9,6 +9,7 @@ use nacre_engine::{
     Movable, PlacedExtent, Relocate, Result, Tier, TierBlocks, TierChange, TierRead, TierReader, TierRun,
     TierSpace, TierTable, Timestamp, WriteAt, WriteToTier, Written,
 };
+use nacre_layout_parts::lifecycle::OverTiers;
 use nacre_layout_parts::table::inodes::Inodes;
 use nacre_layout_parts::tier_paths::{known, note_path};
 use nacre_media::{Durable, Pm};
@@ -18,16 +19,17 @@ use crate::inode::Node;
 use crate::mount::ShadowFs;
 use crate::relocate::AsWritten;
 
-impl<P: Pm> ShadowFs<P> {
-    /// Where the device of a tier was last, if that is known.
-    pub fn tier_path(&self, number: u8) -> Option<PathBuf> {
+impl<P: Pm + 'static> OverTiers for ShadowFs<P> {
+    fn is_read_only(&self) -> bool {
+        self.shared.read_only
+    }
+
+    fn tier_path(&self, number: u8) -> Option<PathBuf> {
         let mut known = known(&self.shared.superblock.lock()).into_iter();
         known.find_map(|(other, path)| (other == number).then_some(path))
     }
 
-    /// Notes where the device of a tier is, durably, for the next mount. False where there is no room for it: 255 bytes
-    /// for one path, about 1000 for all.
-    pub fn note_tier_path(&self, number: u8, path: &Path) -> Result<bool> {
+    fn note_tier_path(&self, number: u8, path: &Path) -> Result<bool> {
         let fs = self.writable()?;
         note_path(&mut fs.superblock.lock(), &*fs.pm, number, path)
     }
