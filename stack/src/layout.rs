@@ -158,7 +158,17 @@ macro_rules! own_base {
 
 own_base!(InplaceFs<RealPm>, PoolFs<RealPm>);
 
+/// The name of the layout below a buffer.
+fn name_of<B: Below>(_: &Buffered<B>) -> &'static str {
+    B::Base::NAME
+}
+
 impl AnyLayout {
+    /// The name of the layout.
+    pub(crate) fn name(&self) -> &'static str {
+        delegate!(self, |layout| name_of(layout))
+    }
+
     /// The PM that it is on.
     pub(crate) fn pm(&self) -> &Arc<RealPm> {
         delegate!(self, |layout| Lifecycle::pm(layout.below().base()))

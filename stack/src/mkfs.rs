@@ -170,9 +170,9 @@ pub(crate) fn make(path: &Path, options: &MkfsOptions) -> Result<(RealPm, Volume
 fn prepare_all(path: &Path, options: &MkfsOptions) -> Result<Prepared> {
     let layout = options.layout()?;
     if !options.tiers.is_empty() && layout.capabilities().max_tiers == 0 {
-        return Err(Error::new(Kind::Unsupported)
-            .object(format!("tiers on the layout {layout}"))
-            .advice("the layouts log and shadow, as of the presets nacre, nova, tpfs and bpfs, can have them"));
+        return Err(Error::new(Kind::Unsupported).object(format!("tiers on the layout {layout}")).advice(
+            "the layouts log and shadow, as of the presets nacre, nova, tpfs and bpfs, can have them",
+        ));
     }
     if options.zones > 1 && layout.capabilities().max_volumes == 1 {
         return Err(Error::new(Kind::Unsupported)

@@ -323,9 +323,10 @@ fn turns(device: &Path) -> bool {
 
 impl FileSystem {
     pub(crate) fn mover(&self) -> Result<&dyn TierAdmin> {
-        self.inner.vfs.layout().mover().ok_or_else(|| {
+        let layout = self.inner.vfs.layout();
+        layout.mover().ok_or_else(|| {
             Error::new(Kind::Unsupported)
-                .object("tiers on a layout without them")
+                .object(format!("tiers on the layout {}", layout.name()))
                 .advice("make the file system with one of the presets nacre, nova, tpfs and bpfs")
         })
     }
