@@ -624,7 +624,7 @@ mod tests {
             ("lazy_period=0", "milliseconds"),
             ("lazy_forget=86400001", "milliseconds"),
             ("lazy_color=red", "lazy_color"),
-            ("preset=bpfs", "not built yet"),
+            ("preset=acbpfs", "not built yet"),
             ("name_index=maybe", "neither on nor off"),
             ("inode_cache=1023", "1024 to 4294967295"),
             ("inode_cache=all", "number of inodes"),

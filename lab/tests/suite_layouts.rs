@@ -64,6 +64,7 @@ macro_rules! suite {
 }
 
 each_layout!(suite);
+suite!(shadow_in_place, nacre_lab::crash::ShadowInPlace);
 
 /// A file system of version 1 stays one while it is in use.
 fn passes_on_version_1<F: Lifecycle<Pm = SimPm> + 'static>(words: &'static str) {

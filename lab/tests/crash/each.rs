@@ -165,3 +165,5 @@ macro_rules! survives {
 }
 
 each_layout!(survives);
+// Overwrites in place are a matter of crashes: elsewhere the layout is the same.
+survives!(shadow_in_place, nacre_lab::crash::ShadowInPlace);

@@ -14,7 +14,6 @@ macro_rules! each_layout {
         $tests!(inplace, nacre_lab::crash::Inplace);
         $tests!(pool, nacre_lab::crash::Pool);
         $tests!(shadow, nacre_lab::crash::Shadow);
-        $tests!(shadow_in_place, nacre_lab::crash::ShadowInPlace);
         $tests!(minimal, crate::layouts::minimal::Minimal);
     };
 }
