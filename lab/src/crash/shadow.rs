@@ -81,7 +81,7 @@ fn commit_of_store(spot: Spot) -> Option<usize> {
         ("names.rs", "write") if spot.text.contains("pm.store") => 3,
         ("names.rs", "write") => 4,
         ("namespace.rs", "put_header") => 5,
-        ("lift.rs", "write") => 6,
+        ("lift.rs", "write") | ("file.rs", "commit_block") => 6,
         ("file.rs", "copy_to") => 7,
         ("file.rs", "zero_gap") => 8,
         ("file.rs", "copy_bytes" | "zero_edge") => 9,

@@ -206,6 +206,35 @@ impl<'a, P: Pm, W: Words> BlockMap<'a, P, W> {
         Ok(found)
     }
 
+    /// Where the word of a file block is, if there is a node for it. The word counts if the block is before the end.
+    pub fn leaf_word(&self, block: u64) -> Result<Option<u64>> {
+        let Tree { root, height, end } = self.tree;
+        if root == 0 || height == 0 || block >= span(height) {
+            return Ok(None);
+        }
+        self.check_height()?;
+        let (mut node, mut base) = (root, 0);
+        for level in (1..=height).rev() {
+            let width = span(level - 1);
+            let index = (block - base) / width;
+            let address = Block(self.bounds.block(node)?).offset() + index * 8;
+            base += index * width;
+            if level == 1 {
+                return Ok(Some(address));
+            }
+            node = if base < end { self.pm.load_u64(address)? } else { 0 };
+            if node == 0 {
+                break;
+            }
+        }
+        Ok(None)
+    }
+
+    /// The piece that the word of a file block says.
+    pub fn piece_of(&self, block: u64, word: u64) -> Result<Option<Piece>> {
+        if word == 0 { Ok(None) } else { self.piece(block, word).map(Some) }
+    }
+
     /// The first piece at or after a file block.
     pub fn next_mapped(&self, block: u64, end: u64) -> Result<Option<Piece>> {
         // Leaf by leaf: a file may be long.

@@ -26,6 +26,7 @@ use crate::blockmap::{Piece, place_of, tier_of};
 use crate::format::MAX_FILE_SIZE;
 use crate::fs::Shared;
 use crate::inode::{Body, Inode};
+use crate::lift::Publish;
 use crate::publish::Changes;
 use crate::seeded::Mistake;
 
@@ -203,6 +204,9 @@ impl<P: Pm> Shared<P> {
         let joined = gather(offset, data);
         let content = Content::new(offset, data, &joined);
         let write = Write { range: offset..end, content: &content, purpose, now };
+        if self.write_block(inode, &mut body, &write)? {
+            return Ok(offset);
+        }
         // A full device has no room for all new blocks at once. In parts, each frees the blocks of the one before.
         let is_small = write.blocks().count() <= 1;
         let tree = inode.tree(&body);
@@ -235,6 +239,80 @@ impl<P: Pm> Shared<P> {
             missing -= if tier_of(piece.place) == 0 { piece.len } else { 0 };
         })?;
         Ok(missing == 0)
+    }
+
+    /// Most small writes: one block within the size takes the place of another, or one comes behind the last, and its
+    /// word is in a node that is there. Nothing else of the tree is looked at. False for any other write.
+    fn write_block(&self, inode: &Inode, body: &mut Body, write: &Write<'_, '_>) -> Result<bool> {
+        let (tree, size) = (inode.tree(body), inode.size());
+        let (block, end) = (write.range.start / BLOCK_SIZE, write.range.end);
+        let is_append = block == tree.end && size == block * BLOCK_SIZE;
+        if self.in_place || end > (block + 1) * BLOCK_SIZE || end > size && !is_append {
+            return Ok(false);
+        }
+        let map = self.map(tree);
+        let Some(address) = map.leaf_word(block)?.filter(|address| !address.is_multiple_of(BLOCK_SIZE))
+        else {
+            return Ok(false);
+        };
+        let before = map.piece_of(block - 1, self.pm.load_u64(address - 8)?)?;
+        let goal = before.filter(|piece| tier_of(piece.place) == 0).map(|piece| Block(piece.place + 1));
+        let old = match is_append {
+            true => None,
+            false => map.piece_of(block, self.pm.load_u64(address)?)?,
+        };
+        let (state, purpose) = match old {
+            Some(old) if old.is_written && tier_of(old.place) == 0 => {
+                check_pins(inode)?;
+                (Before::Written(old.place), write.purpose_of_replaced())
+            }
+            None if is_append => (Before::Nothing, write.purpose),
+            _ => return Ok(false),
+        };
+        let mut runs = Runs::new();
+        self.allocate(goal, 1, purpose, &mut runs)?;
+        let piece = Piece { start: block, len: 1, place: runs[0].start.0, is_written: true };
+        let result = self.commit_block(inode, body, write, &Target { piece, before: state }, address);
+        if let Err(error) = result {
+            if !self.is_broken() {
+                self.free_runs(&runs);
+            }
+            return Err(error);
+        }
+        match old {
+            Some(old) => self.free_runs(&[Run { start: Block(old.place), len: 1 }]),
+            None => _ = inode.blocks.fetch_add(1, Ordering::Relaxed),
+        }
+        inode.size.fetch_max(end, Ordering::AcqRel);
+        inode.modified(write.now);
+        Ok(true)
+    }
+
+    /// Commits that; `address` is the block's word.
+    fn commit_block(
+        &self,
+        inode: &Inode,
+        body: &mut Body,
+        write: &Write<'_, '_>,
+        target: &Target,
+        address: u64,
+    ) -> Result<()> {
+        let block = target.piece.start;
+        let mut pending = self.copy_to(target, inode.size(), write, None)?;
+        self.versions.raise(inode.number, block..block + 1);
+        let mut new = inode.next_modified(body, write.now);
+        let mut publish = Publish::Word { address, value: target.piece.place };
+        if target.before == Before::Nothing {
+            // The word is behind the end of the tree: it is nobody's before the slot says otherwise.
+            let stored = self.pm.store(address, &target.piece.place.to_le_bytes())?;
+            pending = join(pending, self.pm.flush(stored));
+            publish = Publish::Slot;
+            new.slot.parent_end = block + 1;
+            new.slot.size = write.range.end;
+        }
+        self.commit(&mut new, publish, pending)?;
+        body.state = new.state();
+        Ok(())
     }
 
     /// One operation: a range, the size, the times.
