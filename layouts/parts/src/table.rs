@@ -6,11 +6,12 @@
 pub mod inodes;
 
 use std::collections::{HashMap, HashSet};
+use std::hash::BuildHasherDefault;
 use std::sync::Arc;
 
 use nacre_engine::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use nacre_engine::sync::{Mutex, RwLock};
-use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, Resource, Result};
+use nacre_engine::{BLOCK_SIZE, Block, Error, InodeHasher, Kind, Resource, Result};
 
 use crate::eviction::Eviction;
 use crate::held::Holdable;
@@ -92,14 +93,14 @@ pub struct Grown {
 /// Inodes in DRAM.
 pub struct Loaded<I> {
     /// By their numbers.
-    pub inodes: HashMap<u64, Arc<I>>,
+    pub inodes: HashMap<u64, Arc<I>, BuildHasherDefault<InodeHasher>>,
     /// Those that are kept (parked) without a hold: they are not reclaimed.
     pub parked: HashSet<u64>,
 }
 
 impl<I> Loaded<I> {
     fn new() -> Loaded<I> {
-        Loaded { inodes: HashMap::new(), parked: HashSet::new() }
+        Loaded { inodes: HashMap::default(), parked: HashSet::new() }
     }
 
     /// Gives room back that most of the inodes left.

@@ -28,6 +28,8 @@ pub(crate) struct Shared<P> {
     /// The times that the format holds.
     pub(crate) times: TimeRange,
     pub(crate) hash_seed: u64,
+    /// The change counter of an inode of which nothing is known: larger than any before the mount.
+    pub(crate) first_change: u64,
     pub(crate) superblock: Mutex<Superblock>,
     pub(crate) alloc: Allocator,
     pub(crate) tiers: TierSpaces,

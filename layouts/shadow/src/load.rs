@@ -96,8 +96,7 @@ impl<P: Pm> Shared<P> {
         let inode = Inode::new(identity, header, state, self.times, directory, &self.table.graveyard)?;
         inode.blocks.store(blocks, Ordering::Relaxed);
         // Larger than before the mount, and than when its state was dropped, for any count at that time.
-        let changes = (self.superblock.lock().raw.mount_epoch << 32)
-            .max(self.table.dropped_changes.load(Ordering::Relaxed));
+        let changes = self.first_change.max(self.table.dropped_changes.load(Ordering::Relaxed));
         inode.change.store(changes, Ordering::Relaxed);
         Ok(inode)
     }

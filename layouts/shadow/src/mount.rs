@@ -86,6 +86,7 @@ impl<P: Pm + 'static> ShadowFs<P> {
             seed: superblock.seed(),
             times: superblock.times(),
             hash_seed: superblock.raw.hash_seed,
+            first_change: superblock.raw.mount_epoch << 32,
             switches: Switches::new(&switches, &superblock, count)?,
             bounds: Bounds::of(&superblock),
             in_place: superblock.raw.features_compatible & feature::OVERWRITE_IN_PLACE != 0,

@@ -30,6 +30,7 @@ struct Added {
     /// Its first line in the directory.
     line: u64,
     name: SmallVec<[u8; 40]>,
+    hash: u64,
     id: InodeId,
     kind: FileKind,
 }
@@ -88,7 +89,8 @@ impl<'a, P: Pm> Edit<'a, P> {
             Some(lines) => lines.line,
             None => self.take_new(body, span, purpose)?,
         };
-        self.added.push(Added { lines, line, name: SmallVec::from_slice(name), id, kind });
+        let hash = hash(name, self.fs.hash_seed);
+        self.added.push(Added { lines, line, name: SmallVec::from_slice(name), hash, id, kind });
         Ok(())
     }
 
@@ -203,7 +205,7 @@ impl<'a, P: Pm> Edit<'a, P> {
             if let Some(lines) = added.lines {
                 directory.fill(lines, span_of(added.name.len()));
             }
-            directory.index.insert(hash(&added.name, self.fs.hash_seed), added.line);
+            directory.index.insert(added.hash, added.line);
             directory.entries += 1;
             directory.subdirectories += is_directory(added.kind);
         }
@@ -218,8 +220,8 @@ impl<'a, P: Pm> Edit<'a, P> {
             if let Some(removed) = self.removed.iter().find(|removed| removed.name == added.name) {
                 let Removed { line, span, .. } = *removed;
                 let lines = Some(Lines::of_dead(line, span));
-                let Added { line: from, ref name, id, kind, .. } = *added;
-                back.added.push(Added { lines, line, name: name.clone(), id, kind });
+                let Added { line: from, ref name, hash, id, kind, .. } = *added;
+                back.added.push(Added { lines, line, name: name.clone(), hash, id, kind });
                 back.removed.push(Removed { line: from, span, name: name.clone(), kind });
             }
         }

@@ -194,7 +194,7 @@ impl<P: Pm> Shared<P> {
         let inode =
             Inode::new(identity, &header, next.state(), self.times, directory, &self.table.graveyard)?;
         inode.blocks.store(u64::from(next.slot.root != 0), Ordering::Relaxed);
-        inode.change.store(self.superblock.lock().raw.mount_epoch << 32, Ordering::Relaxed);
+        inode.change.store(self.first_change, Ordering::Relaxed);
         inode.holds.store(1, Ordering::Relaxed);
         let inode = Arc::new(inode);
         self.table.shard(number).write().inodes.insert(number, Arc::clone(&inode));
