@@ -3,11 +3,13 @@
 //! | file | policy |
 //! | --- | --- |
 //! | [`tpfs`] | between PM, DRAM and tiers: cold data down, read-hot data to the place that is to serve it (paper 002, section 5) |
+//! | [`anticache`] | between PM and a disk: the blocks that were not used for longest, as far as PM holds more than a threshold (paper 004) |
 //! | [`rebalance`] | between tiers: cold files from one that is nearly full to slower ones |
 //! | [`heat`] | the temperatures of files, which both choose by |
 //!
 //! A policy knows only files that it was told of. If it needs to know more of them, it chooses a [scan](Choice::Scan).
 
+pub mod anticache;
 pub mod heat;
 pub mod rebalance;
 pub mod tpfs;
