@@ -1,11 +1,13 @@
 //! The file system: the layout, the devices of its tiers, and the engine that moves blocks between them, as one.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{FileBlock, Result, TierState, Tiered, Timestamp};
 use nacre_media::block::BlockDevice;
 use nacre_media::{Durable, Frames};
+use nacre_policy::migration::anticache::PERIOD_MS;
 use nacre_tiers::TierSet;
 use uuid::Uuid;
 
@@ -22,6 +24,9 @@ use crate::io::{Files, Io};
 use crate::places::Places;
 use crate::settings::{LargeWrites, MoverOptions, Settings};
 use crate::stats::Stats;
+
+/// How often the mover looks, without anti-caching.
+const PERIOD: Duration = Duration::from_millis(100);
 
 /// A layout whose files may have blocks on tiers, presented as one whose files are in one place.
 pub struct TieredFs<L: Tiered, D> {
@@ -127,9 +132,17 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> TieredFs<L, D> {
         Files { places: &self.places, stats: &self.stats, io: &self.io, mover: self.mover() }
     }
 
-    /// Fetches into DRAM those of these blocks that are on tiers. The error for an unreadable block goes to its reader.
+    /// Fetches into DRAM those of these blocks that are on tiers, or up to PM with anti-caching. The error for an unreadable block goes to its reader.
     pub fn fetch(&self, fetch: &Fetch) -> Result<()> {
-        self.places.fetch(fetch)
+        let promoted = self.places.fetch(fetch)?;
+        self.engine.counts.promoted.fetch_add(promoted, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// How often [`TieredFs::tick`] is to be called.
+    pub fn period(&self) -> Duration {
+        let has_anticache = self.places.settings.now().options.anticache.is_some();
+        if has_anticache { Duration::from_millis(PERIOD_MS) } else { PERIOD }
     }
 
     /// Attaches the device of a tier that the file system has. `token` is a number that no other mount chooses, and not

@@ -53,5 +53,5 @@ pub use fs::TieredFs;
 pub use io::readahead::{Ahead, Fetch};
 pub use nacre_policy::{Hours, Rules};
 pub use places::PIN;
-pub use settings::{LargeWrites, MoverOptions, NextWindow};
+pub use settings::{LargeWrites, MoverOptions, NextWindow, Threshold};
 pub use stats::predictors::Accuracy;

@@ -10,6 +10,15 @@ use nacre_policy::{Hours, Minute, Rules};
 /// between two ticks does not have to move.
 const SOONER: f64 = 5.0;
 
+/// How much data PM holds with anti-caching.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Threshold {
+    /// So many bytes.
+    Bytes(u64),
+    /// So many percent of PM.
+    Percent(u8),
+}
+
 /// How it is set up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MoverOptions {
@@ -35,6 +44,9 @@ pub struct MoverOptions {
     /// Usage of PM, in percent, above which large asynchronous writes go to disk at once: 0 for always. The default is
     /// that of [`TieredFs::with_large_writes`](crate::TieredFs::with_large_writes).
     pub disk_threshold: Option<u8>,
+    /// Anti-caching in place of all other rules: PM holds data up to this, and what was not used for longest is on
+    /// disk.
+    pub anticache: Option<Threshold>,
     /// Files with a known temperature, at most, of those on PM and of those on tiers. It is fixed at setup.
     pub known_files: usize,
 }
@@ -54,6 +66,7 @@ impl Default for MoverOptions {
             log_threshold: 95,
             tier_threshold: 90,
             disk_threshold: None,
+            anticache: None,
             known_files: 1 << 16,
         }
     }
@@ -140,6 +153,11 @@ impl Settings {
         self.0.read().options.rules
     }
 
+    /// Blocks that are read on tiers come up.
+    pub(crate) fn has_anticache(&self) -> bool {
+        self.0.read().options.anticache.is_some()
+    }
+
     /// Bytes that are moved in a second, at most.
     pub(crate) fn rate(&self) -> Option<u64> {
         self.0.read().options.rate.map(|rate| rate.max(BLOCK_SIZE))
@@ -147,6 +165,14 @@ impl Settings {
 }
 
 impl Current {
+    /// The blocks of data that PM, of so many blocks, holds with anti-caching; none without it.
+    pub(crate) fn anticache_blocks(&self, pm_blocks: u64) -> Option<u64> {
+        Some(match self.options.anticache? {
+            Threshold::Bytes(bytes) => bytes / BLOCK_SIZE,
+            Threshold::Percent(percent) => (u128::from(pm_blocks) * u128::from(percent) / 100) as u64,
+        })
+    }
+
     /// The usage of PM, in percent, above which large asynchronous writes go to disk, if blocks are demoted above
     /// `demotion` percent. `None` for always.
     pub(crate) fn disk_threshold(&self, demotion: f64) -> Option<f64> {

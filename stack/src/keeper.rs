@@ -12,8 +12,8 @@ use nacre_vfs::Vfs;
 
 use crate::layout::AnyLayout;
 
-/// How often it looks.
-const PERIOD: Duration = Duration::from_millis(100);
+/// When it looks for the first time.
+const FIRST_LOOK: Duration = Duration::from_millis(100);
 /// How long it goes on, at most, before it looks at the clock again: its hours may be over.
 const GOES_ON: Duration = Duration::from_secs(10);
 
@@ -76,19 +76,21 @@ impl Drop for Keeper {
 
 fn keep(vfs: &Weak<Vfs<AnyLayout>>, ends: &(Mutex<bool>, Condvar)) {
     background::begin();
+    let mut period = FIRST_LOOK;
     let is_over = || *ends.0.lock().unwrap_or_else(PoisonError::into_inner);
     loop {
         let over = ends.0.lock().unwrap_or_else(PoisonError::into_inner);
         if *over {
             return;
         }
-        let (over, _) = ends.1.wait_timeout(over, PERIOD).unwrap_or_else(PoisonError::into_inner);
+        let (over, _) = ends.1.wait_timeout(over, period).unwrap_or_else(PoisonError::into_inner);
         if *over {
             return;
         }
         drop(over);
         let Some(vfs) = vfs.upgrade() else { return };
         if let Some(mover) = vfs.layout().mover() {
+            period = mover.period();
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
             // The operation that meets a failing device or a full tier gets the error; later it may be otherwise.
             let _ =

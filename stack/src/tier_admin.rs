@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use nacre_engine::{Error, FileBlock, Kind, Result, Tier, TierSpace, TierState, Timestamp};
 use nacre_layout_parts::lifecycle::OverTiers;
@@ -58,6 +59,9 @@ pub(crate) trait TierAdmin {
 
     /// See [`TieredFs::tick`].
     fn tick(&self, now_ms: u64, budget: &Budget<'_>) -> Result<u64>;
+
+    /// See [`TieredFs::period`].
+    fn period(&self) -> Duration;
 
     /// See [`TieredFs::status`].
     fn status(&self) -> MoverStatus;
@@ -155,6 +159,10 @@ impl<L: OverTiers<Pm = RealPm>> TierAdmin for TieredFs<L, RealDisk> {
 
     fn tick(&self, now_ms: u64, budget: &Budget<'_>) -> Result<u64> {
         TieredFs::tick(self, now_ms, budget)
+    }
+
+    fn period(&self) -> Duration {
+        TieredFs::period(self)
     }
 
     fn status(&self) -> MoverStatus {

@@ -72,6 +72,12 @@ pub trait TierBlocks: TierTable {
     /// Without those it could make no change any more.
     fn memory_left(&self) -> u64;
 
+    /// Blocks of persistent memory that hold data of files, as far as the layout counts them apart.
+    fn data_on_pm(&self) -> u64 {
+        let stat = self.stat();
+        stat.blocks.saturating_sub(stat.free)
+    }
+
     /// Takes blocks of a tier, from `goal` on as far as these are free, in as few runs as possible.
     /// [`NoSpace`](crate::Kind::NoSpace) if too few are free. This is in DRAM only: blocks that are not committed are
     /// free again after a crash.

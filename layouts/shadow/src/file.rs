@@ -281,7 +281,10 @@ impl<P: Pm> Shared<P> {
         }
         match old {
             Some(old) => self.free_runs(&[Run { start: Block(old.place), len: 1 }]),
-            None => _ = inode.blocks.fetch_add(1, Ordering::Relaxed),
+            None => {
+                inode.blocks.fetch_add(1, Ordering::Relaxed);
+                self.count_data(1, 0);
+            }
         }
         inode.size.fetch_max(end, Ordering::AcqRel);
         inode.modified(write.now);

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use nacre_engine::sync::Mutex;
-use nacre_engine::sync::atomic::{AtomicBool, Ordering};
+use nacre_engine::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use nacre_engine::{Block, Error, Kind, Result, TierRun, TimeRange};
 use nacre_layout_parts::table::Table;
 use nacre_layout_parts::table::inodes::Inodes;
@@ -33,6 +33,8 @@ pub(crate) struct Shared<P> {
     pub(crate) superblock: Mutex<Superblock>,
     pub(crate) alloc: Allocator,
     pub(crate) tiers: TierSpaces,
+    /// Blocks of PM with data of regular files.
+    pub(crate) data_on_pm: AtomicU64,
     /// The versions of parts of files, for blocks that are copied meanwhile.
     pub(crate) versions: Versions,
     pub(crate) table: Table<Inode>,
@@ -50,6 +52,11 @@ pub(crate) struct Shared<P> {
     /// Inodes that cannot be read, on a read-only mount of a damaged file system.
     pub(crate) damaged: BTreeSet<u64>,
     pub(crate) bounds: Bounds,
+}
+
+/// The blocks of runs that are on PM.
+pub(crate) fn on_pm(runs: &[Run]) -> u64 {
+    runs.iter().filter(|run| tier_of(run.start.0) == 0).map(|run| run.len).sum()
 }
 
 impl<P: Pm> Shared<P> {
@@ -82,6 +89,12 @@ impl<P: Pm> Shared<P> {
                 tier => self.free_on_tier(TierRun { tier, start: block_of(start.0), len }),
             }
         }
+    }
+
+    /// Counts blocks of data of a regular file that came to PM, and those that left.
+    pub(crate) fn count_data(&self, came: u64, left: u64) {
+        self.data_on_pm.fetch_add(came, Ordering::Relaxed);
+        self.data_on_pm.fetch_sub(left, Ordering::Relaxed);
     }
 
     /// Frees blocks of a tier, as soon as no read can be using them.

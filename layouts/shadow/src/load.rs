@@ -10,7 +10,7 @@ use nacre_media::Pm;
 use crate::alloc::Run;
 use crate::directory::Directory;
 use crate::format::{RawHeader, inode_seed};
-use crate::fs::Shared;
+use crate::fs::{Shared, on_pm};
 use crate::inode::{Identity, Inode};
 use crate::state::State;
 
@@ -42,7 +42,11 @@ impl<P: Pm> Inodes for Shared<P> {
         }
         let body = inode.body.read();
         let mut freed = Vec::new();
-        if self.map(inode.tree(&body)).add_runs(&mut freed).is_ok() {
+        if let Ok(data) = self.map(inode.tree(&body)).add_runs(&mut freed) {
+            if inode.kind == FileKind::Regular {
+                let all: u64 = freed.iter().map(|run| run.len).sum();
+                self.count_data(0, on_pm(&freed) - (all - data));
+            }
             self.free_runs(&freed);
         }
         let xattrs = body.state.slot.xattrs();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use nacre_engine::sync::Mutex;
-use nacre_engine::sync::atomic::{AtomicBool, Ordering};
+use nacre_engine::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use nacre_engine::{Error, Kind, Result};
 use nacre_layout_parts::lifecycle::MountOptions;
 use nacre_layout_parts::marks::refuse;
@@ -74,6 +74,7 @@ impl<P: Pm + 'static> ShadowFs<P> {
             options.inode_cache,
         );
         let (damaged, table_state) = (std::mem::take(&mut walk.damaged), walk.table_state);
+        let data_on_pm = walk.data_on_pm;
         drop(walk);
         if !read_only {
             superblock.raw.state = state::DIRTY;
@@ -96,6 +97,7 @@ impl<P: Pm + 'static> ShadowFs<P> {
             pm,
             alloc,
             tiers,
+            data_on_pm: AtomicU64::new(data_on_pm),
             versions: Versions::default(),
             table,
             move_directories: Mutex::new(()),

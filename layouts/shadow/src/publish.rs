@@ -8,7 +8,7 @@ use nacre_engine::sync::atomic::Ordering;
 use nacre_media::{Flushed, Pm};
 
 use crate::alloc::{Run, Runs};
-use crate::fs::Shared;
+use crate::fs::{Shared, on_pm};
 use crate::inode::{Body, Inode};
 use crate::lift::{Edit, Publish, lift, store_in_place, write};
 use crate::seeded::Mistake;
@@ -97,6 +97,10 @@ impl<'a, P: Pm> Changes<'a, P> {
         let freed = self.edit.freed_data + count(&self.replaced);
         inode.blocks.fetch_add(count(&self.allocated) + self.arrived, Ordering::Relaxed);
         inode.blocks.fetch_sub(freed, Ordering::Relaxed);
+        // Nodes are on PM, and count for nothing here.
+        let nodes = count(&self.edit.freed) - self.edit.freed_data;
+        let left = on_pm(&self.edit.freed) - nodes + on_pm(&self.replaced);
+        self.fs.count_data(on_pm(&self.allocated), left);
         self.fs.free_runs(&self.edit.freed);
         self.fs.free_runs(&self.replaced);
         Ok(())

@@ -78,6 +78,8 @@ pub(crate) struct Walk<'a, P> {
     /// Inodes without a state: free unless they have names.
     unclear: BTreeSet<u64>,
     files: u64,
+    /// Blocks of PM with data of regular files.
+    pub(crate) data_on_pm: u64,
 }
 
 impl<'a, P: Pm> Walk<'a, P> {
@@ -102,6 +104,7 @@ impl<'a, P: Pm> Walk<'a, P> {
             found_directories: Vec::new(),
             unclear: BTreeSet::new(),
             files: 0,
+            data_on_pm: 0,
         }
     }
 
@@ -250,13 +253,16 @@ impl<'a, P: Pm> Walk<'a, P> {
             FileKind::Directory => self.found_directories.push((number, tree)),
             _ => self.files += 1,
         }
+        let mut on_pm = 0;
         let written_end = state.slot.size.div_ceil(BLOCK_SIZE);
-        let mut taken = self.take_tree(
-            tree,
-            (written_end, kind != FileKind::Regular),
-            &format!("inode {number}"),
-            &mut |_, _| {},
-        );
+        let on_pm_only = kind != FileKind::Regular;
+        let mut taken =
+            self.take_tree(tree, (written_end, on_pm_only), &format!("inode {number}"), &mut |_, place| {
+                on_pm += u64::from(tier_of(place) == 0);
+            });
+        if kind == FileKind::Regular {
+            self.data_on_pm += on_pm;
+        }
         if state.slot.xattrs() != 0 {
             let owner = Owner::new(self.pm, self.bounds, self.seed, number, header.generation);
             match xattr::blocks_of(&owner, state.slot.xattrs()) {

@@ -4,6 +4,7 @@ use std::io::IoSlice;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{
     Block, CompactedLog, Copied, CopiedFile, Draw, Error, FileBlock, FreeRun, Kind, LogImage, LogOffload,
     Movable, PlacedExtent, Relocate, Result, Tier, TierBlocks, TierChange, TierRead, TierReader, TierRun,
@@ -72,6 +73,10 @@ impl<P: Pm + 'static> TierBlocks for ShadowFs<P> {
     fn memory_left(&self) -> u64 {
         self.shared.reclaim_buried();
         self.shared.alloc.unreserved_blocks()
+    }
+
+    fn data_on_pm(&self) -> u64 {
+        self.shared.data_on_pm.load(Ordering::Relaxed)
     }
 
     fn allocate_on(&self, tier: u8, goal: Option<Block>, blocks: u64) -> Result<Vec<TierRun>> {

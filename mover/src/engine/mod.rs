@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `tick` | background passes |
 //! | `executor`, `batch` | relocation: gather, copy, flush, commit; the blocks of many files that move as one |
+//! | `evict` | anti-caching: what PM holds above a threshold, the blocks that were not used for longest first |
 //! | `demote`, `promote` | given files, and ranges of files |
 //! | `cold`, `scan`, `trail` | cold data; the search for files of which nothing is known |
 //! | `reclaim` | direct reclaim: a write that finds no space demotes blocks itself |
@@ -19,6 +20,7 @@ pub(crate) mod budget;
 mod cold;
 pub(crate) mod demote;
 pub(crate) mod evacuate;
+mod evict;
 pub(crate) mod executor;
 mod log_offload;
 pub(crate) mod progress;
@@ -57,6 +59,10 @@ pub(crate) struct Counts {
     pub(crate) raised: AtomicU64,
     /// From a tier that is nearly full to a slower one.
     pub(crate) descended: AtomicU64,
+    /// By anti-caching, because PM held more than the threshold.
+    pub(crate) evicted: AtomicU64,
+    /// Up again by anti-caching, because they were read.
+    pub(crate) promoted: AtomicU64,
     /// Logs that are smaller since they were compacted.
     pub(crate) logs_compacted: AtomicU64,
     /// Blocks that compaction and offloading freed.

@@ -6,6 +6,7 @@ use std::ops::ControlFlow;
 
 use nacre_engine::sync::atomic::{AtomicI64, Ordering};
 use nacre_engine::{Error, InodeId};
+use nacre_policy::migration::anticache::AntiCache;
 use nacre_policy::migration::rebalance::Rebalance;
 use nacre_policy::migration::tpfs::Tpfs;
 use nacre_policy::migration::{Access, Chosen, Migration, PAUSE_MS};
@@ -70,6 +71,11 @@ pub(crate) struct State {
     pub(crate) tpfs: Tpfs<InodeId>,
     /// Through all files, for those of which it knows nothing.
     pub(crate) trail: Trail,
+    /// The policy of anti-caching, in place of the others where it is on.
+    pub(crate) anticache: AntiCache<InodeId>,
+    /// Through all files, for blocks on PM that it does not know, and the files that were found.
+    pub(crate) evict_trail: Trail,
+    pub(crate) files_on_pm: Vec<(u64, InodeId)>,
     /// The policy between tiers.
     pub(crate) rebalance: Rebalance<InodeId>,
     /// Through all files, for those on tiers that are nearly full.
@@ -87,6 +93,9 @@ pub(crate) struct State {
     pub(crate) failure: Option<String>,
 }
 
+/// Blocks that anti-caching knows for each file that the other policies may know.
+const BLOCKS_OF_A_FILE: usize = 4;
+
 /// The most time for which unused allowance is granted, in milliseconds.
 const ALLOWANCE_MS: u64 = 1000;
 
@@ -97,6 +106,9 @@ impl State {
         State {
             tpfs: Tpfs::new(known_files, before),
             trail: Trail::default(),
+            anticache: AntiCache::new(known_files.saturating_mul(BLOCKS_OF_A_FILE)),
+            evict_trail: Trail::default(),
+            files_on_pm: Vec::new(),
             rebalance: Rebalance::default(),
             rebalance_trail: Trail::default(),
             logs: Logs::default(),

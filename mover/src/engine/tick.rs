@@ -30,6 +30,9 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
         let is_over = || !budget.goes_on() || self.places.is_awaited();
         let free = Budget::within(&is_over, &self.engine.allowance);
         let hinted = self.follow_hints(&mut state, &free);
+        if self.places.settings.now().options.anticache.is_some() {
+            return Ok(hinted + self.evict(&mut state, &free)?);
+        }
         let mut cold = None;
         // Some of them: the demotion from PM behind that, for as long as it takes, would leave no time for it.
         let rebalanced = self.rebalance(&mut state, now_ms, &free);
@@ -111,8 +114,12 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
 
     pub(crate) fn take_in(&self, state: &mut State) {
         let (samples, lost) = (self.stats.samples.take(), self.stats.samples.lost());
+        let has_anticache = self.places.settings.now().options.anticache.is_some();
         for sample in &samples {
             state.observe(sample);
+            if has_anticache {
+                state.anticache.observe(sample);
+            }
         }
         // Only a scan of all files tells which ones were not sampled, or had no room in the lists. The sampled ones are
         // known.
@@ -120,6 +127,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
         if self.engine.scan_again.swap(false, Ordering::Relaxed) || is_lost || state.tpfs.on_pm.has_dropped()
         {
             state.tpfs.scan.leave(Left::Movable);
+            state.anticache.set_incomplete(true);
         }
         self.note_queue(state);
     }

@@ -87,6 +87,10 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Files<'_, L, D> {
         if self.places.has_tiers() {
             self.note(node, AccessKind::ReadBelow, offset, done as u64, now);
         }
+        if self.places.settings.has_anticache() && done > 0 {
+            let span = blocks_of(offset, done as u64);
+            self.io.ahead.leave_below(self.places.layout.id(node), span.start..span.start + span.len);
+        }
         Ok(done)
     }
 

@@ -58,6 +58,8 @@ impl Readers {
 pub struct Fetch {
     id: InodeId,
     blocks: Range<u64>,
+    /// They were read, and come up to PM; otherwise they come to DRAM.
+    up: bool,
 }
 
 /// Ranges to be fetched by the read-ahead threads.
@@ -111,22 +113,34 @@ impl Ahead {
 
     /// Leaves blocks to be fetched, if there are read-ahead threads that are not far behind.
     pub(crate) fn leave(&self, id: InodeId, blocks: Range<u64>) {
-        if blocks.is_empty() || !self.is_served.load(Ordering::Relaxed) {
+        self.leave_fetch(Fetch { id, blocks, up: false });
+    }
+
+    /// Leaves blocks to be promoted that were read on a tier.
+    pub(crate) fn leave_below(&self, id: InodeId, blocks: Range<u64>) {
+        self.leave_fetch(Fetch { id, blocks, up: true });
+    }
+
+    fn leave_fetch(&self, fetch: Fetch) {
+        if fetch.blocks.is_empty() || !self.is_served.load(Ordering::Relaxed) {
             return;
         }
         let mut queue = self.queue.lock();
         if !queue.is_over && queue.waiting.len() < MAX_WAITING {
-            queue.waiting.push_back(Fetch { id, blocks });
+            queue.waiting.push_back(fetch);
             self.comes.notify_one();
         }
     }
 }
 
 impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Places<L, D> {
-    /// See [`TieredFs::fetch`](crate::TieredFs::fetch).
-    pub(crate) fn fetch(&self, fetch: &Fetch) -> Result<()> {
+    /// See [`TieredFs::fetch`](crate::TieredFs::fetch). Gives how many blocks came up to PM.
+    pub(crate) fn fetch(&self, fetch: &Fetch) -> Result<u64> {
         let Range { start, end } = fetch.blocks;
         let node = self.layout.node(fetch.id)?;
+        if fetch.up {
+            return self.promote(&node, FileBlock(start), end - start).map(|moved| moved.moved);
+        }
         let _reading = Reading::begin(&self.layout);
         for found in self.layout.resolve(&node, FileBlock(start), end - start)? {
             let Place::Tier { tier, block } = found.place else { continue };
@@ -135,7 +149,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Places<L, D> {
             let first = block.plus(from - found.start.0);
             self.tiers.fetch(TierRun { tier, start: first, len: to.saturating_sub(from) });
         }
-        Ok(())
+        Ok(0)
     }
 }
 
@@ -176,7 +190,7 @@ mod tests {
         ahead.begin();
         (0..2 * MAX_WAITING as u64).for_each(|number| ahead.leave(id(number), 0..8));
         assert_eq!(waiting(), MAX_WAITING);
-        assert_eq!(ahead.take(), Some(Fetch { id: id(0), blocks: 0..8 }));
+        assert_eq!(ahead.take(), Some(Fetch { id: id(0), blocks: 0..8, up: false }));
     }
 
     #[test]

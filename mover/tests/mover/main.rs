@@ -1,6 +1,7 @@
-//! The mover over the log layout and a simulated disk. These are one program, since each would compile the mover over
+//! The mover over the log layout, and for anti-caching over the shadow layout, and a simulated disk. These are one program, since each would compile the mover over
 //! that layout for itself.
 
+mod anticache;
 mod batches;
 mod compaction;
 mod full;

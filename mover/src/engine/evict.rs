@@ -1,0 +1,152 @@
+//! Anti-caching: PM holds data up to a threshold. What is above it goes to disk, and of that the blocks that were not
+//! used for longest. A block that is read from there comes up again, by the threads that read ahead.
+
+use nacre_engine::sync::atomic::Ordering;
+use nacre_engine::{Error, FileBlock, FileKind, InodeId, Place, Result, Tiered};
+use nacre_media::Durable;
+use nacre_media::block::BlockDevice;
+use nacre_policy::migration::Chosen;
+
+use crate::engine::Mover;
+use crate::engine::batch::Batch;
+use crate::engine::budget::Budget;
+use crate::engine::executor::{Outcome, Why};
+use crate::engine::progress::Way;
+use crate::engine::state::State;
+use crate::engine::trail::AT_ONCE;
+use crate::stats::samples::millis;
+
+/// Blocks of a file that are resolved at once.
+const RESOLVED_AT_ONCE: u64 = 1 << 16;
+
+impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
+    /// Whether PM holds more than the threshold of anti-caching; by how many blocks.
+    fn above_threshold(&self) -> Option<u64> {
+        let threshold = self.places.settings.now().anticache_blocks(self.places.layout.stat().blocks)?;
+        let excess = self.places.layout.data_on_pm().saturating_sub(threshold);
+        (excess > 0).then_some(excess)
+    }
+
+    /// Evicts exactly the excess over the threshold, as far as the budget goes; gives the number of blocks.
+    pub(crate) fn evict(&self, state: &mut State, budget: &Budget<'_>) -> Result<u64> {
+        let mut evicted = 0;
+        while self.places.has_tiers() && self.may_move() && budget.goes_on() && budget.blocks() > 0 {
+            let Some(excess) = self.above_threshold() else { break };
+            let chosen =
+                state.anticache.coldest(excess.min(self.places.settings.group()).min(budget.blocks()));
+            if chosen.is_empty() {
+                if !self.look_for_blocks(state, budget) {
+                    break;
+                }
+                continue;
+            }
+            let (moved, failure) = self.evict_chosen(state, chosen);
+            evicted += moved;
+            budget.spend(moved);
+            self.engine.counts.evicted.fetch_add(moved, Ordering::Relaxed);
+            state.failure = failure.as_ref().map(ToString::to_string);
+            if let Some(failure) = failure {
+                return Err(failure);
+            }
+        }
+        Ok(evicted)
+    }
+
+    /// Moves chosen blocks to a tier with one write and one flush; gives how many did. Those that could not go for lack
+    /// of room are known again, as the oldest.
+    fn evict_chosen(&self, state: &mut State, chosen: Vec<Chosen<InodeId>>) -> (u64, Option<Error>) {
+        let mut batch = Batch::default();
+        let mut failure = None;
+        for part in &chosen {
+            // A removed file has nothing to move.
+            let Ok(node) = self.places.layout.node(part.file) else { continue };
+            if self.places.is_pinned(&node) {
+                continue;
+            }
+            for span in &part.spans {
+                let range = (FileBlock(span.start), span.len);
+                match self.places.add_to(&mut batch, &node, range, |place| matches!(place, Place::Pm(_))) {
+                    Ok(true) => {}
+                    Ok(false) => put_back(state, part.file, span.start..span.start + span.len),
+                    Err(error) => failure = Some(error),
+                }
+            }
+        }
+        if batch.is_empty() {
+            return (0, failure);
+        }
+        let _doing = self.begin(batch.doing(Way::Space));
+        let mut moved = 0;
+        for (id, outcome) in self.places.place_batch(batch, Why::Space, &Budget::default()) {
+            match outcome {
+                Outcome::Moved(done) => moved += done.moved,
+                Outcome::Mapped(_) | Outcome::Gone(_) => {}
+                Outcome::Full(error) | Outcome::Failed(error) => {
+                    for span in chosen.iter().filter(|part| part.file == id).flat_map(|part| &part.spans) {
+                        put_back(state, id, span.start..span.start + span.len);
+                    }
+                    failure = Some(error);
+                }
+            }
+        }
+        (moved, failure)
+    }
+
+    /// Goes on with a walk over all files, for blocks on PM that are not in the list: all of them after a mount, and
+    /// those of accesses without a sample. False when there is nothing to find.
+    fn look_for_blocks(&self, state: &mut State, budget: &Budget<'_>) -> bool {
+        if !state.anticache.is_incomplete() {
+            return false;
+        }
+        if !state.evict_trail.goes_on() {
+            state.evict_trail.begin(self.places.layout.id(&self.places.layout.root()));
+            state.files_on_pm.clear();
+        }
+        while let Some(found) = self.places.advance(&mut state.evict_trail, AT_ONCE) {
+            for id in found.files {
+                if let Ok(node) = self.places.layout.node(id)
+                    && let Ok(attr) = self.places.layout.getattr(&node)
+                    && attr.kind == FileKind::Regular
+                    && !self.places.is_pinned(&node)
+                {
+                    state.files_on_pm.push((millis(attr.mtime), id));
+                }
+            }
+            if !budget.goes_on() {
+                return false; // the next tick goes on from here
+            }
+        }
+        let mut files = std::mem::take(&mut state.files_on_pm);
+        // Each block is to be older than the ones before it.
+        files.sort_unstable_by_key(|(modified, id)| (std::cmp::Reverse(*modified), *id));
+        state.anticache.set_incomplete(false);
+        for (_, id) in files {
+            for blocks in self.blocks_on_pm(id) {
+                state.anticache.seed(blocks.map(|block| (id, block)));
+            }
+        }
+        !state.anticache.is_empty()
+    }
+
+    /// The blocks of a file that are on PM, as far as they can be found.
+    fn blocks_on_pm(&self, id: InodeId) -> Vec<std::ops::Range<u64>> {
+        let Ok(node) = self.places.layout.node(id) else { return Vec::new() };
+        let (mut ranges, mut at) = (Vec::new(), 0);
+        while let Ok(Some(data)) = self.places.next_data(&node, at) {
+            let found = self.places.layout.resolve_movable(&node, FileBlock(data), RESOLVED_AT_ONCE);
+            for movable in found.unwrap_or_default() {
+                let extent = movable.extent;
+                if matches!(extent.place, Place::Pm(_)) {
+                    ranges.push(extent.start.0..extent.start.0 + extent.len);
+                }
+            }
+            at = data + RESOLVED_AT_ONCE;
+        }
+        ranges
+    }
+}
+
+/// Blocks of a file stay on PM: they are the oldest ones again.
+fn put_back(state: &mut State, file: InodeId, blocks: std::ops::Range<u64>) {
+    state.anticache.seed(blocks.map(|block| (file, block)));
+}

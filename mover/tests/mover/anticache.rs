@@ -1,0 +1,165 @@
+//! Anti-caching over the shadow layout (paper 004): PM holds what was used last, exactly up to the threshold, and a block
+//! has one valid copy.
+
+use std::io::IoSlice;
+use std::sync::Arc;
+
+use nacre_engine::{
+    BLOCK_SIZE, Data, Durability, Extents, FileBlock, FileKind, Names, NewInode, Place, TierBlocks,
+    TierTable, Timestamp, WriteAt,
+};
+use nacre_layout_parts::lifecycle::Lifecycle;
+use nacre_layout_shadow::{MkfsOptions, MountOptions, ShadowFs, mkfs};
+use nacre_media::SimPm;
+use nacre_media::block::SimDisk;
+use nacre_mover::{Budget, MoverOptions, Threshold, TieredFs};
+use uuid::Uuid;
+
+type Fs = TieredFs<ShadowFs<SimPm>, SimDisk>;
+type Node = <Fs as Names>::Node;
+
+/// Blocks of a file of figure 4: 40 KB.
+const FILE: u64 = 10;
+const FILES: u64 = 10;
+const NOW_MS: u64 = 1_700_000_000_000;
+const VOLUME: Uuid = Uuid::from_u128(7);
+
+fn options(blocks: u64) -> MoverOptions {
+    MoverOptions { anticache: Some(Threshold::Bytes(blocks * BLOCK_SIZE)), ..MoverOptions::default() }
+}
+
+fn now(second: u64) -> Timestamp {
+    Timestamp::new(1_700_000_000 + second as i64, 0)
+}
+
+fn bytes(file: u64) -> Vec<u8> {
+    (0..FILE * BLOCK_SIZE).map(|at| (at / 64 + file * 31) as u8).collect()
+}
+
+fn write(fs: &Fs, node: &Node, offset: u64, data: &[u8], second: u64) {
+    let at = WriteAt::Offset(offset);
+    fs.write(node, at, &[IoSlice::new(data)], Durability::Now, now(second)).expect("write");
+}
+
+/// Ten files of 40 KB, the first one written first, and room for `blocks` of their blocks.
+fn ten_files(blocks: u64) -> (Arc<SimPm>, Fs, Vec<Node>) {
+    let pm = Arc::new(SimPm::with_disks(64 << 20, &[64 << 20]));
+    mkfs(&*pm, &MkfsOptions::default()).expect("mkfs");
+    let layout = ShadowFs::mount(Arc::clone(&pm), &MountOptions::default()).expect("mount");
+    let fs = Fs::new(layout, options(blocks));
+    fs.add(SimDisk::of(&pm, 0), VOLUME, 1, 1, now(0)).expect("a tier");
+    let nodes = (0..FILES).map(|file| {
+        let new = NewInode::of_root(FileKind::Regular, 0o644, now(file));
+        let node = fs.create(&fs.root(), format!("file-{file}").as_bytes(), &new).expect("create");
+        write(&fs, &node, 0, &bytes(file), file);
+        node
+    });
+    let nodes = nodes.collect();
+    (pm, fs, nodes)
+}
+
+fn tick(fs: &Fs) -> u64 {
+    fs.tick(NOW_MS, &Budget::default()).expect("it goes on")
+}
+
+/// How many blocks of a file are on PM.
+fn on_pm(fs: &Fs, node: &Node) -> u64 {
+    let extents = fs.layout().resolve(node, FileBlock(0), FILE).expect("its places");
+    extents.iter().filter(|extent| matches!(extent.place, Place::Pm(_))).map(|extent| extent.len).sum()
+}
+
+fn all_on_pm(fs: &Fs, nodes: &[Node]) -> Vec<u64> {
+    nodes.iter().map(|node| on_pm(fs, node)).collect()
+}
+
+/// Reads a file, and has those who read ahead do what that left to them.
+fn read(fs: &Fs, node: &Node, file: u64) {
+    fs.ahead().begin();
+    let mut seen = vec![0; (FILE * BLOCK_SIZE) as usize];
+    let count = fs.read(node, 0, &mut seen, Some(now(100))).expect("read");
+    assert!(count == seen.len() && seen == bytes(file), "the content of file {file}");
+    if on_pm(fs, node) < FILE {
+        let fetch = fs.ahead().take().expect("blocks that come up");
+        fs.fetch(&fetch).expect("they come");
+    }
+}
+
+#[test]
+fn exactly_the_excess_goes_and_the_oldest_first() {
+    let (_, fs, nodes) = ten_files(25);
+    assert_eq!(fs.layout().data_on_pm(), FILES * FILE);
+    assert_eq!(tick(&fs), FILES * FILE - 25);
+    assert_eq!(fs.layout().data_on_pm(), 25, "exact to the block");
+    assert_eq!(all_on_pm(&fs, &nodes), [0, 0, 0, 0, 0, 0, 0, 5, 10, 10]);
+    assert_eq!(tick(&fs), 0, "there is nothing above it");
+    for (file, node) in (0..).zip(&nodes) {
+        let mut seen = vec![0; (FILE * BLOCK_SIZE) as usize];
+        fs.read(node, 0, &mut seen, None).expect("read");
+        assert!(seen == bytes(file), "file {file}");
+    }
+}
+
+#[test]
+fn what_is_read_comes_up_and_leaves_no_second_copy() {
+    let (_, fs, nodes) = ten_files(FILE);
+    tick(&fs);
+    assert_eq!(all_on_pm(&fs, &nodes), [0, 0, 0, 0, 0, 0, 0, 0, 0, 10]);
+    let used = |fs: &Fs| {
+        let space = fs.layout().tier_space(1).expect("a tier");
+        space.blocks - space.free
+    };
+    assert_eq!(used(&fs), (FILES - 1) * FILE);
+    read(&fs, &nodes[2], 2);
+    assert_eq!((on_pm(&fs, &nodes[2]), used(&fs)), (FILE, (FILES - 2) * FILE));
+    assert_eq!(tick(&fs), FILE, "the file that was written last makes room");
+    assert_eq!(all_on_pm(&fs, &nodes), [0, 0, 10, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(fs.layout().data_on_pm() + used(&fs), FILES * FILE, "each block is in one place");
+}
+
+#[test]
+fn a_write_of_a_cold_block_needs_no_read_unless_it_keeps_a_part() {
+    let (_, fs, nodes) = ten_files(FILE);
+    tick(&fs);
+    let read_from_disk = |fs: &Fs| fs.tiers().traffic().0;
+    let before = read_from_disk(&fs);
+    write(&fs, &nodes[0], 3 * BLOCK_SIZE, &[7; BLOCK_SIZE as usize], 200);
+    assert_eq!((on_pm(&fs, &nodes[0]), read_from_disk(&fs)), (1, before));
+    write(&fs, &nodes[0], 5 * BLOCK_SIZE + 100, b"part", 201);
+    assert_eq!(on_pm(&fs, &nodes[0]), 2, "that block came up first");
+    let mut expected = bytes(0);
+    expected[3 * BLOCK_SIZE as usize..4 * BLOCK_SIZE as usize].fill(7);
+    expected[5 * BLOCK_SIZE as usize + 100..][..4].copy_from_slice(b"part");
+    let mut seen = vec![0; expected.len()];
+    fs.read(&nodes[0], 0, &mut seen, None).expect("read");
+    assert!(seen == expected);
+}
+
+/// After a mount nothing was used: the files go in the order of their last modification.
+#[test]
+fn after_a_mount_the_files_that_were_modified_first_go_first() {
+    let (pm, fs, nodes) = ten_files(FILES * FILE);
+    assert_eq!(tick(&fs), 0);
+    write(&fs, &nodes[0], 0, &bytes(0), 300);
+    drop(nodes);
+    Lifecycle::unmount(fs.into_layout()).expect("unmount");
+    let layout = ShadowFs::mount(Arc::clone(&pm), &MountOptions::default()).expect("mount");
+    let fs = Fs::new(layout, options(2 * FILE));
+    fs.attach(SimDisk::of(&pm, 0), VOLUME, Some(2)).expect("its tier");
+    assert_eq!(fs.layout().data_on_pm(), FILES * FILE);
+    assert_eq!(tick(&fs), (FILES - 2) * FILE);
+    let nodes = (0..FILES).map(|file| fs.lookup(&fs.root(), format!("file-{file}").as_bytes()));
+    let nodes: Vec<Node> = nodes.collect::<Result<_, _>>().expect("they are there");
+    assert_eq!(all_on_pm(&fs, &nodes), [10, 0, 0, 0, 0, 0, 0, 0, 0, 10]);
+}
+
+#[test]
+fn a_share_of_pm_is_a_threshold_too_and_can_change() {
+    let (_, fs, nodes) = ten_files(FILES * FILE);
+    assert_eq!(tick(&fs), 0);
+    fs.change(&MoverOptions { anticache: Some(Threshold::Percent(0)), ..MoverOptions::default() });
+    assert_eq!(tick(&fs), FILES * FILE);
+    assert!(all_on_pm(&fs, &nodes).iter().all(|blocks| *blocks == 0));
+    assert_eq!(fs.period().as_millis(), 10);
+    fs.change(&MoverOptions::default());
+    assert_eq!(fs.period().as_millis(), 100);
+}
