@@ -191,7 +191,7 @@ const PREFIXES_FOR_OTHERS: [&str; 8] =
 /// The size of the buffer without a size in `lazy`, in bytes.
 const LAZY_DEFAULT: u64 = 256 << 20;
 /// Settings of data movement between PM and tiers. A remount can change these and the settings of the buffer.
-const TIER_SETTINGS: [&str; 11] = [
+const TIER_SETTINGS: [&str; 12] = [
     "tier_cache",
     "tier_group",
     "sync_threshold",
@@ -203,6 +203,7 @@ const TIER_SETTINGS: [&str; 11] = [
     "log_threshold",
     "tier_threshold",
     "disk_threshold",
+    "anticache",
 ];
 /// The value for a mover without a limit.
 const NO_LIMIT: &str = "none";
@@ -440,6 +441,7 @@ fn tier_options(settings: &TierSettings) -> Vec<String> {
         log_threshold,
         tier_threshold,
         disk_threshold,
+        anticache,
     } = *settings;
     let limit = |limit| match limit {
         MoverLimit::None => NO_LIMIT.to_owned(),
@@ -457,6 +459,7 @@ fn tier_options(settings: &TierSettings) -> Vec<String> {
         log_threshold.map(|percent| percent.to_string()),
         tier_threshold.map(|percent| percent.to_string()),
         disk_threshold.map(|percent| percent.to_string()),
+        anticache.map(values::anticache_option),
     ];
     let option = |(name, value): (&str, Option<String>)| value.map(|value| format!("{name}={value}"));
     TIER_SETTINGS.into_iter().zip(values).filter_map(option).collect()
@@ -589,10 +592,11 @@ mod tests {
         assert_eq!(take("tiers=all,tier=/srv/disk").unwrap().to_string(), "rw,tiers=all,tier=/srv/disk");
         assert_eq!(settings.to_string(), "rw,tier_cache=8M,tier=/srv/disk");
         let all = "rw,tier_cache=1M,tier_group=64K,sync_threshold=1M,large_writes=2,read_factor=0,\
-                   tier_balance=off,mover_hours=12:00-13:00+22:00-06:00,mover_limit=100M,log_threshold=99,tier_threshold=60,disk_threshold=0";
+                   tier_balance=off,mover_hours=12:00-13:00+22:00-06:00,mover_limit=100M,log_threshold=99,tier_threshold=60,disk_threshold=0,anticache=40M";
         assert_eq!(take(all).unwrap().to_string(), all);
-        let none = "rw,mover_hours=always,mover_limit=none";
-        assert_eq!(take(none).unwrap().to_string(), none);
+        for said in ["rw,mover_hours=always,mover_limit=none", "rw,anticache=30%", "rw,anticache=off"] {
+            assert_eq!(take(said).unwrap().to_string(), said);
+        }
         assert_eq!(take("lazy").unwrap().lazy.unwrap().options().size, 256 << 20);
         assert_eq!(take("lazy=64M").unwrap().to_string(), "rw,lazy=64M");
         let all = "rw,lazy=64M,lazy_low=10,lazy_high=30,lazy_period=1000,lazy_age=2000,lazy_forget=0,\
@@ -624,7 +628,7 @@ mod tests {
             ("lazy_period=0", "milliseconds"),
             ("lazy_forget=86400001", "milliseconds"),
             ("lazy_color=red", "lazy_color"),
-            ("preset=acbpfs", "not built yet"),
+            ("preset=zfs", "the presets are"),
             ("name_index=maybe", "neither on nor off"),
             ("inode_cache=1023", "1024 to 4294967295"),
             ("inode_cache=all", "number of inodes"),
@@ -640,6 +644,8 @@ mod tests {
             ("mover_hours=night", "mover_hours"),
             ("mover_limit=1K", "4 KiB to 1 TiB, or none"),
             ("mover_limit=slow", "mover_limit"),
+            ("anticache=101%", "0% to 100%"),
+            ("anticache=much", "anticache"),
             ("log_threshold=20", "50 to 100"),
             ("log_threshold=high", "log_threshold"),
             ("tier_threshold=101", "50 to 100"),

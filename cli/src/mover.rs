@@ -286,10 +286,7 @@ fn describe(status: &Value) -> String {
         (_, true, false) => "idle",
         _ => "moving blocks",
     };
-    let mut fields = vec![
-        ("mover", state.to_owned()),
-        ("PM", format!("{usage:.1} % in use; above {threshold:.1} % cold blocks are demoted")),
-    ];
+    let mut fields = vec![("mover", state.to_owned()), ("PM", pm(status, usage, threshold))];
     if status["phase"].is_string() {
         fields.push(("why", doing(status).unwrap_or_else(|| reason(status))));
     }
@@ -299,6 +296,7 @@ fn describe(status: &Value) -> String {
         ("moved", bytes("moved")),
         ("logs", logs(status)),
         ("for reads", format!("{} moved down into DRAM, {} up", bytes("lowered"), bytes("raised"))),
+        ("anti-caching", anticaching(status)),
         ("to slower tiers", bytes("descended")),
         (
             "accesses",
@@ -476,6 +474,32 @@ fn waits(queued: &Queued, phase_of: &dyn Fn(&str) -> String) -> String {
     format!("{file}, {bytes}, {}: {why}", way(why_it_moves))
 }
 
+/// The use of PM, and from where blocks leave it.
+fn pm(status: &Value, usage: f64, threshold: f64) -> String {
+    match status["anticache"].as_u64() {
+        Some(anticache) => format!(
+            "{usage:.1} % in use; {} of data; above {} the least recently used blocks go",
+            size::print(status["data"].as_u64().unwrap_or(0)),
+            size::print(anticache)
+        ),
+        None => format!("{usage:.1} % in use; above {threshold:.1} % cold blocks are demoted"),
+    }
+}
+
+/// What anti-caching has done.
+fn anticaching(status: &Value) -> String {
+    let number = |name: &str| status[name].as_u64().unwrap_or(0);
+    if status["anticache"].is_null() {
+        return "off".to_owned();
+    }
+    format!(
+        "{} evicted, {} brought up, {} known",
+        size::print(number("evicted")),
+        size::print(number("promoted")),
+        output::count(number("listed_blocks"), "block", "blocks")
+    )
+}
+
 /// The threshold for the compaction of logs, and its results so far, in words.
 fn logs(status: &Value) -> String {
     let number = |field: &str| status[field].as_u64().unwrap_or(0);
@@ -570,6 +594,14 @@ mod tests {
         assert!(text.contains("no file was synchronised twice"), "{text}");
         (status["lowered"], status["raised"]) = (json!(8192), json!(4096));
         assert!(describe(&status).contains("8 KiB moved down into DRAM, 4 KiB up"));
+        assert!(describe(&status).lines().any(|line| line.contains("anti-caching") && line.ends_with("off")));
+        (status["anticache"], status["data"], status["listed_blocks"]) =
+            (json!(40 << 20), json!(8192), json!(2));
+        (status["evicted"], status["promoted"]) = (json!(16384), json!(4096));
+        let text = describe(&status);
+        assert!(text.contains("16 KiB evicted, 4 KiB brought up, 2 blocks known"), "{text}");
+        assert!(text.contains("8 KiB of data; above 40 MiB the least recently used blocks go"), "{text}");
+        status["anticache"] = json!(null);
         status["descended"] = json!(12288);
         assert!(
             describe(&status)

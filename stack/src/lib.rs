@@ -107,7 +107,7 @@ pub use mover::{
 };
 pub use nacre_mover::{Budget, Drained, Hours, PIN, TIER, TrimFrom, Trimmed};
 pub use preset::{LayoutKind, Preset};
-pub use tier_settings::{MoverLimit, TierSettings};
+pub use tier_settings::{AntiCache, MoverLimit, TierSettings};
 pub use tiers::{MovedFiles, NewTier, TierDevice, TierInfo, lost_tiers};
 pub use volumes::{
     VolumeOptions, VolumeRow, canonical_device, create_volume, device_and_volume, remove_volume, volumes,

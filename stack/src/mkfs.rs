@@ -147,7 +147,7 @@ pub(crate) fn make(path: &Path, options: &MkfsOptions) -> Result<(RealPm, Volume
         now: SystemTime::now().into(),
         linear_names: options.preset.searches_names(),
         zones: options.zones,
-        overwrite_in_place: false,
+        overwrite_in_place: options.preset.overwrites_in_place(),
     };
     let made = of_kind!(layout, Layout => Layout::mkfs(&pm, &properties));
     match made {

@@ -44,6 +44,16 @@ pub struct MoverInfo {
     pub raised: u64,
     /// Bytes that it moved from tiers that are nearly full to slower ones.
     pub descended: u64,
+    /// Bytes that left PM by anti-caching.
+    pub evicted: u64,
+    /// Bytes that came up again by anti-caching, because they were read.
+    pub promoted: u64,
+    /// Blocks on PM in the list of anti-caching; 0 while blocks move.
+    pub listed_blocks: u64,
+    /// Bytes of data on PM.
+    pub data: u64,
+    /// Bytes of data that PM holds with anti-caching; none without it.
+    pub anticache: Option<u64>,
     /// Bytes that it moves in a second, at most.
     pub rate: Option<u64>,
     /// The hours in which it moves blocks by itself, as `22:00-06:00`; none when it always does.
@@ -216,6 +226,11 @@ impl MoverInfo {
             lowered: status.lowered,
             raised: status.raised,
             descended: status.descended,
+            evicted: status.evicted,
+            promoted: status.promoted,
+            listed_blocks: status.listed_blocks,
+            data: status.data.0,
+            anticache: status.data.1,
             rate: status.rate,
             hours: (!status.hours.is_always()).then(|| status.hours.to_string()),
             next_window_ms: status.next_window.map(|next| next.at_ms),

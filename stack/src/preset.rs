@@ -86,11 +86,13 @@ pub enum Preset {
     Spfs,
     /// As BPFS: the `shadow` layout without a cache, copy on write.
     Bpfs,
+    /// As AC-BPFS: BPFS over a disk, with anti-caching; written blocks on PM are overwritten where they are.
+    Acbpfs,
 }
 
 impl Preset {
     /// All that can be had.
-    pub const ALL: [Preset; 9] = [
+    pub const ALL: [Preset; 10] = [
         Preset::Nacre,
         Preset::Nova,
         Preset::Tpfs,
@@ -100,6 +102,7 @@ impl Preset {
         Preset::HinfsNclfw,
         Preset::Spfs,
         Preset::Bpfs,
+        Preset::Acbpfs,
     ];
 
     /// Its name.
@@ -114,6 +117,7 @@ impl Preset {
             Preset::HinfsNclfw => "hinfs-nclfw",
             Preset::Spfs => "spfs",
             Preset::Bpfs => "bpfs",
+            Preset::Acbpfs => "acbpfs",
         }
     }
 
@@ -123,14 +127,14 @@ impl Preset {
             Preset::Nacre | Preset::Nova | Preset::Tpfs => LayoutKind::Log,
             Preset::Pmfs | Preset::Hinfs | Preset::HinfsWb | Preset::HinfsNclfw => LayoutKind::Inplace,
             Preset::Spfs => LayoutKind::Pool,
-            Preset::Bpfs => LayoutKind::Shadow,
+            Preset::Bpfs | Preset::Acbpfs => LayoutKind::Shadow,
         }
     }
 
     /// It has a write buffer in DRAM when a program opens the device itself: data that was not synchronised may be lost
     /// in a crash. A mount buffers only on request, because sync(2) does not reach it.
     pub fn buffers_writes(self) -> bool {
-        !matches!(self, Preset::Nova | Preset::Pmfs | Preset::Spfs | Preset::Bpfs)
+        !matches!(self, Preset::Nova | Preset::Pmfs | Preset::Spfs | Preset::Bpfs | Preset::Acbpfs)
     }
 
     /// A write buffer of the default size on a device of `device` bytes, if the preset has one: an eighth of that, at
@@ -148,6 +152,11 @@ impl Preset {
             Preset::HinfsNclfw => settings.granularity = Granularity::Blocks,
             _ => {}
         }
+    }
+
+    /// Written blocks are overwritten where they are.
+    pub(crate) fn overwrites_in_place(self) -> bool {
+        self == Preset::Acbpfs
     }
 
     /// Directories are searched without an index in DRAM.
@@ -169,22 +178,10 @@ impl FromStr for Preset {
         if let Some(preset) = Preset::ALL.into_iter().find(|preset| preset.as_str() == text) {
             return Ok(preset);
         }
-        match text {
-            "acbpfs" => Err(not_built("preset", text)),
-            _ => {
-                let advice =
-                    "the presets are: nacre, nova, tpfs, pmfs, hinfs, hinfs-wb, hinfs-nclfw, spfs, bpfs";
-                Err(unknown("preset", text, advice))
-            }
-        }
+        let advice =
+            "the presets are: nacre, nova, tpfs, pmfs, hinfs, hinfs-wb, hinfs-nclfw, spfs, bpfs, acbpfs";
+        Err(unknown("preset", text, advice))
     }
-}
-
-fn not_built(what: &'static str, name: &str) -> Error {
-    Error::new(Kind::Unsupported).object(format!("{what} {name}")).advice(
-        "it is planned, not built yet; nacre, nova and tpfs (layout log), pmfs, hinfs, hinfs-wb and hinfs-nclfw \
-         (layout inplace), spfs (layout pool) and bpfs (layout shadow) exist",
-    )
 }
 
 fn unknown(what: &'static str, name: &str, advice: &'static str) -> Error {
@@ -198,13 +195,10 @@ mod tests {
     use super::{LayoutKind, Preset};
 
     #[test]
-    fn what_exists_parses_and_the_rest_says_why_not() {
+    fn what_exists_parses_and_the_rest_is_named() {
         for preset in Preset::ALL {
             assert_eq!(preset.as_str().parse::<Preset>().unwrap(), preset);
         }
-        let planned = "acbpfs".parse::<Preset>().unwrap_err();
-        assert_eq!(planned.kind(), Kind::Unsupported);
-        assert!(planned.to_string().contains("not built yet"), "{planned}");
         assert_eq!("nowhere".parse::<Preset>().unwrap_err().kind(), Kind::InvalidInput);
         assert_eq!("paper".parse::<LayoutKind>().unwrap_err().kind(), Kind::InvalidInput);
     }

@@ -14,6 +14,7 @@ use nacre_mover::{
 use nacre_tiers::TierSet;
 use uuid::Uuid;
 
+use crate::preset::Preset;
 use crate::tiers::MovedFiles;
 
 /// A layout with its tiers, as administration sees it. Files are named by their inodes.
@@ -32,6 +33,9 @@ pub(crate) trait TierAdmin {
 
     /// The file system's name for machines.
     fn volume(&self) -> Uuid;
+
+    /// The preset that the file system was made for, if it is known.
+    fn preset(&self) -> Option<Preset>;
 
     /// Where the PM is.
     fn pm_path(&self) -> &Path;
@@ -123,6 +127,10 @@ impl<L: OverTiers<Pm = RealPm>> TierAdmin for TieredFs<L, RealDisk> {
 
     fn volume(&self) -> Uuid {
         self.layout().summary().uuid
+    }
+
+    fn preset(&self) -> Option<Preset> {
+        self.layout().summary().preset.parse().ok()
     }
 
     fn pm_path(&self) -> &Path {

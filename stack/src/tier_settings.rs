@@ -1,10 +1,13 @@
 //! Settings of how data comes to tiers and from there, for opening a file system.
 
 use std::ops::RangeInclusive;
+use std::str::FromStr;
 
 use nacre_engine::{BLOCK_SIZE, Error, Kind, Result, size};
-use nacre_mover::{Hours, MoverOptions, Rules};
+use nacre_mover::{Hours, MoverOptions, Rules, Threshold};
 use serde::{Deserialize, Serialize};
+
+use crate::preset::Preset;
 
 /// With less nothing would be kept, and no machine has more.
 const CACHE: RangeInclusive<u64> = 1 << 20..=1 << 40;
@@ -43,6 +46,48 @@ impl MoverLimit {
         match self {
             MoverLimit::None => None,
             MoverLimit::Rate(rate) => Some(rate),
+        }
+    }
+}
+
+/// How much data PM holds with anti-caching: what was not used for longest is on the tiers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum AntiCache {
+    /// There is none: blocks move as in TPFS.
+    Off,
+    /// So many bytes.
+    Size(u64),
+    /// So many percent of PM, 0 to 100.
+    Percent(u8),
+}
+
+impl FromStr for AntiCache {
+    type Err = String;
+
+    /// A size, a percentage with its sign, or `off`.
+    fn from_str(text: &str) -> std::result::Result<AntiCache, String> {
+        if text == "off" {
+            return Ok(AntiCache::Off);
+        }
+        let wrong = |why: String| format!("anticache={text}: {why}; give a size, 0% to 100%, or off");
+        match text.strip_suffix('%') {
+            Some(percent) => {
+                percent.parse().map(AntiCache::Percent).map_err(|_| wrong("no percentage".into()))
+            }
+            None => size::parse(text).map(AntiCache::Size).map_err(wrong),
+        }
+    }
+}
+
+impl AntiCache {
+    /// As AC-BPFS has it.
+    pub(crate) const USUAL: AntiCache = AntiCache::Size(40 << 20);
+
+    fn threshold(self) -> Option<Threshold> {
+        match self {
+            AntiCache::Off => None,
+            AntiCache::Size(bytes) => Some(Threshold::Bytes(bytes)),
+            AntiCache::Percent(percent) => Some(Threshold::Percent(percent)),
         }
     }
 }
@@ -86,6 +131,9 @@ pub struct TierSettings {
     /// default always in the preset `tpfs`, and in others 5 percent below the usage at which blocks are demoted.
     #[serde(default)]
     pub disk_threshold: Option<u8>,
+    /// Anti-caching, which takes the place of all other rules; by default 40 MiB in the preset `acbpfs`, and else off.
+    #[serde(default)]
+    pub anticache: Option<AntiCache>,
 }
 
 impl TierSettings {
@@ -100,6 +148,7 @@ impl TierSettings {
             log_threshold,
             tier_threshold,
             disk_threshold,
+            anticache,
             ..
         } = *self;
         let rate = mover_limit.and_then(MoverLimit::rate);
@@ -132,7 +181,17 @@ impl TierSettings {
             let object = format!("disk_threshold of {percent} percent");
             return Err(Error::new(Kind::InvalidInput).object(object).advice("give 0 to 100"));
         }
+        if let Some(AntiCache::Percent(percent @ 101..)) = anticache {
+            let object = format!("anticache of {percent} percent");
+            return Err(Error::new(Kind::InvalidInput).object(object).advice("give 0% to 100%"));
+        }
         Ok(())
+    }
+
+    /// The settings with those of a preset where they are left open.
+    pub(crate) fn in_preset(self, preset: Option<Preset>) -> TierSettings {
+        let anticache = self.anticache.or((preset == Some(Preset::Acbpfs)).then_some(AntiCache::USUAL));
+        TierSettings { anticache, ..self }
     }
 
     pub(crate) fn mover_options(&self) -> Result<MoverOptions> {
@@ -154,6 +213,7 @@ impl TierSettings {
             log_threshold: self.log_threshold.unwrap_or(usual.log_threshold),
             tier_threshold: self.tier_threshold.unwrap_or(usual.tier_threshold),
             disk_threshold: self.disk_threshold,
+            anticache: self.anticache.and_then(AntiCache::threshold),
             ..usual
         })
     }
@@ -177,9 +237,10 @@ mod as_text {
 
 #[cfg(test)]
 mod tests {
-    use nacre_mover::MoverOptions;
+    use nacre_mover::{MoverOptions, Threshold};
 
-    use super::{MoverLimit, TierSettings};
+    use super::{AntiCache, MoverLimit, TierSettings};
+    use crate::preset::Preset;
 
     #[test]
     fn what_is_said_is_so_and_the_rest_is_as_usual() {
@@ -198,6 +259,7 @@ mod tests {
             log_threshold: Some(99),
             tier_threshold: Some(60),
             disk_threshold: Some(0),
+            anticache: Some(AntiCache::Percent(30)),
         };
         let told = all.mover_options().unwrap();
         assert_eq!((told.page_cache, told.group, told.read_ahead), (8 << 20, 256, usual.read_ahead));
@@ -206,6 +268,12 @@ mod tests {
         assert_eq!((usual.tier_threshold, told.tier_threshold), (90, 60));
         assert_eq!((usual.disk_threshold, told.disk_threshold), (None, Some(0)));
         assert_eq!((told.hours.to_string().as_str(), told.rate), ("22:00-06:00", Some(1 << 20)));
+        assert_eq!((usual.anticache, told.anticache), (None, Some(Threshold::Percent(30))));
+        let of =
+            |settings: TierSettings, preset| settings.in_preset(preset).mover_options().unwrap().anticache;
+        assert_eq!(of(none, Some(Preset::Acbpfs)), Some(Threshold::Bytes(40 << 20)));
+        assert_eq!(of(none, Some(Preset::Bpfs)), None);
+        assert_eq!(of(TierSettings { anticache: Some(AntiCache::Off), ..none }, Some(Preset::Acbpfs)), None);
         let none = TierSettings { mover_limit: Some(MoverLimit::None), ..none };
         assert_eq!(none.mover_options().unwrap(), usual);
         let rules = told.rules;
@@ -228,6 +296,11 @@ mod tests {
                 "1 TiB, or none",
             ),
             (TierSettings { disk_threshold: Some(101), ..none }, "disk_threshold of 101", "0 to 100"),
+            (
+                TierSettings { anticache: Some(AntiCache::Percent(101)), ..none },
+                "anticache of 101",
+                "0% to 100%",
+            ),
             (TierSettings { log_threshold: Some(49), ..none }, "log_threshold of 49", "50 to 100"),
             (TierSettings { log_threshold: Some(101), ..none }, "log_threshold of 101", "50 to 100"),
             (TierSettings { tier_threshold: Some(49), ..none }, "tier_threshold of 49", "50 to 100"),

@@ -111,13 +111,15 @@ pub(crate) fn mount<L: OverTiers<Pm = RealPm>>(
     frames: Arc<Frames>,
 ) -> Result<TieredFs<L, RealDisk>> {
     let beside = PathBuf::from(layout.pm().name());
-    let large = match options.preset.or_else(|| summary.preset.parse().ok()) {
+    let preset = options.preset.or_else(|| summary.preset.parse().ok());
+    let large = match preset {
         Some(Preset::Tpfs) => LargeWrites::ToDisk,
         _ => LargeWrites::WhereBlocksMove,
     };
-    let mover = TieredFs::with_frames(layout, options.tier_settings.mover_options()?, frames)
-        .with_local_time(local_ahead_s)
-        .with_large_writes(large);
+    let mover =
+        TieredFs::with_frames(layout, options.tier_settings.in_preset(preset).mover_options()?, frames)
+            .with_local_time(local_ahead_s)
+            .with_large_writes(large);
     let known = mover.layout().tiers();
     if known.is_empty() && options.tiers.is_empty() {
         return Ok(mover);
@@ -383,8 +385,9 @@ impl FileSystem {
     /// [`InvalidInput`](Kind::InvalidInput) for values that cannot be had, [`Unsupported`](Kind::Unsupported) for a
     /// layout without tiers; then all is as it was.
     pub fn set_tiers(&self, settings: &TierSettings) -> Result<()> {
-        let options = settings.mover_options()?;
-        self.mover()?.change(&options);
+        let mover = self.mover()?;
+        let options = settings.in_preset(mover.preset()).mover_options()?;
+        mover.change(&options);
         Ok(())
     }
 

@@ -665,7 +665,7 @@ mod tests {
         assert!(matches!(plan.kind, Kind::Preset(_)));
         assert!(Plan::parse("preset:nova,emulation=pcm").unwrap_err().contains("no parameter"));
         assert!(Plan::parse("peer:zfs").unwrap_err().contains("no target"));
-        assert!(Plan::parse("preset:acbpfs").is_err());
+        assert!(Plan::parse("preset:zfs").is_err());
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! A disk below nacre's PM, for targets `preset:` and `mount:`: the same device that a peer on a disk gets
 //! ([`Medium`]), so that both pay alike. nacre itself emulates no disk here.
 
-use nacre::{LayoutKind, Preset, TierSettings};
+use nacre::{AntiCache, Preset, TierSettings};
 use nacre_engine::size;
 
 use super::medium::{Device, Medium};
@@ -11,7 +11,7 @@ use crate::Error;
 use crate::spec::Spec;
 
 /// The parameters of a target that are about it.
-const PARAMETERS: [&str; 5] = ["tier", "tier_size", "cache", "group", "sync_threshold"];
+const PARAMETERS: [&str; 6] = ["tier", "tier_size", "cache", "group", "sync_threshold", "anticache"];
 /// As nacre has it by itself; said aloud, so that a report names it.
 const USUAL_CACHE: &str = "64M";
 
@@ -31,10 +31,10 @@ impl Tier {
     pub(super) fn parse(spec: &Spec, preset: Preset, pm: Option<u64>) -> Result<Option<Tier>, String> {
         let name = spec.name();
         let asked = PARAMETERS.iter().find(|key| spec.has(key));
-        if preset.layout() != LayoutKind::Log {
+        if preset.layout().capabilities().max_tiers == 0 {
             return asked.map_or(Ok(None), |key| {
                 let layout = preset.layout();
-                Err(format!("{name}: {key}=: the layout {layout} has no tiers; presets of the layout log do"))
+                Err(format!("{name}: {key}=: the layout {layout} has no tiers; presets of the layouts log and shadow do"))
             });
         }
         let text = spec.text("tier", "")?;
@@ -56,6 +56,10 @@ impl Tier {
             cache: Some(cache),
             group: given(spec, "group")?,
             sync_threshold: given(spec, "sync_threshold")?,
+            anticache: match spec.text("anticache", "")?.as_str() {
+                "" => None,
+                text => Some(text.parse().map_err(|why| format!("{name}: {why}"))?),
+            },
             ..TierSettings::default()
         };
         settings.check().map_err(|error| format!("{name}: {error}"))?;
@@ -70,9 +74,15 @@ impl Tier {
 
     /// Its settings as options of a mount.
     pub(super) fn options(&self) -> Vec<String> {
-        let TierSettings { cache, group, sync_threshold, .. } = self.settings;
+        let TierSettings { cache, group, sync_threshold, anticache, .. } = self.settings;
         let all = [("tier_cache", cache), ("tier_group", group), ("sync_threshold", sync_threshold)];
-        all.into_iter().filter_map(|(name, value)| Some(format!("{name}={}", value?))).collect()
+        let anticache = anticache.map(|anticache| match anticache {
+            AntiCache::Off => "anticache=off".to_owned(),
+            AntiCache::Size(bytes) => format!("anticache={bytes}"),
+            AntiCache::Percent(percent) => format!("anticache={percent}%"),
+        });
+        let sizes = all.into_iter().filter_map(|(name, value)| Some(format!("{name}={}", value?)));
+        sizes.chain(anticache).collect()
     }
 
     /// Bytes of DRAM that it takes at most.

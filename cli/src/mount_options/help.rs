@@ -186,7 +186,7 @@ const TIERS: [OptionHelp; 8] = [
     OptionHelp::live("tier_balance=on|off", "on", "Blocks move because they are read."),
 ];
 
-const MOVES: [OptionHelp; 5] = [
+const MOVES: [OptionHelp; 6] = [
     OptionHelp::live(
         "mover_hours=HH:MM-HH:MM",
         "always",
@@ -208,6 +208,12 @@ const MOVES: [OptionHelp; 5] = [
         "disk_threshold=PERCENT",
         "0 in tpfs, otherwise 5 below the demotion threshold",
         "Use of PM above which large asynchronous writes go straight to disk, 0 for always to 100.",
+    ),
+    OptionHelp::live(
+        "anticache=SIZE|PERCENT%|off",
+        "40M in acbpfs, otherwise off",
+        "Data that PM holds at most. Every 10 ms, the blocks above it that were used least recently move to disk; a \
+         read brings them back. It takes the place of the other rules by which blocks move.",
     ),
 ];
 

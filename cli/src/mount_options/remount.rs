@@ -119,6 +119,7 @@ impl MountSettings {
             log_threshold: asked.log_threshold.or(is.log_threshold),
             tier_threshold: asked.tier_threshold.or(is.tier_threshold),
             disk_threshold: asked.disk_threshold.or(is.disk_threshold),
+            anticache: asked.anticache.or(is.anticache),
         };
     }
 }

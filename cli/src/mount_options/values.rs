@@ -1,9 +1,9 @@
 //! The values of options, read from text.
 
-use nacre::{MoverLimit, TierSettings};
+use nacre::{AntiCache, MoverLimit, TierSettings};
 use nacre_engine::InodeCache;
 
-use super::{Lazy, NO_LIMIT};
+use super::{Lazy, NO_LIMIT, as_option};
 
 /// The smallest buffer, in bytes.
 const LAZY_MIN: u64 = 1 << 20;
@@ -100,6 +100,7 @@ pub(super) fn take_tier_setting(settings: &mut TierSettings, key: &str, value: &
         }
         "tier_balance" => settings.balance = Some(on_or_off(value)?),
         "mover_hours" => settings.mover_hours = Some(value.parse()?),
+        "anticache" => settings.anticache = Some(value.parse()?),
         "disk_threshold" => {
             let percent = value.parse();
             settings.disk_threshold =
@@ -120,4 +121,13 @@ pub(super) fn take_tier_setting(settings: &mut TierSettings, key: &str, value: &
         }
     }
     settings.check().map_err(|error| error.to_string())
+}
+
+/// The value of `anticache=` as an option.
+pub(super) fn anticache_option(anticache: AntiCache) -> String {
+    match anticache {
+        AntiCache::Off => "off".to_owned(),
+        AntiCache::Size(bytes) => as_option(bytes),
+        AntiCache::Percent(percent) => format!("{percent}%"),
+    }
 }

@@ -96,7 +96,7 @@ fn a_wrong_command_line_has_the_code_that_the_caller_expects() {
         (&["crash", "--layout", "bpfs"], 2),
         (&["crash", "--self-test", "--resume", "file"], 2),
         (&["mkfs", "--size", "1X", "device"], 2),
-        (&["mkfs", "--preset", "acbpfs", "device"], 2),
+        (&["mkfs", "--preset", "zfs", "device"], 2),
         (&["mkfs", "--preset", "hinfs", "--layout", "log", "device"], 2),
         (&["mkfs", "-n", "--preset", "nacre", "--layout", "inplace", "device"], 2),
         (&["fsck", "-n", "-y", "device"], 16),

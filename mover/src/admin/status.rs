@@ -64,6 +64,14 @@ pub struct MoverStatus {
     pub raised: u64,
     /// Bytes that moved from tiers that are nearly full to slower ones.
     pub descended: u64,
+    /// Bytes that left PM by anti-caching.
+    pub evicted: u64,
+    /// Bytes that came up again by anti-caching, because they were read.
+    pub promoted: u64,
+    /// Blocks on PM in the list of anti-caching.
+    pub listed_blocks: u64,
+    /// Bytes of data on PM, and the bytes that it holds with anti-caching, where that is on.
+    pub data: (u64, Option<u64>),
     /// Bytes that were read from PM since the mount, while there were tiers.
     pub read: u64,
     /// Bytes that were read from tiers, or from DRAM before them.
@@ -194,6 +202,10 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
             lowered: self.engine.counts.lowered.load(Ordering::Relaxed) * BLOCK_SIZE,
             raised: self.engine.counts.raised.load(Ordering::Relaxed) * BLOCK_SIZE,
             descended: self.engine.counts.descended.load(Ordering::Relaxed) * BLOCK_SIZE,
+            evicted: self.engine.counts.evicted.load(Ordering::Relaxed) * BLOCK_SIZE,
+            promoted: self.engine.counts.promoted.load(Ordering::Relaxed) * BLOCK_SIZE,
+            listed_blocks: state.as_deref().map_or(0, |state| state.anticache.len() as u64),
+            data: self.data_and_threshold(),
             hours: self.places.settings.now().options.hours,
             next_window: self.places.settings.now().next_window(self.stats.samples.time_ms()),
             rate: self.places.settings.rate(),
@@ -211,6 +223,12 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
             told: self.engine.hints.len() as u64,
             refused: self.engine.hints.refused(),
         }
+    }
+
+    /// Bytes of data on PM, and those that it holds with anti-caching.
+    fn data_and_threshold(&self) -> (u64, Option<u64>) {
+        let threshold = self.places.settings.now().anticache_blocks(self.places.layout.stat().blocks);
+        (self.places.layout.data_on_pm() * BLOCK_SIZE, threshold.map(|blocks| blocks * BLOCK_SIZE))
     }
 
     /// The state, unless blocks move.
