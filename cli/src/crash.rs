@@ -11,7 +11,8 @@ use clap::{Args, ValueEnum};
 use nacre_lab::crash::sequences::Length;
 use nacre_lab::crash::{
     Campaign, Case, Inplace, InplaceLinear, Limits, Log, LogWithDisk, MEMORY, Mutant, Outcome, Pool,
-    Progress, Rig, SelfTestStep, Stage, Subject, Verdict, minimise, reproduce, self_test,
+    Progress, Rig, SelfTestStep, Shadow, ShadowInPlace, Stage, Subject, Verdict, minimise, reproduce,
+    self_test,
 };
 use serde_json::{Value, json};
 
@@ -119,6 +120,10 @@ enum Explored {
     InplaceLinear,
     /// All metadata twice, in pools of entries
     Pool,
+    /// Trees of blocks, of which a change copies the lowest part that has all of it
+    Shadow,
+    /// The same with written blocks overwritten in place, as the preset acbpfs has it
+    ShadowInPlace,
 }
 
 /// The length of sequences.
@@ -142,6 +147,8 @@ pub(crate) fn run(args: &CrashArgs) -> Result<ExitCode, Failure> {
         Explored::Inplace => run_on(&Inplace, args),
         Explored::InplaceLinear => run_on(&InplaceLinear, args),
         Explored::Pool => run_on(&Pool, args),
+        Explored::Shadow => run_on(&Shadow, args),
+        Explored::ShadowInPlace => run_on(&ShadowInPlace, args),
     }
 }
 
