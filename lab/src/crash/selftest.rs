@@ -86,7 +86,7 @@ impl Count {
     }
 }
 
-/// What a mutant is looked for in.
+/// A place where a mutant is looked for.
 enum Search {
     /// A workload, and how thoroughly it is explored.
     Alone(Workload, Settings),

@@ -67,8 +67,8 @@ fn a_table_that_grows_survives() {
     }
 }
 
-/// What recovery neutralised stays so when its generation is used and power is lost again. The explorer changes nothing
-/// between two crashes.
+/// A tag that recovery neutralised stays so when its generation is used and power is lost again. The explorer changes
+/// nothing between two crashes.
 #[test]
 fn what_is_neutralised_stays_so() {
     let mut rig = Rig::new(&Shadow, MEMORY);
@@ -114,7 +114,7 @@ fn is_lost_after_two_crashes(defect: Option<Defect>) -> bool {
     is_lost
 }
 
-/// What is on media after a trace when power is lost.
+/// The state of the media after a trace when power is lost.
 fn durable(start: Image, trace: &Trace) -> Image {
     let mut replay = Replay::new(start, trace);
     while replay.advance().is_some() {}
