@@ -93,7 +93,7 @@ fn a_wrong_command_line_has_the_code_that_the_caller_expects() {
         (&["nonsense"], 2),
         (&["mkfs"], 2),
         (&["crash", "--help"], 0),
-        (&["crash", "--layout", "shadow"], 2),
+        (&["crash", "--layout", "ext4"], 2),
         (&["crash", "--self-test", "--resume", "file"], 2),
         (&["mkfs", "--size", "1X", "device"], 2),
         (&["mkfs", "--preset", "bpfs", "device"], 2),
