@@ -4,13 +4,15 @@
 use std::io::{IsTerminal, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 use nacre_lab::crash::sequences::Length;
 use nacre_lab::crash::{
     Campaign, Case, Inplace, InplaceLinear, Limits, Log, LogWithDisk, MEMORY, Mutant, Outcome, Pool,
-    Progress, Rig, Stage, Subject, Verdict, minimise, reproduce, self_test,
+    Progress, Rig, SelfTestStep, Shadow, ShadowInPlace, Stage, Subject, Verdict, minimise, reproduce,
+    self_test,
 };
 use serde_json::{Value, json};
 
@@ -23,6 +25,8 @@ const COVERED: u64 = 100;
 const LONG_RUN: &str = "all workloads, pairs of operations among them";
 /// The time between lines of progress when standard error is no terminal.
 const SLOW_PROGRESS: Duration = Duration::from_secs(30);
+/// The same of a self-test, which takes hours.
+const SELF_TEST_PROGRESS: Duration = Duration::from_secs(60);
 
 /// Examples and exit codes, for the help and the manual page.
 const MANUAL: &str = "\
@@ -116,6 +120,10 @@ enum Explored {
     InplaceLinear,
     /// All metadata twice, in pools of entries
     Pool,
+    /// Trees of blocks, of which a change copies the lowest part that has all of it
+    Shadow,
+    /// The same with written blocks overwritten in place, as the preset acbpfs has it
+    ShadowInPlace,
 }
 
 /// The length of sequences.
@@ -139,6 +147,8 @@ pub(crate) fn run(args: &CrashArgs) -> Result<ExitCode, Failure> {
         Explored::Inplace => run_on(&Inplace, args),
         Explored::InplaceLinear => run_on(&InplaceLinear, args),
         Explored::Pool => run_on(&Pool, args),
+        Explored::Shadow => run_on(&Shadow, args),
+        Explored::ShadowInPlace => run_on(&ShadowInPlace, args),
     }
 }
 
@@ -194,7 +204,7 @@ fn explore<S: Subject>(subject: &S, args: &CrashArgs) -> Result<bool, Failure> {
         images: args.images,
         violations: args.violations,
     };
-    let mut line = ProgressLine::new();
+    let mut line = ProgressLine::new(SLOW_PROGRESS);
     let outcome = args.campaign().run(subject, &limits, args.resume.as_deref(), &mut |progress| {
         line.show(&describe_progress(progress));
     })?;
@@ -396,13 +406,13 @@ fn replay<S: Subject>(subject: &S, file: &Path, as_json: bool) -> Result<bool, F
 
 fn run_self_test<S: Subject>(subject: &S, args: &CrashArgs) -> Result<bool, Failure> {
     let started = Instant::now();
-    let quiet = !std::io::stderr().is_terminal();
     let only = args.mutants.as_deref().unwrap_or_default();
-    let mutants = self_test(subject, args.jobs(), args.seed, only, &|mutant| {
-        if !quiet {
-            eprintln!("{}: {}: {}", mutant.kind, mutant.name, verdict(mutant).0);
-        }
-    })?;
+    let line = Mutex::new(ProgressLine::new(SELF_TEST_PROGRESS));
+    let mutants = self_test(subject, args.jobs(), args.seed, only, &|step| {
+        show_step(&mut line.lock().unwrap_or_else(PoisonError::into_inner), step);
+    });
+    line.into_inner().unwrap_or_else(PoisonError::into_inner).clear();
+    let mutants = mutants?;
     if mutants.is_empty() {
         return Err(Failure::usage(format!("crash: no mutant has \"{only}\" in its name")));
     }
@@ -445,6 +455,22 @@ fn run_self_test<S: Subject>(subject: &S, args: &CrashArgs) -> Result<bool, Fail
     Ok(missed == 0)
 }
 
+/// How far a self-test is. A mutant that makes it fail has its line at once.
+fn show_step(line: &mut ProgressLine, step: SelfTestStep<'_>) {
+    match step {
+        SelfTestStep::Prepared(done, all) => line.show(&format!("{done} of {all} workloads prepared")),
+        SelfTestStep::Tried(mutant, done, all) => {
+            if !mutant.is_good() {
+                line.keep(&format!("{}: {}: {}", mutant.kind, mutant.name, verdict(mutant).0));
+            }
+            line.show(&format!(
+                "{done} of {all} mutants tried, the last one {}: {}",
+                mutant.kind, mutant.name
+            ));
+        }
+    }
+}
+
 fn verdict(mutant: &Mutant) -> (&'static str, &str) {
     match &mutant.verdict {
         Verdict::Found(problem) => ("found", problem),
@@ -457,13 +483,15 @@ fn verdict(mutant: &Mutant) -> (&'static str, &str) {
 /// A progress line on standard error: overwritten on a terminal, otherwise a new line from time to time.
 struct ProgressLine {
     is_terminal: bool,
+    pause: Duration,
     last: Option<Instant>,
     width: usize,
 }
 
 impl ProgressLine {
-    fn new() -> ProgressLine {
-        ProgressLine { is_terminal: std::io::stderr().is_terminal(), last: None, width: 0 }
+    /// Where each line is a new one, there are none within `pause` of each other.
+    fn new(pause: Duration) -> ProgressLine {
+        ProgressLine { is_terminal: std::io::stderr().is_terminal(), pause, last: None, width: 0 }
     }
 
     fn show(&mut self, text: &str) {
@@ -471,7 +499,7 @@ impl ProgressLine {
         if self.is_terminal {
             let _ = write!(std::io::stderr(), "\r{text:width$}", width = self.width);
             self.width = text.chars().count();
-        } else if self.last.is_none_or(|last| last.elapsed() >= SLOW_PROGRESS) {
+        } else if self.last.is_none_or(|last| last.elapsed() >= self.pause) {
             if self.last.is_some() {
                 let _ = writeln!(std::io::stderr(), "{text}");
             }
@@ -479,9 +507,16 @@ impl ProgressLine {
         }
     }
 
+    /// Writes a line that stays.
+    fn keep(&mut self, text: &str) {
+        self.clear();
+        let _ = writeln!(std::io::stderr(), "{text}");
+    }
+
     fn clear(&mut self) {
         if self.is_terminal {
             let _ = write!(std::io::stderr(), "\r{:width$}\r", "", width = self.width);
+            self.width = 0;
         }
     }
 }

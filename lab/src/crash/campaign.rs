@@ -17,12 +17,13 @@ use super::cached::{CachedSettings, cached, explore_cached};
 use super::explore::{MEMORY, Settings, explore};
 use super::full::full;
 use super::lanes::lanes;
+use super::randomly::random;
 use super::record::{Flaw, Rig};
 use super::report::Report;
 use super::sequences::{Length, sequences};
 use super::subject::{Mounting, Subject};
 use super::threads::{Threads, explore_threads, threads_for};
-use super::workload::{Workload, deep_for, fixed, random};
+use super::workload::{Workload, deep_for, fixed};
 
 /// Time between two looks at the workers.
 const TICK: Duration = Duration::from_millis(200);

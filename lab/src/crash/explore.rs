@@ -98,8 +98,8 @@ pub fn sites<S: Subject>(rig: &mut Rig<'_, S>, workload: &Workload) -> Result<(V
         if !Progress::at(point.last_mark).is_explored(workload) {
             continue;
         }
-        // Half of what is pending: recovery has something to do.
-        let images = replay.images(&Sampling { exhaustive_up_to: 0, samples: 4, seed: 0 });
+        // Half of what is pending: recovery has something to do. In the last ones copies of the same differ.
+        let images = replay.images(&Sampling { exhaustive_up_to: 0, samples: 8, seed: 0 });
         for image in images.iter() {
             rig.pm.load(replay.media());
             image.apply(&rig.pm);

@@ -9,7 +9,8 @@
 //! | file | contents |
 //! | --- | --- |
 //! | `op`, `text` | operations; operations as text |
-//! | `workload`, `sequences`, `full`, `lanes` | workloads; all short sequences; full devices; several lanes |
+//! | `workload`, `randomly`, `sequences` | workloads; random ones; all short sequences |
+//! | `full`, `lanes` | full devices; several lanes |
 //! | `record`, `tree` | running a workload with a trace and the model beside it; the visible state of a file system |
 //! | `explore`, `verify`, `report` | crashing a workload everywhere; judging one image; the findings |
 //! | `campaign` | many workloads on many cores, with limits, progress, and a file to go on from |
@@ -33,6 +34,7 @@ mod log;
 mod op;
 mod pool;
 mod power;
+mod randomly;
 mod record;
 mod recovery;
 mod report;
@@ -62,9 +64,10 @@ pub use log::Log;
 pub use op::{Op, Runner, payload};
 pub use pool::Pool;
 pub use power::PoweredPm;
+pub use randomly::random;
 pub use record::{Flaw, Recording, Rig, stay_on_this_thread};
 pub use report::{Again, Case, Lines, Recovery, Report, Violation, WorkloadCase};
-pub use selftest::{Mutant, Verdict, self_test};
+pub use selftest::{Mutant, SelfTestStep, Verdict, self_test};
 pub use shadow::{Shadow, ShadowInPlace};
 pub use source::{Sources, Spot};
 pub use subject::{Harmless, Mistake, Moment, Mounting, Overwrites, Registered, Subject};
@@ -72,4 +75,4 @@ pub use thread_case::ThreadsCase;
 pub use threads::{Threads, explore_threads, threads};
 pub use tiered::{LogWithDisk, OverDisks, ShadowWithDisk, WithDisk, between_tiers, tiered};
 pub use tree::{Ctime, Tree};
-pub use workload::{Workload, deep, fixed, random};
+pub use workload::{Workload, deep, fixed};

@@ -3,7 +3,7 @@
 //! lost without it. Mistakes of the write buffer over the layout must be found, too.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use nacre_engine::{Error, Result};
 use nacre_media::crash::Sampling;
@@ -60,19 +60,49 @@ impl Mutant {
     }
 }
 
-/// A workload, its settings, and the sites that it and its recoveries pass.
-struct Candidate {
-    workload: Workload,
-    settings: Settings,
-    flushes: Vec<Site>,
-    fences: Vec<Site>,
+/// How far a self-test is: the first number of the second.
+#[derive(Debug, Clone, Copy)]
+pub enum SelfTestStep<'a> {
+    /// Workloads are prepared: their sites are known.
+    Prepared(usize, usize),
+    /// Mutants are tried, this one last.
+    Tried(&'a Mutant, usize, usize),
 }
 
-/// Where mutants are looked for.
-struct Places {
-    candidates: Vec<Candidate>,
-    together: Vec<Together>,
-    buffered: Vec<Buffered>,
+/// Counts what is done, of so much.
+struct Count {
+    done: AtomicUsize,
+    all: usize,
+}
+
+impl Count {
+    fn of(all: usize) -> Count {
+        Count { done: AtomicUsize::new(0), all }
+    }
+
+    /// One more is done: how many are, of how many.
+    fn one(&self) -> (usize, usize) {
+        (self.done.fetch_add(1, Ordering::Relaxed) + 1, self.all)
+    }
+}
+
+/// A place where a mutant is looked for.
+enum Search {
+    /// A workload, and how thoroughly it is explored.
+    Alone(Workload, Settings),
+    /// A workload of several threads: some flaws show only when other threads go on in between.
+    Together(Threads),
+    /// A sequence through a write buffer.
+    Buffered(Cached),
+}
+
+/// A search, and the sites that it and its recoveries pass.
+struct Place {
+    search: Search,
+    flushes: Vec<Site>,
+    fences: Vec<Site>,
+    /// The problem that it finds without a flaw, once that was asked.
+    control: OnceLock<Option<String>>,
 }
 
 #[derive(Clone, Copy)]
@@ -81,37 +111,63 @@ struct Trial {
     flaw: Flaw,
 }
 
-/// Makes all mutants of a layout whose name contains `only`, and looks for each, on so many threads. `progress` is
-/// called for each.
+/// Makes all mutants of a layout whose name contains `only`, and looks for each, on so many threads. `report` is called
+/// for each step.
 pub fn self_test<S: Subject>(
     subject: &S,
     jobs: usize,
     seed: u64,
     only: &str,
-    progress: &(dyn Fn(&Mutant) + Sync),
+    report: &(dyn Fn(SelfTestStep<'_>) + Sync),
 ) -> Result<Vec<Mutant>> {
-    let together = parallel(subject, jobs, threads_for(subject), Together::new)?;
-    let mistakes = subject.mistakes();
-    let is_meant = |site: &Site| subject.site_name(site).contains(only);
-    let any_mistake = mistakes.iter().any(|mistake| mistake.words.contains(only));
-    let candidates = parallel(subject, jobs, workloads(subject, seed), |rig, (workload, settings)| {
-        let (flushes, fences) = sites(rig, &workload)?;
-        // Nothing is looked for in others.
-        if any_mistake || flushes.iter().chain(&fences).any(is_meant) {
-            // The control: without a flaw nothing is found.
-            let report = explore(rig, &workload, &settings)?;
-            if let Some(violation) = report.violations.first() {
-                return Err(Error::corrupt(format!("without any mutation: {violation}")));
-            }
-        }
-        Ok(Candidate { workload, settings, flushes, fences })
+    let searches = searches(subject, seed);
+    let prepared = Count::of(searches.len());
+    let places = parallel(subject, jobs, searches, |rig, search| {
+        let place = Place::new(rig, search)?;
+        let (done, all) = prepared.one();
+        report(SelfTestStep::Prepared(done, all));
+        Ok(place)
     })?;
-    let buffered = parallel(subject, jobs, (0..BUFFERED).map(|step| seed + step).collect(), Buffered::new)?;
+    let passed: Vec<Site> =
+        places.iter().flat_map(|place| [&place.flushes, &place.fences]).flatten().copied().collect();
+    let unpassed = unpassed(subject, &passed, only);
+    let mut trials = trials(&places);
+    let mistakes = subject.mistakes();
+    trials
+        .extend(mistakes.iter().map(|mistake| Trial { kind: "mistake", flaw: Flaw::Layout(mistake.number) }));
+    trials.extend(buffer_mistakes(subject));
+    trials.retain(|trial| name_of(subject, trial.flaw).contains(only));
+    let tried = Count::of(unpassed.len() + trials.len());
+    let tell = |mutant: &Mutant| {
+        let (done, all) = tried.one();
+        report(SelfTestStep::Tried(mutant, done, all));
+    };
+    unpassed.iter().for_each(tell);
+    let mut mutants = parallel(subject, jobs, trials, |rig, trial| {
+        let mutant = try_mutant(rig, trial, &places)?;
+        tell(&mutant);
+        Ok(mutant)
+    })?;
+    mutants.extend(unpassed);
+    Ok(mutants)
+}
+
+/// Everything that mutants are looked for in, the quickest first.
+fn searches<S: Subject>(subject: &S, seed: u64) -> Vec<Search> {
+    let alone =
+        workloads(subject, seed).into_iter().map(|(workload, settings)| Search::Alone(workload, settings));
+    let together = threads_for(subject).into_iter().map(Search::Together);
+    let buffered = (0..BUFFERED).map(|step| Search::Buffered(cached(subject, seed + step)));
+    alone.chain(together).chain(buffered).collect()
+}
+
+/// A mutant for each flush and each fence that is passed in one thread.
+fn trials(places: &[Place]) -> Vec<Trial> {
     let mut trials = Vec::new();
+    let places = || places.iter().filter(|place| !matches!(place.search, Search::Together(_)));
     for (kind, list) in [("no flush", true), ("no fence", false)] {
-        let of = |candidate: &Candidate| if list { &candidate.flushes } else { &candidate.fences }.clone();
-        let mut all: Vec<Site> = candidates.iter().flat_map(of).collect();
-        all.extend(buffered.iter().flat_map(|one| if list { &one.flushes } else { &one.fences }));
+        let of = |place: &Place| if list { &place.flushes } else { &place.fences }.clone();
+        let mut all: Vec<Site> = places().flat_map(of).collect();
         all.sort_unstable();
         all.dedup();
         trials.extend(all.into_iter().map(|site| {
@@ -119,24 +175,7 @@ pub fn self_test<S: Subject>(
             Trial { kind, flaw: Flaw::Memory(defect) }
         }));
     }
-    let mut passed: Vec<Site> =
-        candidates.iter().flat_map(|one| [&one.flushes, &one.fences]).flatten().copied().collect();
-    passed.extend(together.iter().flat_map(|one| [&one.flushes, &one.fences]).flatten());
-    passed.extend(buffered.iter().flat_map(|one| [&one.flushes, &one.fences]).flatten());
-    let places = Places { candidates, together, buffered };
-    let unpassed = unpassed(subject, &passed, only);
-    unpassed.iter().for_each(progress);
     trials
-        .extend(mistakes.iter().map(|mistake| Trial { kind: "mistake", flaw: Flaw::Layout(mistake.number) }));
-    trials.extend(buffer_mistakes(subject));
-    trials.retain(|trial| name_of(subject, trial.flaw).contains(only));
-    let mut mutants = parallel(subject, jobs, trials, |rig, trial| {
-        let mutant = try_mutant(rig, trial, &places)?;
-        progress(&mutant);
-        Ok(mutant)
-    })?;
-    mutants.extend(unpassed);
-    Ok(mutants)
 }
 
 /// Mistakes of a buffer over the layout.
@@ -215,50 +254,21 @@ fn name_of<S: Subject>(subject: &S, flaw: Flaw) -> String {
     }
 }
 
-fn try_mutant<S: Subject>(rig: &mut Rig<'_, S>, trial: Trial, places: &Places) -> Result<Mutant> {
+fn try_mutant<S: Subject>(rig: &mut Rig<'_, S>, trial: Trial, places: &[Place]) -> Result<Mutant> {
     let name = name_of(rig.subject, trial.flaw);
-    let site = match trial.flaw {
-        Flaw::Memory(Defect::SkipFlushAt(site) | Defect::SkipFenceAt(site)) => Some(site),
-        _ => None,
-    };
     let is_fence = trial.kind == "no fence";
-    // A buffer that is not there can make no mistake.
-    let in_buffer = trial.flaw.of_buffer().is_some();
-    let passes = |flushes: &[Site], fences: &[Site]| {
-        site.is_none_or(|site| if is_fence { fences } else { flushes }.contains(&site))
-    };
     let mut images = 0;
     let mut found = None;
-    for candidate in &places.candidates {
-        if in_buffer || !passes(&candidate.flushes, &candidate.fences) {
-            continue;
-        }
-        let settings = Settings { flaw: trial.flaw, ..candidate.settings };
-        let problem = match explore(rig, &candidate.workload, &settings) {
-            Ok(report) => {
-                images += report.images + report.recovery_crashes;
-                report.violations.first().map(in_words)
-            }
-            // It does not even get through its workload.
-            Err(error) => Some(format!("{}, {error}", candidate.workload.name)),
-        };
-        if problem.is_some() {
-            found = problem;
+    for place in places.iter().filter(|place| place.may_show(trial.flaw)) {
+        found = place.find(rig, trial.flaw, &mut images);
+        if found.is_some() {
+            place.check_control(rig)?;
             break;
         }
     }
-    let together = places.together.iter().filter(|_| !in_buffer);
-    let mut together = together.filter(|together| passes(&together.flushes, &together.fences));
-    while let Some(together) = together.next().filter(|_| found.is_none()) {
-        found = together.find(rig, trial.flaw, &mut images);
-    }
-    let mut buffered = places.buffered.iter().filter(|one| passes(&one.flushes, &one.fences));
-    while let Some(buffered) = buffered.next().filter(|_| found.is_none()) {
-        found = buffered.find(rig, trial.flaw, &mut images);
-    }
     let argument = rig.subject.harmless().iter();
     let argument = argument.clone().find(|harmless| harmless.site == name && harmless.is_fence == is_fence);
-    let verdict = match (found, argument.filter(|_| site.is_some())) {
+    let verdict = match (found, argument.filter(|_| trial.flaw.of_buffer().is_none())) {
         (Some(found), None | Some(Harmless { by_chance: true, .. })) => Verdict::Found(found),
         (Some(found), Some(_)) => Verdict::WronglyArgued(found),
         (None, Some(harmless)) => Verdict::Argued(harmless.argument),
@@ -267,73 +277,71 @@ fn try_mutant<S: Subject>(rig: &mut Rig<'_, S>, trial: Trial, places: &Places) -
     Ok(Mutant { name, kind: trial.kind, verdict, images })
 }
 
-/// A workload of several threads, and the sites that they pass.
-struct Together {
-    workload: Threads,
-    flushes: Vec<Site>,
-    fences: Vec<Site>,
-}
-
-impl Together {
-    /// Runs it without a flaw, where nothing must be found.
-    fn new<S: Subject>(rig: &mut Rig<'_, S>, workload: Threads) -> Result<Together> {
-        let mut together = Together { workload, flushes: Vec::new(), fences: Vec::new() };
-        if let Some(problem) = together.find(rig, Flaw::None, &mut 0) {
-            return Err(Error::corrupt(format!("without any mutation: {problem}")));
-        }
-        for seed in 0..INTERLEAVINGS {
-            let (flushes, fences) = sites_of_threads(rig, &together.workload, seed)?;
-            together.flushes.extend(flushes);
-            together.fences.extend(fences);
-        }
-        Ok(together)
-    }
-
-    /// Some flaws show only when other threads go on in between.
-    fn find<S: Subject>(&self, rig: &mut Rig<'_, S>, flaw: Flaw, images: &mut u64) -> Option<String> {
-        for seed in 0..INTERLEAVINGS {
-            let sampling = Sampling { exhaustive_up_to: 64, samples: 32, seed };
-            match explore_threads(rig, &self.workload, seed, &sampling, flaw) {
-                Ok(report) => {
-                    *images += report.images;
-                    if let Some(violation) = report.violations.first() {
-                        return Some(in_words(violation));
-                    }
+impl Place {
+    /// Runs it for its sites.
+    fn new<S: Subject>(rig: &mut Rig<'_, S>, search: Search) -> Result<Place> {
+        let (flushes, fences) = match &search {
+            Search::Alone(workload, _) => sites(rig, workload)?,
+            Search::Together(workload) => {
+                let mut all = (Vec::new(), Vec::new());
+                for seed in 0..INTERLEAVINGS {
+                    let (flushes, fences) = sites_of_threads(rig, workload, seed)?;
+                    all.0.extend(flushes);
+                    all.1.extend(fences);
                 }
-                Err(error) => return Some(format!("{}, {error}", self.workload.name)),
+                all
             }
-        }
-        None
+            Search::Buffered(sequence) => sites_of_cached(rig, sequence)?,
+        };
+        Ok(Place { search, flushes, fences, control: OnceLock::new() })
     }
-}
 
-/// A sequence through a write buffer, and the sites that it passes.
-struct Buffered {
-    sequence: Cached,
-    flushes: Vec<Site>,
-    fences: Vec<Site>,
-}
-
-impl Buffered {
-    /// Runs it without a flaw, where nothing must be found.
-    fn new<S: Subject>(rig: &mut Rig<'_, S>, seed: u64) -> Result<Buffered> {
-        let sequence = cached(rig.subject, seed);
-        let (flushes, fences) = sites_of_cached(rig, &sequence)?;
-        let buffered = Buffered { sequence, flushes, fences };
-        match buffered.find(rig, Flaw::None, &mut 0) {
-            Some(problem) => Err(Error::corrupt(format!("without any mutation: {problem}"))),
-            None => Ok(buffered),
+    /// A buffer that is not there can make no mistake, and a site that is not passed can be left out.
+    fn may_show(&self, flaw: Flaw) -> bool {
+        match flaw {
+            Flaw::Cache(_) => matches!(self.search, Search::Buffered(_)),
+            Flaw::Memory(Defect::SkipFlushAt(site)) => self.flushes.contains(&site),
+            Flaw::Memory(Defect::SkipFenceAt(site)) => self.fences.contains(&site),
+            _ => true,
         }
     }
 
+    /// Looks for a flaw: the problem that shows it.
     fn find<S: Subject>(&self, rig: &mut Rig<'_, S>, flaw: Flaw, images: &mut u64) -> Option<String> {
-        let settings = CachedSettings { flaw, max_violations: 1, ..CachedSettings::default() };
-        match explore_cached(rig, &self.sequence, &settings) {
-            Ok(report) => {
-                *images += report.images;
-                report.violations.first().map(in_words)
+        // With an error it does not even get through.
+        let mut judge = |name: &str, result: Result<(u64, Option<String>)>| match result {
+            Ok((tried, problem)) => {
+                *images += tried;
+                problem
             }
-            Err(error) => Some(format!("{}, {error}", self.sequence.name)),
+            Err(error) => Some(format!("{name}, {error}")),
+        };
+        let first = |violations: &[Violation]| violations.first().map(in_words);
+        match &self.search {
+            Search::Alone(workload, settings) => {
+                let report = explore(rig, workload, &Settings { flaw, ..*settings });
+                let result =
+                    report.map(|report| (report.images + report.recovery_crashes, first(&report.violations)));
+                judge(&workload.name, result)
+            }
+            Search::Together(workload) => (0..INTERLEAVINGS).find_map(|seed| {
+                let sampling = Sampling { exhaustive_up_to: 64, samples: 32, seed };
+                let report = explore_threads(rig, workload, seed, &sampling, flaw);
+                judge(&workload.name, report.map(|report| (report.images, first(&report.violations))))
+            }),
+            Search::Buffered(sequence) => {
+                let settings = CachedSettings { flaw, max_violations: 1, ..CachedSettings::default() };
+                let report = explore_cached(rig, sequence, &settings);
+                judge(&sequence.name, report.map(|report| (report.images, first(&report.violations))))
+            }
+        }
+    }
+
+    /// The control: where something was found, nothing must be found without a flaw.
+    fn check_control<S: Subject>(&self, rig: &mut Rig<'_, S>) -> Result<()> {
+        match self.control.get_or_init(|| self.find(rig, Flaw::None, &mut 0)) {
+            Some(problem) => Err(Error::corrupt(format!("without any mutation: {problem}"))),
+            None => Ok(()),
         }
     }
 }

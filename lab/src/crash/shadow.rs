@@ -62,12 +62,27 @@ const fn harmless(site: &'static str, is_fence: bool, argument: &'static str) ->
     Harmless { site, is_fence, argument, by_chance: false }
 }
 
-const HARMLESS: [Harmless; 3] = [
-    harmless("space.rs write_atime 1", false, LAZY_ATIME),
-    harmless("space.rs write_atime 2", true, LAZY_ATIME),
+const HARMLESS: [Harmless; 11] = [
+    harmless("a switch is in one line", false, TWO_FAULTS),
+    harmless("the inode table grows over blocks that were not zeroed", false, NO_INODES),
+    harmless("grow.rs publish_growth 2", false, NO_INODES),
     harmless("namespace.rs make_unnamed 1", true, LINKED_BY_ITS_MAKER),
+    harmless("recover.rs neutralise 1", false, OTHER_COPY),
+    harmless("recover.rs neutralise 2", false, USED_AGAIN),
+    harmless("space.rs write_atime 3", false, LAZY_ATIME),
+    harmless("space.rs write_atime 3", true, LAZY_ATIME),
+    harmless("switches.rs mend 2", false, OTHER_COPY),
+    harmless("switches.rs publish 1", false, TWO_FAULTS),
+    harmless("switches.rs publish 2", false, TWO_FAULTS),
 ];
 
+const TWO_FAULTS: &str = "harmless until the other line is lost, too: lab/tests/media_errors/shadow.rs loses it at each crash \
+     (a_lost_copy_of_a_switch_loses_nothing)";
+const NO_INODES: &str = "harmless with what programs write: no inode is valid without a checksum of the UUID, its number and its \
+     generation; zeros are there for data that was made to be taken for inodes";
+const OTHER_COPY: &str = "the other copy is whole and counts; the next mount makes this one like it again, and so does the next change";
+const USED_AGAIN: &str = "harmless until the generation is used and power is lost again, which is beyond the explorer: \
+     lab/tests/crash/shadow.rs does both (what_is_neutralised_stays_so)";
 /// The word stands for itself, and it is written with a sync so that not every crash loses it.
 const LAZY_ATIME: &str =
     "the time of the last read may be lost in a crash: it is written so that it is not lost in a shutdown";
@@ -97,9 +112,10 @@ fn commit_of_store(spot: Spot) -> Option<usize> {
 }
 
 /// Sites that no workload passes, each with the reason.
-const PASSED_ELSEWHERE: [(&str, &str); 5] = [
+const PASSED_ELSEWHERE: [(&str, &str); 6] = [
     ("check.rs check_with 1", DAMAGE_ONLY),
     ("check.rs check_with 2", DAMAGE_ONLY),
+    ("commit.rs commit_tagged 2", MISTAKE_ONLY),
     ("lift.rs store_in_place 1", MISTAKE_ONLY),
     ("publish.rs reuse_now 1", MISTAKE_ONLY),
     ("publish.rs reuse_now 2", MISTAKE_ONLY),

@@ -64,10 +64,10 @@ pub struct Mistake {
     pub words: &'static str,
 }
 
-/// A flush or fence whose absence no crash shows, with the reason.
+/// A flush or fence whose absence no crash shows, or a mistake that none shows, with the reason.
 #[derive(Debug, Clone, Copy)]
 pub struct Harmless {
-    /// The site's name, as [`Subject::site_name`] gives it.
+    /// The site's name, as [`Subject::site_name`] gives it, or the words of the mistake.
     pub site: &'static str,
     /// It is a fence.
     pub is_fence: bool,

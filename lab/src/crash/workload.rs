@@ -1,8 +1,6 @@
-//! The operations before the crash: short scripts for every operation, and random ones.
+//! The operations before the crash: short scripts for every operation, and long ones.
 
 use nacre_engine::{FallocateMode, FileKind, RenameMode};
-use rand::rngs::SmallRng;
-use rand::{Rng, SeedableRng};
 
 use super::op::Op;
 use super::subject::{Mounting, Subject};
@@ -220,6 +218,16 @@ fn contents() -> Vec<Workload> {
             &[Op::Append("f", 100), Op::Append("f", 4096), Op::Append("g", 1), Op::Append("g", 9000)],
         ),
         on("overwrite", &[Op::Write("f", 0, 4096), Op::Write("f", 5000, 3000), Op::Write("f", 19_000, 3000)]),
+        // A tree of blocks ends before places that it had, and goes on over some of them.
+        on(
+            "cut-and-extended",
+            &[
+                Op::Write("f", 0, 40_000),
+                Op::Truncate("f", 5000),
+                Op::Write("f", 17_000, 100),
+                Op::Append("f", 4096),
+            ],
+        ),
         on("overwrite-all", &[Op::Write("f", 0, 20_000), Op::Write("f", 0, 20_480)]),
         on(
             "truncate",
@@ -368,8 +376,15 @@ pub fn deep() -> Vec<Workload> {
     all.extend((0..LARGE_ATTRIBUTES).map(large_attributes));
     all.extend((0..WIDE_MAPS).map(wide_map));
     all.extend(names_run_out());
+    all.push(names_of_other_lengths());
     all
 }
+
+/// Short names that fill a block of a directory of lines.
+const FULL_BLOCK: usize = 64;
+const NAME_OF_TWO_LINES: &str = "d/a-name-of-more-than-one-line-in-a-directory-of-lines";
+const NAME_OF_FOUR_LINES: &str = "d/a-name-that-takes-the-places-of-four-short-names-in-a-directory-of-lines-where-a-first-\
+     line-has-less-of-it-than-those-behind-it-and-all-of-them-count-or-none";
 
 /// A directory gets more names than it has places for: in the pool layout 16, 32 and 64 in one set, then sets below a
 /// node, of which one is split. New inodes need room of their own on the way.
@@ -382,6 +397,25 @@ fn names_run_out() -> Vec<Workload> {
     let mut all: Vec<Workload> = [13, 27, 55].map(one_more).into();
     all.push(workload("many-more-names", &many(105), &more.collect::<Vec<_>>()));
     all
+}
+
+/// Names go from a directory that is full, and longer and shorter ones take their places.
+fn names_of_other_lengths() -> Workload {
+    let short = |i: usize| Op::parse(&format!("create fifo d/{i}")).expect("an operation");
+    let gone = |i: usize| Op::parse(&format!("unlink d/{i}")).expect("an operation");
+    let setup =
+        [dir("d")].into_iter().chain((0..FULL_BLOCK).map(short)).chain((0..FULL_BLOCK * 3 / 4).map(gone));
+    let ops = [
+        file(NAME_OF_FOUR_LINES),
+        file(NAME_OF_TWO_LINES),
+        Op::Unlink(NAME_OF_FOUR_LINES),
+        file("d/one-line"),
+        Op::Rename(NAME_OF_TWO_LINES, "d/another", RenameMode::Replace),
+        Op::Rename("d/one-line", NAME_OF_FOUR_LINES, RenameMode::Replace),
+        Op::Remount,
+        file(NAME_OF_TWO_LINES),
+    ];
+    workload("names-of-other-lengths", &setup.collect::<Vec<_>>(), &ops)
 }
 
 /// Files of single blocks far from each other, so that their maps have many nodes. Those of one file go at once, each
@@ -582,56 +616,4 @@ fn growing() -> Vec<Workload> {
 fn scatter(i: u64, n: u64) -> u64 {
     let z = i.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     ((z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9) >> 33) % n
-}
-
-/// A random workload: `len` operations on a handful of names, of which some fail.
-pub fn random(seed: u64, len: usize) -> Workload {
-    let mut rng = SmallRng::seed_from_u64(seed);
-    let setup = vec![dir("d"), dir("e"), file("d/a"), Op::Write("d/a", 0, 10_000), file("e/b"), file("c")];
-    let ops = (0..len).map(|_| random_op(&mut rng)).collect();
-    Workload { name: format!("random-{seed}-{len}"), setup, ops, ..Workload::default() }
-}
-
-fn random_op(rng: &mut SmallRng) -> Op {
-    const NAMES: [&str; 12] = ["a", "b", "c", "d", "e", "d/a", "d/b", "d/c", "e/a", "e/b", "e/d", "e/d/x"];
-    let path = |rng: &mut SmallRng| NAMES[rng.random_range(0..NAMES.len())];
-    let one = path(rng);
-    let two = path(rng);
-    let offset = [0, 1, 64, 4000, 4096, 8192, 20_000, 65_536][rng.random_range(0..8)];
-    let len = [1, 7, 64, 100, 4096, 5000, 12_288, 30_000][rng.random_range(0..8)];
-    match rng.random_range(0..26) {
-        0..4 => file(one),
-        4..6 => dir(one),
-        6 => Op::Symlink(one, two),
-        7..10 => Op::Write(one, offset, len),
-        10..12 => Op::Append(one, len),
-        12 => Op::Truncate(one, offset),
-        13 => {
-            const MODES: [FallocateMode; 5] = [
-                FallocateMode::Allocate,
-                FallocateMode::AllocateKeepSize,
-                FallocateMode::PunchHole,
-                FallocateMode::ZeroRange,
-                FallocateMode::ZeroRangeKeepSize,
-            ];
-            Op::Fallocate(one, MODES[rng.random_range(0..5)], offset, len as u64)
-        }
-        14..18 => {
-            const MODES: [RenameMode; 5] = [
-                RenameMode::Replace,
-                RenameMode::Replace,
-                RenameMode::NoReplace,
-                RenameMode::Exchange,
-                RenameMode::WHITEOUT,
-            ];
-            Op::Rename(one, two, MODES[rng.random_range(0..MODES.len())])
-        }
-        18 => Op::Link(one, two),
-        19 | 20 => Op::Unlink(one),
-        21 => Op::Rmdir(one),
-        22 => Op::SetAttr(one, 0o600 | len as u32 & 0o77),
-        23 => Op::SetXattr(one, ["user.x", "user.y"][rng.random_range(0..2)], len.min(6000)),
-        24 => Op::RemoveXattr(one, "user.x"),
-        _ => [Op::Hold(one), Op::Release, Op::UnnamedThenLink(one, len)][rng.random_range(0..3)].clone(),
-    }
 }

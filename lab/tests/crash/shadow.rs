@@ -1,8 +1,12 @@
 //! The shadow layout in the crash explorer, beside `each.rs`: the explorer is not blind to its flaws.
 
-use nacre_lab::crash::{Flaw, MEMORY, Rig, Settings, Shadow, explore};
-use nacre_media::crash::Sampling;
+use std::sync::Arc;
+
+use nacre_engine::{FileKind, Names};
+use nacre_lab::crash::{Flaw, MEMORY, Mounting, Op, Rig, Runner, Settings, Shadow, Subject, explore, sites};
+use nacre_media::crash::{Replay, Sampling};
 use nacre_media::sim::Defect;
+use nacre_media::{Image, SimPm, Trace};
 
 use crate::each::{by_name, mistake, quick};
 
@@ -28,9 +32,16 @@ fn flaws_are_found() {
         ("a slot keeps the sequence of the one before", "setattr"),
         ("blocks are free before the commit that takes them away", "truncate"),
         ("a new inode is not written before its name", "create"),
+        ("a directory that moves keeps its parent", "rename-directory"),
         ("the last name goes and the inode keeps its link", "unlink"),
         ("a rename is two operations", "rename-across"),
         ("a file grows over bytes that were not zeroed", "truncate"),
+        ("the rest of a new block is not written", "overwrite"),
+        ("several words of a node in use are stored in place", "overwrite-all"),
+        ("the end of a tree passes words that were not written", "cut-and-extended"),
+        ("every line of a name is tagged", "create"),
+        ("a record does not say how many lines it has", "create"),
+        ("lines of dead names are joined before they are free", "names-of-other-lengths"),
     ] {
         let flaw = Flaw::Layout(mistake(&Shadow, words).number);
         let found = explore(&mut rig, &by_name(name), &settings(flaw));
@@ -54,4 +65,58 @@ fn a_table_that_grows_survives() {
         println!("{name}: {report}");
         assert!(report.violations.is_empty() && report.images > 0, "{name}: {report}");
     }
+}
+
+/// A tag that recovery neutralised stays so when its generation is used and power is lost again. The explorer changes
+/// nothing between two crashes.
+#[test]
+fn what_is_neutralised_stays_so() {
+    let mut rig = Rig::new(&Shadow, MEMORY);
+    let (flushes, _) = sites(&mut rig, &by_name("create")).expect("it can be run");
+    let flush = flushes.into_iter().find(|site| Shadow.site_name(site) == "recover.rs neutralise 2");
+    let flush = flush.expect("it is passed");
+    assert!(!is_lost_after_two_crashes(None), "as it is");
+    assert!(is_lost_after_two_crashes(Some(Defect::SkipFlushAt(flush))), "without the flush");
+}
+
+/// There is a crash while a name is removed, then a recovery, another operation, and a crash. Whether a name that was
+/// there after the first crash is not there after the second one, or the other way round.
+fn is_lost_after_two_crashes(defect: Option<Defect>) -> bool {
+    let pm = Arc::new(SimPm::new(MEMORY));
+    Shadow.mkfs(&pm).expect("mkfs");
+    let mut runner = Runner::new(Shadow.mount(&pm, Mounting::default()).expect("a mount"));
+    runner.run(1, &Op::Create("a", FileKind::Regular)).expect("a file");
+    let base = pm.snapshot();
+    pm.start_recording();
+    runner.run(2, &Op::Unlink("a")).expect("it is removed");
+    let trace = pm.stop_recording();
+    Shadow.abandon(runner.into_fs());
+    let mut replay = Replay::new(base, &trace);
+    let mut is_lost = false;
+    while replay.advance().is_some() {
+        for image in replay.images(&Sampling { samples: 16, ..Sampling::default() }).iter() {
+            let crashed = replay.crashed(&image);
+            pm.load(&crashed);
+            pm.start_recording_with(defect);
+            let mut runner = Runner::new(Shadow.mount(&pm, Mounting::default()).expect("a mount"));
+            let was_there = runner.fs.lookup(&runner.fs.root(), b"a").is_ok();
+            runner.run(3, &Op::Create("b", FileKind::Regular)).expect("a file");
+            let trace = pm.stop_recording();
+            Shadow.abandon(runner.into_fs());
+            pm.load(&durable(crashed, &trace));
+            is_lost |= Shadow.mount(&pm, Mounting::default()).map_or(true, |fs| {
+                let is_there = fs.lookup(&fs.root(), b"a").is_ok();
+                Shadow.abandon(fs);
+                is_there != was_there
+            });
+        }
+    }
+    is_lost
+}
+
+/// The state of the media after a trace when power is lost.
+fn durable(start: Image, trace: &Trace) -> Image {
+    let mut replay = Replay::new(start, trace);
+    while replay.advance().is_some() {}
+    replay.media().clone()
 }

@@ -75,7 +75,7 @@ pub fn retire_listed<P: Pm>(pm: &P) -> Result<u64> {
     nacre_layout_parts::scrub::retire_listed(pm, &crate::superblock::read(pm)?.superblock)
 }
 
-/// The switches of an image. What a lost one says is taken to have happened: all that is tagged counts.
+/// The switches of an image. A lost one is taken to say that all has happened: all that is tagged counts.
 fn read_switches<P: Pm>(pm: &P, superblock: &Superblock) -> Result<Read> {
     let mut switches = Read::from(pm, superblock)?;
     for &lane in &switches.lost {

@@ -1,9 +1,9 @@
 //! Recovery: one walk over everything, which finds what is in use and what operations without a commit have left.
 //!
-//! What such an operation has tagged does not count, and never did. It is neutralised before its lane takes the
-//! generation again: slots lose their checksum, records that were born are free, and records that were dying live.
-//! Written again any number of times, that is the same. Nothing else is left to do after a crash. Inodes without links
-//! are free, so files that were open and unlinked need no list.
+//! Slots and records with the tag of such an operation do not count, and never did. They are neutralised before its
+//! lane takes the generation again: slots lose their checksum, records that were born are free, and records that were
+//! dying live. Written again any number of times, that is the same. Nothing else is left to do after a crash. Inodes
+//! without links are free, so files that were open and unlinked need no list.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::Instant;
