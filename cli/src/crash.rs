@@ -10,7 +10,7 @@ use clap::{Args, ValueEnum};
 use nacre_lab::crash::sequences::Length;
 use nacre_lab::crash::{
     Campaign, Case, Inplace, InplaceLinear, Limits, Log, LogWithDisk, MEMORY, Mutant, Outcome, Pool,
-    Progress, Rig, Stage, Subject, Verdict, minimise, reproduce, self_test,
+    Progress, Rig, Shadow, ShadowInPlace, Stage, Subject, Verdict, minimise, reproduce, self_test,
 };
 use serde_json::{Value, json};
 
@@ -116,6 +116,10 @@ enum Explored {
     InplaceLinear,
     /// All metadata twice, in pools of entries
     Pool,
+    /// Trees that one word, one slot or one switch publishes
+    Shadow,
+    /// The same with written blocks overwritten in place
+    ShadowInPlace,
 }
 
 /// The length of sequences.
@@ -139,6 +143,8 @@ pub(crate) fn run(args: &CrashArgs) -> Result<ExitCode, Failure> {
         Explored::Inplace => run_on(&Inplace, args),
         Explored::InplaceLinear => run_on(&InplaceLinear, args),
         Explored::Pool => run_on(&Pool, args),
+        Explored::Shadow => run_on(&Shadow, args),
+        Explored::ShadowInPlace => run_on(&ShadowInPlace, args),
     }
 }
 
