@@ -1,15 +1,16 @@
 //! Recovery: one walk over everything, which finds what is in use and what operations without a commit have left.
 //!
-//! What such an operation has tagged does not count, and never did. It is neutralised before its lane takes the
-//! generation again: slots lose their checksum, records that were born are free, and records that were dying live.
-//! Written again any number of times, that is the same. Nothing else is left to do after a crash. Inodes without links
-//! are free, so files that were open and unlinked need no list.
+//! Slots and records that such an operation has tagged do not count, and never did. They are neutralised before their
+//! lane takes the generation again: slots lose their checksum, records that were born are free, and records that were
+//! dying live. Written again any number of times, that is the same. Nothing else is left to do after a crash. Inodes
+//! without links are free, so files that were open and unlinked need no list.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::Instant;
 
-use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, Result, Tier};
+use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, Kind, Result, Tier};
 use nacre_layout_parts::marks::Marks;
+use nacre_layout_parts::renew::renew;
 use nacre_layout_parts::report::RecoveryReport;
 use nacre_layout_parts::tier_table::listed;
 use nacre_layout_parts::tree::Tree;
@@ -22,7 +23,7 @@ use crate::blockmap::{self, Bounds, Found, block_of, tier_of};
 use crate::directory::{BLOCK, Page, find_record};
 use crate::format::{
     BLOCK_INODES, BLOCK_LINES, INODE_SIZE, LANES, LINE, RawHeader, RawInode, RawSlot, STATUS, Status,
-    TABLE_INODE, Tag, region, slot_offset,
+    TABLE_INODE, Tag, inode_seed, region, slot_offset,
 };
 use crate::seeded::Mistake;
 use crate::state::{Judge, State, check_slot};
@@ -193,8 +194,13 @@ impl<'a, P: Pm> Walk<'a, P> {
         raw: &RawInode,
         visit: &mut Visitor<'_>,
     ) {
+        let seed = raw
+            .header
+            .is_valid(self.seed, number)
+            .then(|| inode_seed(self.seed, number, raw.header.generation));
         for (which, slot) in raw.slots.iter().enumerate() {
-            self.look_at_slot(address + slot_offset(which), slot);
+            let is_valid = seed.is_some_and(|seed| slot.is_valid(seed));
+            self.look_at_slot(address + slot_offset(which), slot, is_valid);
         }
         if raw.as_bytes().iter().all(|&byte| byte == 0) {
             self.free_inodes.push(number);
@@ -228,11 +234,12 @@ impl<'a, P: Pm> Walk<'a, P> {
     }
 
     /// Notes the tag of a slot, whether the slot is valid or not: what is left of it may become so under a header that
-    /// is not there yet.
-    fn look_at_slot(&mut self, address: u64, slot: &RawSlot) {
+    /// is not there yet. In a lane whose switch is lost everything counts, so such a slot goes there, too.
+    fn look_at_slot(&mut self, address: u64, slot: &RawSlot, is_valid: bool) {
         let Some(tag) = slot.tag().filter(|_| slot.checksum != 0) else { return };
         self.look_at_tag(tag);
-        if !self.switches.is_reached(tag) {
+        let may_become_valid = !is_valid && self.switches.lost.contains(&tag.lane);
+        if !self.switches.is_reached(tag) || may_become_valid {
             self.stale.push((address, 0));
             self.stale_tags.insert((tag.lane, tag.generation));
         }
@@ -372,7 +379,16 @@ impl<'a, P: Pm> Walk<'a, P> {
     pub(crate) fn neutralise(&self, pm: &P) -> Result<Option<Flushed>> {
         let mut pending = None;
         if let Some((address, raw)) = &self.table_copy {
-            pending = join(pending, pm.copy(*address, raw.as_bytes())?);
+            match pm.copy(*address, raw.as_bytes()) {
+                Ok(copied) => pending = join(pending, copied),
+                // The block is written again. It holds nothing else.
+                Err(error) if error.kind() == Kind::Media => {
+                    renew(pm, Block(address / BLOCK_SIZE), |bytes| {
+                        bytes[..size_of::<RawInode>()].copy_from_slice(raw.as_bytes());
+                    })?;
+                }
+                Err(error) => return Err(error),
+            }
         }
         if Mistake::NotNeutralised.is_made(pm) {
             return Ok(pending);
