@@ -248,6 +248,13 @@ step_crash_pool() {
         --seed "${NACRE_CRASH_SEED:-$(date +%j)}") &&
         "$nacre" crash --layout pool --self-test
 }
+step_crash_shadow() {
+    for layout in shadow shadow-in-place; do
+        (cd "$logs" && "$nacre" crash --layout $layout --sequences 1 --images 250000 \
+            --seed "${NACRE_CRASH_SEED:-$(date +%j)}") || return 1
+    done
+    "$nacre" crash --layout shadow --self-test
+}
 # Over memory alone, and over memory and one disk or two together.
 step_crash_cached() {
     NACRE_CRASH_ALL=1 cargo test --release -p nacre-lab --test crash -- buffer:: || return 1
@@ -323,7 +330,7 @@ step_experiments() {
     [ -z "$late" ] || left_out "after six minutes there was no time for:$late"
 }
 
-all_steps="cargo_deny stress_ng dbench fs_mark postmark git postgresql rocksdb fsx_seeds kill_9 flipped_bits crash_images crash_mutants crash_inplace crash_pool crash_cached crash_tiers buffered lazy_suites programs model calls calls_on_mount schedules experiments"
+all_steps="cargo_deny stress_ng dbench fs_mark postmark git postgresql rocksdb fsx_seeds kill_9 flipped_bits crash_images crash_mutants crash_inplace crash_pool crash_shadow crash_cached crash_tiers buffered lazy_suites programs model calls calls_on_mount schedules experiments"
 
 scripts/install-deps.sh nightly
 cargo build --release -p nacre-cli || exit 1
