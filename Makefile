@@ -8,7 +8,7 @@ KILLS ?= 500
 FUZZ_SECONDS ?= 3600
 # See docs/design/testing.md, "Fuzzing by coverage".
 FUZZ_ARGS ?= --sanitizer none --no-trace-compares
-FUZZ_TARGETS = image inplace log tier fuse options
+FUZZ_TARGETS = image inplace shadow log tier fuse options
 TRIPLES ?= 40000
 SEED ?= $(shell date +%s)
 OPERATIONS ?= 10000000
@@ -93,7 +93,7 @@ soak:
 	NACRE_MODEL_LONG=$(OPERATIONS) cargo test --release -p nacre-lab --test model -- --nocapture for_long
 	cargo build --release -p nacre-cli
 	target/release/nacre crash --sequences 3-sample --triples $(TRIPLES) --random 1000 --threads 200 --seed $(SEED)
-	for layout in inplace pool shadow; do \
+	for layout in inplace pool shadow shadow-in-place; do \
 		target/release/nacre crash --layout $$layout --sequences 3-sample --triples $(TRIPLES) --random 1000 --seed $(SEED) \
 			|| exit 1; done
 	for layout in log-with-disk log-on-disk log-with-disks; do \

@@ -17,7 +17,7 @@ if [ -f "$sysroot/lib/rustlib/src/rust/library/Cargo.toml" ]; then
     # Without a std that is built for it, it takes the counts of every Arc for races.
     step ThreadSanitizer env RUSTFLAGS=-Zsanitizer=thread CARGO_TARGET_DIR=target/sanitized \
         cargo +nightly test -Zbuild-std --target $target \
-        -p nacre-layout-parts -p nacre-layout-log -p nacre-layout-inplace -p nacre-cache -p nacre-vfs -p nacre-lab \
+        -p nacre-layout-parts -p nacre-layout-log -p nacre-layout-inplace -p nacre-layout-shadow -p nacre-cache -p nacre-vfs -p nacre-lab \
         --lib --test linearizable
 else
     echo "left out: ThreadSanitizer (it needs rustup +nightly component add rust-src)"

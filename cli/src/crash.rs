@@ -120,7 +120,7 @@ enum Explored {
     InplaceLinear,
     /// All metadata twice, in pools of entries
     Pool,
-    /// Trees of blocks, of which a change copies the lowest part that has all of it
+    /// Trees that one word, one slot or one switch publishes
     Shadow,
     /// The same with written blocks overwritten in place, as the preset acbpfs has it
     ShadowInPlace,

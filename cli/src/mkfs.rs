@@ -39,10 +39,10 @@ pub(crate) struct MkfsArgs {
     /// The UUID; a random one by default
     #[arg(short = 'U', long)]
     uuid: Option<Uuid>,
-    /// Layout and policies: nacre, nova, tpfs, pmfs, hinfs, hinfs-wb, hinfs-nclfw, spfs; nacre by default
+    /// Layout and policies: nacre, nova, tpfs, pmfs, hinfs, hinfs-wb, hinfs-nclfw, spfs, bpfs; nacre by default
     #[arg(long, value_parser = |text: &str| text.parse::<Preset>())]
     preset: Option<Preset>,
-    /// The layout without a preset: log, inplace, pool
+    /// The layout without a preset: log, inplace, pool, shadow
     #[arg(long, value_parser = |text: &str| text.parse::<LayoutKind>())]
     layout: Option<LayoutKind>,
     /// Refuse a device whose persistence domain is less than this: process, power

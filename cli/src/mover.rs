@@ -486,7 +486,7 @@ fn pm(status: &Value, usage: f64, threshold: f64) -> String {
     }
 }
 
-/// What anti-caching has done.
+/// The work of anti-caching.
 fn anticaching(status: &Value) -> String {
     let number = |name: &str| status[name].as_u64().unwrap_or(0);
     if status["anticache"].is_null() {

@@ -43,7 +43,7 @@ pub use reclaim::{Resource, Shortage, Step, made_room, or_another_way, unless_fu
 pub use reservation::{Draw, Reservation, ReservedBlocks, ReservedElsewhere, WriteCost, WriteShape};
 pub use space::{Extents, FsStat, Place, PlacedExtent};
 pub use tiering::{
-    CompactedLog, Copied, CopiedFile, DamagedCopy, FreeRun, LogImage, LogOffload, MAX_TIERS, Movable,
+    CompactedLog, Copied, CopiedFile, DamagedCopy, FreeRun, LogImage, LogOffload, MAX_TIERS, Movable, PmUse,
     Relocate, Tier, TierBlocks, TierChange, TierRead, TierReader, TierRun, TierSpace, TierState, TierTable,
     Tiered, WriteToTier, Written,
 };

@@ -11,7 +11,7 @@ use nacre_engine::{
     Data, Durability, FallocateMode, FileKind, Names, NewInode, RenameMode, SetAttr, Timestamp, WriteAt,
     XattrMode,
 };
-use nacre_lab::crash::{Inplace, Log, Mounting, Subject};
+use nacre_lab::crash::{Inplace, Log, Mounting, Shadow, Subject};
 use nacre_media::SimPm;
 
 const SIZE: u64 = 32 << 20;
@@ -196,6 +196,11 @@ fn the_clock_may_go_backwards_over_the_log_layout() {
 #[test]
 fn the_clock_may_go_backwards_over_the_in_place_layout() {
     the_clock_may_go_backwards(&Bare(Inplace), &Inplace);
+}
+
+#[test]
+fn the_clock_may_go_backwards_over_the_shadow_layout() {
+    the_clock_may_go_backwards(&Bare(Shadow), &Shadow);
 }
 
 #[test]

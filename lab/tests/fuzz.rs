@@ -10,6 +10,7 @@ use nacre_lab::fuzz::fuse::{any_requests, succeeded};
 use nacre_lab::fuzz::image::damaged_image;
 use nacre_lab::fuzz::inplace::damaged_inplace;
 use nacre_lab::fuzz::log::any_log;
+use nacre_lab::fuzz::shadow::damaged_shadow;
 use nacre_lab::fuzz::tier::damaged_tier;
 
 /// Numbers that look random (splitmix64).
@@ -103,6 +104,7 @@ fn regions_that_overlap() {
             let data = [&[ground], both.as_flattened()].concat();
             damaged_image(&data);
             damaged_inplace(&data);
+            damaged_shadow(&data);
         }
     }
 }
@@ -117,6 +119,7 @@ fn a_feature_that_allows_reading_only() {
         let data = [&[ground], both.as_flattened()].concat();
         damaged_image(&data);
         damaged_inplace(&data);
+        damaged_shadow(&data);
     }
 }
 
@@ -182,6 +185,11 @@ fn damaged_images() {
 #[test]
 fn damaged_images_of_the_in_place_layout() {
     replay("inplace", damaged_inplace, inplace_input);
+}
+
+#[test]
+fn damaged_images_of_the_shadow_layout() {
+    replay("shadow", damaged_shadow, inplace_input);
 }
 
 #[test]
@@ -295,6 +303,11 @@ fn corpus_of_images() {
 #[test]
 fn corpus_of_images_of_the_in_place_layout() {
     corpus("inplace", damaged_inplace);
+}
+
+#[test]
+fn corpus_of_images_of_the_shadow_layout() {
+    corpus("shadow", damaged_shadow);
 }
 
 #[test]

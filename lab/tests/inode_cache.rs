@@ -11,9 +11,10 @@ use nacre_engine::{
     Attr, Data, Durability, Extents, FileKind, InodeCache, Kind, Names, NewInode, RenameMode, SetAttr,
     Timestamp, WriteAt, XattrMode,
 };
-use nacre_lab::crash::{Inplace, Log, Mounting, Subject};
+use nacre_lab::crash::{Inplace, Log, Mounting, Shadow, Subject};
 use nacre_layout_inplace::InplaceFs;
 use nacre_layout_log::LogFs;
+use nacre_layout_shadow::ShadowFs;
 use nacre_media::SimPm;
 
 fn now(secs: i64) -> Timestamp {
@@ -51,9 +52,10 @@ fn let_go<F: Data>(fs: &F, name: &[u8]) {
     fs.let_go(fs.lookup(&fs.root(), name).unwrap());
 }
 
-fn both(log: impl Fn(Log), inplace: impl Fn(Inplace)) {
+fn each(log: impl Fn(Log), inplace: impl Fn(Inplace), shadow: impl Fn(Shadow)) {
     log(Log);
     inplace(Inplace);
+    shadow(Shadow);
 }
 
 /// Times of reads and of names are kept in DRAM until something else is written.
@@ -105,7 +107,7 @@ fn lazy_state_is_kept<S: Subject>(subject: S) {
 
 #[test]
 fn what_is_kept_lazily_is_written_before_it_leaves() {
-    both(lazy_state_is_kept, lazy_state_is_kept);
+    each(lazy_state_is_kept, lazy_state_is_kept, lazy_state_is_kept);
 }
 
 /// A holder of an inode has it, also when others let go of it.
@@ -143,7 +145,7 @@ fn what_is_held_stays<S: Subject>(subject: S) {
 
 #[test]
 fn what_somebody_has_does_not_leave() {
-    both(what_is_held_stays, what_is_held_stays);
+    each(what_is_held_stays, what_is_held_stays, what_is_held_stays);
 }
 
 fn parked_inodes_outlive_their_names<S: Subject>(subject: S) {
@@ -184,7 +186,11 @@ fn parked_inodes_outlive_their_names<S: Subject>(subject: S) {
 
 #[test]
 fn what_is_parked_outlives_its_names() {
-    both(parked_inodes_outlive_their_names, parked_inodes_outlive_their_names);
+    each(
+        parked_inodes_outlive_their_names,
+        parked_inodes_outlive_their_names,
+        parked_inodes_outlive_their_names,
+    );
 }
 
 /// As many threads as there are use some files while others let go of them: no change is lost.
@@ -239,7 +245,7 @@ where
 
 #[test]
 fn no_change_is_lost_while_inodes_leave() {
-    both(no_change_is_lost, no_change_is_lost);
+    each(no_change_is_lost, no_change_is_lost, no_change_is_lost);
 }
 
 /// More files than may be in DRAM: the rest leaves, by itself, and is found.
@@ -309,6 +315,22 @@ fn beyond_the_limit_inodes_leave_the_in_place_layout() {
     fs.unmount().unwrap();
     assert_eq!(Inplace.check(&pm, false).unwrap(), [""; 0]);
     only_looked_at(&InplaceFs::mount(Arc::clone(&pm), &options(true)).unwrap());
+}
+
+#[test]
+fn beyond_the_limit_inodes_leave_the_shadow_layout() {
+    let pm = Arc::new(SimPm::new(64 << 20));
+    Shadow.mkfs(&pm).unwrap();
+    let options = |read_only| nacre_layout_shadow::MountOptions {
+        read_only,
+        inode_cache: InodeCache::MIN_LIMIT,
+        ..nacre_layout_shadow::MountOptions::default()
+    };
+    let fs = ShadowFs::mount(Arc::clone(&pm), &options(false)).unwrap();
+    there_is_a_limit(&fs);
+    fs.unmount().unwrap();
+    assert_eq!(Shadow.check(&pm, false).unwrap(), [""; 0]);
+    only_looked_at(&ShadowFs::mount(Arc::clone(&pm), &options(true)).unwrap());
 }
 
 fn only_looked_at<F: Data>(fs: &F) {

@@ -5,9 +5,9 @@
 //! [`std::fs`], in the process itself: no mount, no kernel module.
 //!
 //! Names and attributes are durable when the operation returns, within the [persistence domain](DeviceInfo::promise) of
-//! the device. So are contents with the presets `nova`, `pmfs` and `spfs`, and with [`WriteBuffer::Never`]. With the other
-//! ones, the default among them, writes may wait in DRAM for half a minute at most, as they do in a file system of the
-//! kernel: [`File::sync_all`], [`FileSystem::sync`] and [`FileSystem::close`] make them durable.
+//! the device. So are contents with the presets `nova`, `pmfs`, `spfs` and `bpfs`, and with [`WriteBuffer::Never`].
+//! With the other ones, the default among them, writes may wait in DRAM for half a minute at most, as they do in a file
+//! system of the kernel: [`File::sync_all`], [`FileSystem::sync`] and [`FileSystem::close`] make them durable.
 //!
 //! ```
 //! use std::io::{Read, Write};
@@ -107,8 +107,9 @@ pub use mover::{
 };
 pub use nacre_mover::{Budget, Drained, Hours, PIN, TIER, TrimFrom, Trimmed};
 pub use preset::{LayoutKind, Preset};
+pub use tier_admin::MovedFiles;
 pub use tier_settings::{AntiCache, MoverLimit, TierSettings};
-pub use tiers::{MovedFiles, NewTier, TierDevice, TierInfo, lost_tiers};
+pub use tiers::{NewTier, TierDevice, TierInfo, lost_tiers};
 pub use volumes::{
     VolumeOptions, VolumeRow, canonical_device, create_volume, device_and_volume, remove_volume, volumes,
     with_volume, would_create_volume, zone_bytes,

@@ -15,7 +15,19 @@ use nacre_tiers::TierSet;
 use uuid::Uuid;
 
 use crate::preset::Preset;
-use crate::tiers::MovedFiles;
+
+/// How far files have moved.
+#[derive(Debug, Default)]
+pub struct MovedFiles {
+    /// Bytes that are there now and were not before.
+    pub moved: u64,
+    /// The first file that is not done; their number when all are.
+    pub next: usize,
+    /// The block that the rest of it begins with.
+    pub from: u64,
+    /// Those before it that failed, wholly or in part, in order, and why.
+    pub failed: Vec<(usize, Error)>,
+}
 
 /// A layout with its tiers, as administration sees it. Files are named by their inodes.
 pub(crate) trait TierAdmin {

@@ -25,7 +25,7 @@ use crate::mkfs::{Prepared, prepare_tier};
 use crate::mover::TrafficInfo;
 use crate::preset::Preset;
 use crate::probe::probe;
-use crate::tier_admin::TierAdmin;
+use crate::tier_admin::{MovedFiles, TierAdmin};
 use crate::tier_settings::TierSettings;
 
 /// The rank of a tier of unknown speed.
@@ -87,19 +87,6 @@ pub struct TierInfo {
     /// Its reads and writes since the file system was opened.
     #[serde(flatten)]
     pub traffic: TrafficInfo,
-}
-
-/// How far files have moved.
-#[derive(Debug, Default)]
-pub struct MovedFiles {
-    /// Bytes that are there now and were not before.
-    pub moved: u64,
-    /// The first file that is not done; their number when all are.
-    pub next: usize,
-    /// The block that the rest of it begins with.
-    pub from: u64,
-    /// Those before it that failed, wholly or in part, in order, and why.
-    pub failed: Vec<(usize, Error)>,
 }
 
 /// Over a mounted layout, with the devices of its tiers. A device that cannot be found, or used, is missing: only

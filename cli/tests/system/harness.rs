@@ -14,7 +14,7 @@ use rustix::mount::{MountFlags, UnmountFlags};
 use tempfile::TempDir;
 
 /// A preset for each layout; the first one where one is enough.
-pub(crate) const PRESETS: [&str; 3] = ["nova", "pmfs", "spfs"];
+pub(crate) const PRESETS: [&str; 4] = ["nova", "pmfs", "spfs", "bpfs"];
 /// A kind of mount.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Kind {

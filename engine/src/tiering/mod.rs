@@ -22,7 +22,7 @@ mod write;
 
 pub use log_offload::{CompactedLog, DamagedCopy, LogImage, LogOffload, TierReader};
 pub use relocate::{Copied, CopiedFile, Movable, Relocate};
-pub use space::{FreeRun, TierBlocks, TierRead, TierRun, TierSpace};
+pub use space::{FreeRun, PmUse, TierBlocks, TierRead, TierRun, TierSpace};
 pub use table::{MAX_TIERS, Tier, TierChange, TierState, TierTable};
 pub use write::{WriteToTier, Written};
 

@@ -40,6 +40,16 @@ pub struct FreeRun {
     pub is_within: bool,
 }
 
+/// Blocks of PM by their use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PmUse {
+    /// Unused blocks, reserved or not, without the blocks that the layout keeps for itself. Without those it could make
+    /// no change any more.
+    pub unused: u64,
+    /// Blocks that hold data of files. A layout that does not count them apart gives all blocks in use.
+    pub data: u64,
+}
+
 /// The result of [`TierBlocks::read_or_resolve`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TierRead {
@@ -68,15 +78,8 @@ pub trait TierBlocks: TierTable {
         now: Option<Timestamp>,
     ) -> Result<TierRead>;
 
-    /// Unused blocks of persistent memory, reserved or not, without the blocks that the layout keeps for itself.
-    /// Without those it could make no change any more.
-    fn memory_left(&self) -> u64;
-
-    /// Blocks of persistent memory that hold data of files, as far as the layout counts them apart.
-    fn data_on_pm(&self) -> u64 {
-        let stat = self.stat();
-        stat.blocks.saturating_sub(stat.free)
-    }
+    /// The use of PM.
+    fn pm_use(&self) -> PmUse;
 
     /// Takes blocks of a tier, from `goal` on as far as these are free, in as few runs as possible.
     /// [`NoSpace`](crate::Kind::NoSpace) if too few are free. This is in DRAM only: blocks that are not committed are

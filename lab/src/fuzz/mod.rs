@@ -2,6 +2,7 @@
 //!
 //! - [`image`]: an image whose structures are changed, with right checksums or without: it may be refused or repaired.
 //! - [`inplace`]: an image of the in-place layout whose structures are changed, its journal among them.
+//! - [`shadow`]: an image of the shadow layout whose structures are changed, its switches among them.
 //! - [`log`]: entries of any content, with right checksums, as the log of an inode.
 //! - [`tier`]: PM and a disk below it, both changed: superblocks of the tier, offloaded extent maps, entries that name
 //!   blocks of it.
@@ -12,12 +13,14 @@
 //! None may panic, hang, allocate without bound, or read outside; `fuzz/` drives them by coverage. Each input that a
 //! target once failed on is a test in `lab/tests/fuzz.rs`, with its story.
 
+mod damaged;
 mod edit;
 pub mod fuse;
 mod ground;
 pub mod image;
 pub mod inplace;
 pub mod log;
+pub mod shadow;
 pub mod tier;
 
 /// The bytes of an input, taken from the front; when they are used up there are only zeros.

@@ -51,6 +51,11 @@ fn the_suite_passes_on_the_in_place_layout() {
 }
 
 #[test]
+fn the_suite_passes_on_the_shadow_layout() {
+    suite(Preset::Bpfs);
+}
+
+#[test]
 fn the_log_layout_is_like_the_model() {
     calls(Preset::Nova);
 }
@@ -58,4 +63,9 @@ fn the_log_layout_is_like_the_model() {
 #[test]
 fn the_in_place_layout_is_like_the_model() {
     calls(Preset::Pmfs);
+}
+
+#[test]
+fn the_shadow_layout_is_like_the_model() {
+    calls(Preset::Bpfs);
 }

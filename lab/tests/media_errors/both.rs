@@ -1,4 +1,4 @@
-//! What holds for either layout.
+//! What holds for each of these layouts.
 
 use std::slice;
 use std::sync::Arc;
@@ -7,6 +7,7 @@ use nacre_engine::{BLOCK_SIZE, Kind};
 use nacre_layout_inplace::InplaceFs;
 use nacre_layout_log::LogFs;
 use nacre_layout_parts::lifecycle::Lifecycle;
+use nacre_layout_shadow::ShadowFs;
 use nacre_media::{Pm, SimPm};
 
 use crate::common::{
@@ -235,4 +236,4 @@ macro_rules! tests {
     };
 }
 
-tests!(log: LogFs<SimPm>, inplace: InplaceFs<SimPm>);
+tests!(log: LogFs<SimPm>, inplace: InplaceFs<SimPm>, shadow: ShadowFs<SimPm>);

@@ -6,3 +6,4 @@ mod common;
 mod inplace;
 mod log;
 mod pool;
+mod shadow;

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use nacre_engine::{
     BLOCK_SIZE, BelowBuffer, Block, CompactedLog, Copied, CopiedFile, Draw, Error, FileBlock, FreeRun,
-    LogImage, LogOffload, Movable, PlacedExtent, Relocate, Reservation, Result, Tier, TierBlocks, TierChange,
-    TierRead, TierReader, TierRun, TierSpace, TierTable, Timestamp, WriteAt, WriteShape, WriteToTier,
-    Written,
+    LogImage, LogOffload, Movable, PlacedExtent, PmUse, Relocate, Reservation, Result, Tier, TierBlocks,
+    TierChange, TierRead, TierReader, TierRun, TierSpace, TierTable, Timestamp, WriteAt, WriteShape,
+    WriteToTier, Written,
 };
 use nacre_media::{Durable, Pm};
 
@@ -51,9 +51,11 @@ impl<P: Pm + 'static> TierBlocks for LogFs<P> {
         self.shared.read_or_resolve(&node.inode, offset, buf, now)
     }
 
-    fn memory_left(&self) -> u64 {
-        self.shared.free_all_now();
-        self.shared.alloc.unreserved_blocks()
+    fn pm_use(&self) -> PmUse {
+        let fs = &self.shared;
+        fs.free_all_now();
+        let data = fs.device_blocks - fs.first_data_block - fs.alloc.free_blocks();
+        PmUse { unused: fs.alloc.unreserved_blocks(), data }
     }
 
     fn allocate_on(&self, tier: u8, goal: Option<Block>, blocks: u64) -> Result<Vec<TierRun>> {

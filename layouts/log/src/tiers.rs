@@ -1,7 +1,7 @@
 //! Free blocks of tiers, of which some are known only once images were read.
 //!
-//! Free blocks of a tier are found like free blocks of PM: by the checkpoint, or by reading the logs. What is free is
-//! kept by the part that all layouts share; here are the tiers on which nothing is free until images were counted.
+//! Free blocks of a tier are found like free blocks of PM: by the checkpoint, or by reading the logs. A part
+//! that all layouts share keeps the free blocks; here are the tiers on which nothing is free until images were counted.
 
 use std::collections::BTreeMap;
 use std::ops::Deref;

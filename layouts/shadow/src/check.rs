@@ -19,6 +19,7 @@ use crate::badblocks::{self, BadBlocks};
 use crate::blockmap::{self, Bounds};
 use crate::directory::{BLOCK, find_record};
 use crate::format::{INLINE_TARGET, MAX_GENERATION, ROOT_INODE, RawHeader, inode_seed, state};
+use crate::mend;
 use crate::mount::recover;
 use crate::recover::Walk;
 use crate::state::{NewSlot, State};
@@ -33,16 +34,27 @@ struct Used {
 }
 
 /// Checks the file system on `pm`, which must not be mounted. With `repair`, recovers it and writes corrections that
-/// can be proved right: copies of the superblock, of switches, link counts, and parents of directories. Other damage is
-/// reported and left alone.
+/// can be proved right: copies of the superblock, of switches, link counts, and parents of directories. Inodes that a
+/// media error took from the inode table are given up ([`mend`]). Other damage is reported and left alone.
 ///
 /// An error means that nothing could be checked: there is no file system, or nothing that leads into it.
+pub fn check<P: Pm>(pm: &P, repair: bool) -> Result<CheckReport> {
+    check_with(pm, if repair { Repair::All } else { Repair::None })
+}
+
+/// The same, with a choice of the permitted repairs.
 pub fn check_with<P: Pm>(pm: &P, repair: Repair) -> Result<CheckReport> {
-    if repair == Repair::None {
-        return Ok(examine(&Overlay::new(pm))?.0);
-    }
+    let gives_up = match repair {
+        Repair::None => return would_do(pm),
+        Repair::Safe => !rescue(&Overlay::new(pm))?.is_empty(),
+        Repair::All => false,
+    };
     crate::superblock::read(pm)?.superblock.check_writable()?;
-    let (mut report, fixes) = examine(pm)?;
+    if gives_up {
+        return would_do(pm);
+    }
+    let given_up = if repair == Repair::All { rescue(pm)? } else { Vec::new() };
+    let (mut report, fixes) = examine(pm, repair)?;
     if repair == Repair::Safe && report.loses() {
         return Ok(report);
     }
@@ -60,7 +72,25 @@ pub fn check_with<P: Pm>(pm: &P, repair: Repair) -> Result<CheckReport> {
     for problem in report.problems.iter_mut().filter(|problem| !problem.repair.is_empty()) {
         problem.repaired = true;
     }
+    report.problems.splice(0..0, given_up);
     Ok(report)
+}
+
+/// The problems that are found, and the repairs that would be done: they are done on an overlay, where they leave no
+/// trace.
+fn would_do<P: Pm>(pm: &P) -> Result<CheckReport> {
+    let over = Overlay::new(pm);
+    let mut given_up = rescue(&over)?;
+    let (mut report, _) = examine(&over, Repair::None)?;
+    given_up.iter_mut().for_each(|problem| problem.repaired = false);
+    report.problems.splice(0..0, given_up);
+    Ok(report)
+}
+
+/// Gives up the inodes that media errors took from the inode table.
+fn rescue<P: Pm>(pm: &P) -> Result<Vec<Problem>> {
+    let superblock = crate::superblock::read(pm)?.superblock;
+    mend::rescue(pm, &read_switches(pm, &superblock)?)
 }
 
 /// Reads every block of a file system that is not mounted, for errors of the media. With `record`, the blocks found are
@@ -75,7 +105,7 @@ pub fn retire_listed<P: Pm>(pm: &P) -> Result<u64> {
     nacre_layout_parts::scrub::retire_listed(pm, &crate::superblock::read(pm)?.superblock)
 }
 
-/// The switches of an image. A lost one is taken to say that all has happened: all that is tagged counts.
+/// The switches of an image. A lost one is taken to be above all tags: everything tagged counts.
 fn read_switches<P: Pm>(pm: &P, superblock: &Superblock) -> Result<Read> {
     let mut switches = Read::from(pm, superblock)?;
     for &lane in &switches.lost {
@@ -85,7 +115,7 @@ fn read_switches<P: Pm>(pm: &P, superblock: &Superblock) -> Result<Read> {
 }
 
 /// One pass over everything, after recovery; gives the slots that a repair writes.
-fn examine<P: Pm>(pm: &P) -> Result<(CheckReport, Vec<NewSlot>)> {
+fn examine<P: Pm>(pm: &P, level: Repair) -> Result<(CheckReport, Vec<NewSlot>)> {
     let started = Instant::now();
     let found = crate::superblock::read(pm)?;
     let mut report = CheckReport::begin(&found);
@@ -104,7 +134,6 @@ fn examine<P: Pm>(pm: &P) -> Result<(CheckReport, Vec<NewSlot>)> {
         report.add(error.to_string(), "");
         return Ok((report, Vec::new()));
     }
-    // Where a switch is lost, the greatest tag of its lane is what it said, if it had been reached.
     recover(pm, &superblock, &walk, &switches)?;
     let alloc = Allocator::new(superblock.raw.device_blocks, 1, 0);
     bad.blocks.iter().for_each(|&block| alloc.withdraw(block));
@@ -124,7 +153,7 @@ fn examine<P: Pm>(pm: &P) -> Result<(CheckReport, Vec<NewSlot>)> {
     let mut names = Names::new(pm, &superblock, &switches, &walk.damaged, &inodes);
     names.walk(&mut report);
     let fixes = names.compare(&mut report, superblock.seed());
-    check_switches(pm, &superblock, &switches, &walk, &mut report)?;
+    check_switches(pm, &superblock, (&switches, &walk), level, &mut report)?;
     report.walk.duration = started.elapsed();
     Ok((report, fixes))
 }
@@ -134,8 +163,8 @@ fn examine<P: Pm>(pm: &P) -> Result<(CheckReport, Vec<NewSlot>)> {
 fn check_switches<P: Pm>(
     pm: &P,
     superblock: &Superblock,
-    switches: &Read,
-    walk: &Walk<'_, P>,
+    (switches, walk): (&Read, &Walk<'_, P>),
+    level: Repair,
     report: &mut CheckReport,
 ) -> Result<()> {
     if switches.lost.is_empty() {
@@ -146,7 +175,8 @@ fn check_switches<P: Pm>(
         let what = format!("both copies of the switch of lane {lane}");
         report.add(what, if is_whole { "make a new one, with what its lane has done" } else { "" });
     }
-    if is_whole {
+    if is_whole && (level == Repair::All || !report.loses()) {
+        // Everything that is tagged was taken to count.
         let highest = walk.highest.iter().copied().max().unwrap_or(0);
         switches.renew_lost(pm, superblock, highest)?;
     }

@@ -134,7 +134,7 @@ pub(crate) fn slot_offset(which: usize) -> u64 {
 /// The offset of atime in an inode.
 pub(crate) const ATIME: u64 = std::mem::offset_of!(RawHeader, atime) as u64;
 
-/// Tags: a lane (8 bits at 48) and one of its generations (48 bits). What is tagged counts, or stops to count, when the
+/// Tags: a lane (8 bits at 48) and one of its generations (48 bits). A tagged thing counts, or stops to count, when the
 /// switch of the lane is at that generation or above.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Tag {

@@ -5,6 +5,7 @@
 //! | --- | --- |
 //! | `format` | the bytes on media; nothing else defines bytes |
 //! | `mkfs`, `mount`, `recover`, `check` | making, mounting, recovering and checking a file system |
+//! | `mend` | giving up inodes that media errors took |
 //! | `anatomy` | where the structures of an image are, for tools that damage images |
 //! | `superblock` | the fields of the superblock that only this layout has |
 //! | `state`, `switches` | the slot of an inode that counts; the switches that tags wait for |
@@ -31,6 +32,7 @@
 //! system that was made to overwrite in place does not promise the latter of overwritten data
 //! ([`nacre_engine::Capabilities::atomic_write`] is false).
 
+pub mod anatomy;
 mod blockmap;
 pub mod check;
 mod commit;
@@ -44,6 +46,7 @@ mod layout;
 mod lifecycle;
 mod lift;
 mod load;
+mod mend;
 mod mkfs;
 mod mount;
 mod names;

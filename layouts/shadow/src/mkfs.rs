@@ -42,10 +42,10 @@ pub fn mkfs<P: Pm>(pm: &P, options: &MkfsOptions) -> Result<Summary> {
     let mut table =
         RawSlot { mode: 0o600, size: GROWTH_BLOCKS * BLOCK_SIZE, root: node, ..RawSlot::default() };
     table.set_height(1);
-    let table = inode(TABLE_INODE, FileKind::Regular, table, now, seed);
+    let table = new_inode(TABLE_INODE, FileKind::Regular, table, now, seed);
     let (uid, gid) = options.root_owner;
     let root = RawSlot { mode: 0o755, uid, gid, parent_end: ROOT_INODE, ..RawSlot::default() };
-    let root = inode(ROOT_INODE, FileKind::Directory, root, now, seed);
+    let root = new_inode(ROOT_INODE, FileKind::Directory, root, now, seed);
     let mut written = pm.copy(Block(node).offset(), words.as_bytes())?;
     let place_of_root = Block(first).offset() + ROOT_INODE * INODE_SIZE;
     let switches_of_lanes = unused(seed);
@@ -64,7 +64,7 @@ pub fn mkfs<P: Pm>(pm: &P, options: &MkfsOptions) -> Result<Summary> {
 }
 
 /// A new inode with its first state.
-fn inode(number: u64, kind: FileKind, slot: RawSlot, now: u64, volume_seed: u32) -> RawInode {
+pub(crate) fn new_inode(number: u64, kind: FileKind, slot: RawSlot, now: u64, volume_seed: u32) -> RawInode {
     let mut header = RawHeader {
         magic: INODE_MAGIC,
         version: INODE_VERSION,

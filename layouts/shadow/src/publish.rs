@@ -78,7 +78,7 @@ impl<'a, P: Pm> Changes<'a, P> {
         }
     }
 
-    /// Commits the change with the rest of the next slot. What it gave up is free afterwards.
+    /// Commits the change with the rest of the next slot. The blocks that it gave up are free afterwards.
     pub(crate) fn commit(mut self, inode: &Inode, body: &mut Body, mut new: NewSlot) -> Result<()> {
         new.set_tree(self.edit.tree);
         self.fs.versions.raise(inode.number, self.touched.clone());

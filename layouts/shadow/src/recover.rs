@@ -1,6 +1,6 @@
 //! Recovery: one walk over everything, which finds what is in use and what operations without a commit have left.
 //!
-//! Slots and records with the tag of such an operation do not count, and never did. They are neutralised before its
+//! Slots and records that such an operation has tagged do not count, and never did. They are neutralised before their
 //! lane takes the generation again: slots lose their checksum, records that were born are free, and records that were
 //! dying live. Written again any number of times, that is the same. Nothing else is left to do after a crash. Inodes
 //! without links are free, so files that were open and unlinked need no list.
@@ -8,8 +8,9 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::Instant;
 
-use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, Result, Tier};
+use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, Kind, Result, Tier};
 use nacre_layout_parts::marks::Marks;
+use nacre_layout_parts::renew::renew;
 use nacre_layout_parts::report::RecoveryReport;
 use nacre_layout_parts::tier_table::listed;
 use nacre_layout_parts::tree::Tree;
@@ -21,8 +22,8 @@ use zerocopy::{FromZeros, IntoBytes};
 use crate::blockmap::{self, Bounds, Found, block_of, tier_of};
 use crate::directory::{BLOCK, Page, find_record};
 use crate::format::{
-    BLOCK_INODES, BLOCK_LINES, INODE_SIZE, LANES, LINE, RawHeader, RawInode, RawSlot, STATUS, Status,
-    TABLE_INODE, Tag, region, slot_offset,
+    BLOCK_INODES, BLOCK_LINES, Condition, INODE_SIZE, LANES, LINE, RawHeader, RawInode, RawSlot, STATUS,
+    Status, TABLE_INODE, Tag, inode_seed, region, slot_offset,
 };
 use crate::seeded::Mistake;
 use crate::state::{Judge, State, check_slot};
@@ -193,8 +194,13 @@ impl<'a, P: Pm> Walk<'a, P> {
         raw: &RawInode,
         visit: &mut Visitor<'_>,
     ) {
+        let seed = raw
+            .header
+            .is_valid(self.seed, number)
+            .then(|| inode_seed(self.seed, number, raw.header.generation));
         for (which, slot) in raw.slots.iter().enumerate() {
-            self.look_at_slot(address + slot_offset(which), slot);
+            let is_valid = seed.is_some_and(|seed| slot.is_valid(seed));
+            self.look_at_slot(address + slot_offset(which), slot, is_valid);
         }
         if raw.as_bytes().iter().all(|&byte| byte == 0) {
             self.free_inodes.push(number);
@@ -216,6 +222,7 @@ impl<'a, P: Pm> Walk<'a, P> {
                 return;
             }
         };
+        self.look_at_next(address, raw, &state);
         if state.slot.links == 0 {
             self.free_inodes.push(number);
             return;
@@ -228,13 +235,25 @@ impl<'a, P: Pm> Walk<'a, P> {
     }
 
     /// Notes the tag of a slot, whether the slot is valid or not: what is left of it may become so under a header that
-    /// is not there yet.
-    fn look_at_slot(&mut self, address: u64, slot: &RawSlot) {
+    /// is not there yet. In a lane whose switch is lost everything counts, so such a slot goes there, too.
+    fn look_at_slot(&mut self, address: u64, slot: &RawSlot, is_valid: bool) {
         let Some(tag) = slot.tag().filter(|_| slot.checksum != 0) else { return };
         self.look_at_tag(tag);
-        if !self.switches.is_reached(tag) {
+        let may_become_valid = !is_valid && self.switches.lost.contains(&tag.lane);
+        if !self.switches.is_reached(tag) || may_become_valid {
             self.stale.push((address, 0));
             self.stale_tags.insert((tag.lane, tag.generation));
+        }
+    }
+
+    /// Notes the next slot of an inode when it still waits for a word. A later change could store that value in the
+    /// word for another reason, and the slot would count.
+    fn look_at_next(&mut self, address: u64, raw: &RawInode, state: &State) {
+        let which = 1 - state.which;
+        let next = &raw.slots[which];
+        let is_next = next.sequence.wrapping_sub(state.slot.sequence) == 1;
+        if is_next && matches!(next.condition(), Some(Condition::Word { .. })) && next.checksum != 0 {
+            self.stale.push((address + slot_offset(which), 0));
         }
     }
 
@@ -372,7 +391,16 @@ impl<'a, P: Pm> Walk<'a, P> {
     pub(crate) fn neutralise(&self, pm: &P) -> Result<Option<Flushed>> {
         let mut pending = None;
         if let Some((address, raw)) = &self.table_copy {
-            pending = join(pending, pm.copy(*address, raw.as_bytes())?);
+            match pm.copy(*address, raw.as_bytes()) {
+                Ok(copied) => pending = join(pending, copied),
+                // The block is written again. It holds nothing else.
+                Err(error) if error.kind() == Kind::Media => {
+                    renew(pm, Block(address / BLOCK_SIZE), |bytes| {
+                        bytes[..size_of::<RawInode>()].copy_from_slice(raw.as_bytes());
+                    })?;
+                }
+                Err(error) => return Err(error),
+            }
         }
         if Mistake::NotNeutralised.is_made(pm) {
             return Ok(pending);
@@ -389,5 +417,55 @@ impl<'a, P: Pm> Walk<'a, P> {
         let mut report = self.marks.report(started, directories, self.files, 0);
         report.torn = self.stale_tags.len() as u64;
         report
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nacre_layout_parts::lifecycle::MkfsOptions;
+    use nacre_media::{Pm, SimPm};
+    use zerocopy::IntoBytes;
+
+    use super::Walk;
+    use crate::format::{ATIME, Condition, RawSlot, inode_seed, slot_offset};
+    use crate::superblock;
+    use crate::switches::Read;
+
+    /// Walks over an image and neutralises what it finds. Gives the root inode: its address, the slot that counts, which
+    /// one that is, and the generation.
+    fn neutralised(pm: &SimPm) -> (u64, RawSlot, usize, u32) {
+        let superblock = superblock::read(pm).unwrap().superblock;
+        let switches = Read::from(pm, &superblock).unwrap();
+        let mut root = None;
+        let mut walk = Walk::new(pm, &superblock, &switches);
+        walk.run(&superblock, &mut |number, address, header, state| {
+            if number == 1 {
+                root = Some((address, state.slot, state.which, header.generation));
+            }
+        })
+        .unwrap();
+        if let Some(flushed) = walk.neutralise(pm).unwrap() {
+            pm.fence(flushed);
+        }
+        root.expect("a root")
+    }
+
+    /// A change of atime that a crash ends between its slot and its word, before a lazy one that stores the same time.
+    #[test]
+    fn a_slot_that_waits_for_a_word_never_counts_after_a_crash() {
+        let pm = SimPm::new(32 << 20);
+        crate::mkfs::mkfs(&pm, &MkfsOptions::default()).unwrap();
+        let (address, before, which, generation) = neutralised(&pm);
+        let mut next = before;
+        next.sequence = before.sequence.wrapping_add(1);
+        next.mode ^= 0o7;
+        next.set_condition(Condition::Word { address: address + ATIME, value: 77 });
+        let seed = superblock::read(&pm).unwrap().superblock.seed();
+        next.checksum = next.compute_checksum(inode_seed(seed, 1, generation));
+        pm.fence(pm.copy(address + slot_offset(1 - which), next.as_bytes()).unwrap());
+
+        neutralised(&pm);
+        pm.fence(pm.copy(address + ATIME, &77_u64.to_le_bytes()).unwrap());
+        assert_eq!(neutralised(&pm).1.mode, before.mode);
     }
 }

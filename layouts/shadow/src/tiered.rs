@@ -7,8 +7,8 @@ use std::sync::Arc;
 use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{
     Block, CompactedLog, Copied, CopiedFile, Draw, Error, FileBlock, FreeRun, Kind, LogImage, LogOffload,
-    Movable, PlacedExtent, Relocate, Result, Tier, TierBlocks, TierChange, TierRead, TierReader, TierRun,
-    TierSpace, TierTable, Timestamp, WriteAt, WriteToTier, Written,
+    Movable, PlacedExtent, PmUse, Relocate, Result, Tier, TierBlocks, TierChange, TierRead, TierReader,
+    TierRun, TierSpace, TierTable, Timestamp, WriteAt, WriteToTier, Written,
 };
 use nacre_layout_parts::lifecycle::OverTiers;
 use nacre_layout_parts::table::inodes::Inodes;
@@ -70,13 +70,12 @@ impl<P: Pm + 'static> TierBlocks for ShadowFs<P> {
         self.shared.read_or_resolve(&node.inode, offset, buf, now)
     }
 
-    fn memory_left(&self) -> u64 {
+    fn pm_use(&self) -> PmUse {
         self.shared.reclaim_buried();
-        self.shared.alloc.unreserved_blocks()
-    }
-
-    fn data_on_pm(&self) -> u64 {
-        self.shared.data_on_pm.load(Ordering::Relaxed)
+        PmUse {
+            unused: self.shared.alloc.unreserved_blocks(),
+            data: self.shared.data_on_pm.load(Ordering::Relaxed),
+        }
     }
 
     fn allocate_on(&self, tier: u8, goal: Option<Block>, blocks: u64) -> Result<Vec<TierRun>> {

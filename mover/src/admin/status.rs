@@ -228,7 +228,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
     /// Bytes of data on PM, and those that it holds with anti-caching.
     fn data_and_threshold(&self) -> (u64, Option<u64>) {
         let threshold = self.places.settings.now().anticache_blocks(self.places.layout.stat().blocks);
-        (self.places.layout.data_on_pm() * BLOCK_SIZE, threshold.map(|blocks| blocks * BLOCK_SIZE))
+        (self.places.layout.pm_use().data * BLOCK_SIZE, threshold.map(|blocks| blocks * BLOCK_SIZE))
     }
 
     /// The state, unless blocks move.

@@ -155,7 +155,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
     fn room_beside(&self, tier: u8) -> u64 {
         let free = |number: u8| self.places.layout.tier_space(number).map_or(0, |space| space.free);
         let others = self.places.usable().into_iter().map(|one| one.number).filter(|number| *number != tier);
-        self.places.layout.memory_left() + others.map(free).sum::<u64>()
+        self.places.layout.pm_use().unused + others.map(free).sum::<u64>()
     }
 
     fn drain_files(&self, tier: u8, drain: &mut Drain, budget: &Budget<'_>) -> Result<Drained> {

@@ -1,4 +1,4 @@
-//! Anti-caching: PM holds data up to a threshold. What is above it goes to disk, and of that the blocks that were not
+//! Anti-caching: PM holds data up to a threshold. Data above it goes to disk, beginning with the blocks that were not
 //! used for longest. A block that is read from there comes up again, by the threads that read ahead.
 
 use nacre_engine::sync::atomic::Ordering;
@@ -23,7 +23,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
     /// Whether PM holds more than the threshold of anti-caching; by how many blocks.
     fn above_threshold(&self) -> Option<u64> {
         let threshold = self.places.settings.now().anticache_blocks(self.places.layout.stat().blocks)?;
-        let excess = self.places.layout.data_on_pm().saturating_sub(threshold);
+        let excess = self.places.layout.pm_use().data.saturating_sub(threshold);
         (excess > 0).then_some(excess)
     }
 

@@ -146,7 +146,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
     /// The blocks of PM that can be used for this.
     pub(crate) fn room_here(&self, why: Why) -> u64 {
         match why {
-            Why::Reserved => self.places.layout.memory_left(),
+            Why::Reserved => self.places.layout.pm_use().unused,
             _ => self.places.layout.stat().available,
         }
     }
@@ -211,7 +211,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
     /// for the entries that locate it nothing could move any more.
     pub(crate) fn has_room_for_reserved(&self, blocks: u64) -> bool {
         let needed = self.places.layout.capabilities().write_cost.block * blocks;
-        let has_room = || self.places.layout.memory_left() >= needed;
+        let has_room = || self.places.layout.pm_use().unused >= needed;
         has_room() || self.reclaim(needed, Why::Reserved).unwrap_or(false) && has_room()
     }
 

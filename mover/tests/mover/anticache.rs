@@ -87,9 +87,9 @@ fn read(fs: &Fs, node: &Node, file: u64) {
 #[test]
 fn exactly_the_excess_goes_and_the_oldest_first() {
     let (_, fs, nodes) = ten_files(25);
-    assert_eq!(fs.layout().data_on_pm(), FILES * FILE);
+    assert_eq!(fs.layout().pm_use().data, FILES * FILE);
     assert_eq!(tick(&fs), FILES * FILE - 25);
-    assert_eq!(fs.layout().data_on_pm(), 25, "exact to the block");
+    assert_eq!(fs.layout().pm_use().data, 25, "exact to the block");
     assert_eq!(all_on_pm(&fs, &nodes), [0, 0, 0, 0, 0, 0, 0, 5, 10, 10]);
     assert_eq!(tick(&fs), 0, "there is nothing above it");
     for (file, node) in (0..).zip(&nodes) {
@@ -113,7 +113,7 @@ fn what_is_read_comes_up_and_leaves_no_second_copy() {
     assert_eq!((on_pm(&fs, &nodes[2]), used(&fs)), (FILE, (FILES - 2) * FILE));
     assert_eq!(tick(&fs), FILE, "the file that was written last makes room");
     assert_eq!(all_on_pm(&fs, &nodes), [0, 0, 10, 0, 0, 0, 0, 0, 0, 0]);
-    assert_eq!(fs.layout().data_on_pm() + used(&fs), FILES * FILE, "each block is in one place");
+    assert_eq!(fs.layout().pm_use().data + used(&fs), FILES * FILE, "each block is in one place");
 }
 
 #[test]
@@ -145,7 +145,7 @@ fn after_a_mount_the_files_that_were_modified_first_go_first() {
     let layout = ShadowFs::mount(Arc::clone(&pm), &MountOptions::default()).expect("mount");
     let fs = Fs::new(layout, options(2 * FILE));
     fs.attach(SimDisk::of(&pm, 0), VOLUME, Some(2)).expect("its tier");
-    assert_eq!(fs.layout().data_on_pm(), FILES * FILE);
+    assert_eq!(fs.layout().pm_use().data, FILES * FILE);
     assert_eq!(tick(&fs), (FILES - 2) * FILE);
     let nodes = (0..FILES).map(|file| fs.lookup(&fs.root(), format!("file-{file}").as_bytes()));
     let nodes: Vec<Node> = nodes.collect::<Result<_, _>>().expect("they are there");

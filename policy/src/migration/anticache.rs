@@ -1,4 +1,4 @@
-//! Anti-caching (paper 004): PM holds the data that was used last, up to a threshold. What is above it goes to disk, from
+//! Anti-caching (paper 004): PM holds the data that was used last, up to a threshold. Data above it goes to disk, from
 //! the other end of one list of blocks in the order of their last use.
 //!
 //! The list knows blocks of which it was told, up to a limit. The oldest ones are forgotten first: they are found again
