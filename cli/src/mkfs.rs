@@ -39,7 +39,7 @@ pub(crate) struct MkfsArgs {
     /// The UUID; a random one by default
     #[arg(short = 'U', long)]
     uuid: Option<Uuid>,
-    /// Layout and policies: nacre, nova, tpfs, pmfs, hinfs, hinfs-wb, hinfs-nclfw, spfs, bpfs; nacre by default
+    /// Layout and policies: nacre, nova, tpfs, pmfs, hinfs, hinfs-wb, hinfs-nclfw, spfs, bpfs, acbpfs; nacre by default
     #[arg(long, value_parser = |text: &str| text.parse::<Preset>())]
     preset: Option<Preset>,
     /// The layout without a preset: log, inplace, pool, shadow
