@@ -16,6 +16,7 @@
 //! | `share.synced` | the part of the bytes written that a sync made durable, in percent; counted where it is asked for |
 //! | `model.accuracy` | how often, at a sync of a block, the buffer benefit model's answer was the one before, in percent |
 //! | `predictor.accuracy` | how often a file on tiers was synchronised as soon, or as late, as the synchronicity predictor expected, in percent |
+//! | `evicted.blocks`, `promoted.blocks` | blocks of data that anti-caching moved from persistent memory to a disk in a round, and that came up again because they were read |
 //! | `dram` | bytes of DRAM that indexes and caches of nacre take |
 //! | `memory.peak` | bytes of DRAM that worker and page cache took at most, where they have a limit; a server has none, and is not counted |
 //! | `preempted` | how often the scheduler took a core away in a round |
@@ -27,6 +28,8 @@
 //! model's accuracy are always known of nacre.
 
 use std::collections::BTreeMap;
+
+use nacre_engine::BLOCK_SIZE;
 
 use crate::clock::nanos_per_tick;
 use crate::report::schema::Better::{self, Less, More};
@@ -54,6 +57,8 @@ const COUNTERS: &[(&str, &str, Better)] = &[
     (SYNCED, "%", Less),
     ("model.accuracy", "%", More),
     ("predictor.accuracy", "%", More),
+    ("evicted.blocks", "blocks", Less),
+    ("promoted.blocks", "blocks", Less),
     ("dram", "B", Less),
     ("memory.peak", "B", Less),
     ("preempted", "times", Less),
@@ -168,6 +173,9 @@ impl Counters {
             sum.inaccurate += more.inaccurate;
             sum.expected += more.expected;
             sum.unexpected += more.unexpected;
+            sum.anticaches |= more.anticaches;
+            sum.evicted += more.evicted;
+            sum.promoted += more.promoted;
         }
         self.peak = self.peak.max(counted.peak);
         if let Some(more) = counted.disk {
@@ -202,6 +210,13 @@ impl Counters {
             if predicted > 0 {
                 let percent = 100.0 * traffic.expected as f64 / predicted as f64;
                 all.insert("predictor.accuracy".to_owned(), percent);
+            }
+            if traffic.anticaches {
+                for (name, bytes) in
+                    [("evicted.blocks", traffic.evicted), ("promoted.blocks", traffic.promoted)]
+                {
+                    all.insert(name.to_owned(), bytes as f64 / BLOCK_SIZE as f64 / rounds);
+                }
             }
         }
         if let Some(traffic) = self.traffic.filter(|traffic| traffic.is_counted) {
@@ -255,6 +270,9 @@ pub fn difference(before: Traffic, after: Traffic) -> Traffic {
         inaccurate: after.inaccurate.saturating_sub(before.inaccurate),
         expected: after.expected.saturating_sub(before.expected),
         unexpected: after.unexpected.saturating_sub(before.unexpected),
+        anticaches: after.anticaches,
+        evicted: after.evicted.saturating_sub(before.evicted),
+        promoted: after.promoted.saturating_sub(before.promoted),
     }
 }
 
@@ -300,6 +318,9 @@ mod tests {
             inaccurate: 1,
             expected: 49,
             unexpected: 1,
+            anticaches: true,
+            evicted: 8 << 12,
+            promoted: 4 << 12,
         };
         let synced = Synced { written: 1000, synced: 250 };
         let disk = Some(DiskWork { written: 81920, cpu: Some(700) });
@@ -325,6 +346,7 @@ mod tests {
         assert_eq!((all["operations"], all["dram"], all["preempted"]), (10.0, 7.0, 0.5));
         assert_eq!((all["trace.failed"], all["memory.peak"], all["model.accuracy"]), (3.0, 9.0, 90.0));
         assert_eq!(all["predictor.accuracy"], 98.0);
+        assert_eq!((all["evicted.blocks"], all["promoted.blocks"]), (8.0, 4.0));
 
         let mut plain = Counters::default();
         let traffic = Traffic { dram: 7, ..Traffic::default() };

@@ -1,6 +1,6 @@
 //! From measurements to the answers that [`claims`](super::claims) asks for.
 
-use super::runs::{entrant_name, is_counted};
+use super::runs::entrant_name;
 use super::{Asked, Experiment, Reading, System, Way};
 use crate::report::schema;
 use crate::stats;
@@ -26,7 +26,6 @@ impl Found<'_> {
             (None, None) => Reading { median: of.median, interval: Some(of.interval) },
             (None, Some(over)) => ratio(of, over),
             (Some(name), over) => {
-                is_counted(name)?;
                 let count = |point: &schema::Point| {
                     point.counters.get(name).copied().ok_or_else(|| format!("{name} is not counted there"))
                 };
@@ -144,7 +143,6 @@ mod tests {
         let why = |of, counter| asked(Way::Library, of, None, counter).unwrap_err();
         assert_eq!(why("PMFS", None), "preset:pmfs is not built yet");
         assert_eq!(why("F2FS", None), "it was not measured");
-        assert!(why("NOVA", Some("evicted.blocks")).contains("nothing counts evicted.blocks yet"));
         assert!(why("NOVA", Some("dram")).contains("not counted there"));
     }
 

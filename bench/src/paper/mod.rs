@@ -91,13 +91,9 @@ pub enum Taken {
     Workload,
     /// The mean latency of this kind of operation, or of `all`.
     Latency(String),
-    /// A counter of this name: one of [`crate::counters`], or one of [`LATER`].
+    /// A counter of this name: one of [`crate::counters`].
     Counter(String),
 }
-
-/// Counters that figures need and that do not exist yet, each with its meaning.
-pub const LATER: &[(&str, &str)] =
-    &[("evicted.blocks", "blocks of data that moved from persistent memory to a disk, in a round")];
 
 /// Something that is compared.
 #[derive(Debug, Clone, PartialEq)]

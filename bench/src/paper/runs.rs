@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use nacre::Preset;
 
 use super::target::{LEAST_BUFFER, Sizes, Subject, amount};
-use super::{Experiment, LATER, Point, System, Taken, Way};
+use super::{Experiment, Point, System, Taken, Way};
 use crate::Error;
 use crate::counters;
 use crate::report::schema::Absent;
@@ -224,25 +224,16 @@ impl<'a> Runs<'a> {
     }
 }
 
-/// How the value of a round is measured; an error where no counter for it exists yet.
+/// How the value of a round is measured; an error where no workload gives it.
 fn measure(experiment: &Experiment) -> Result<Measure, String> {
     match &experiment.taken {
-        Taken::Counter(name) => is_counted(name).map(|()| Measure::Counter(name.clone())),
+        Taken::Counter(name) => Ok(Measure::Counter(name.clone())),
         Taken::Latency(kind) => Ok(Measure::Latency(kind.clone())),
         Taken::Workload => Value::ALL
             .into_iter()
             .find(|value| value.metric().unit == experiment.metric.unit)
             .map(Measure::Value)
             .ok_or_else(|| format!("no workload gives {}", experiment.metric.unit)),
-    }
-}
-
-/// An error when a counter is one of [`LATER`].
-pub(super) fn is_counted(name: &str) -> Result<(), String> {
-    match (counters::unit(name), LATER.iter().find(|(later, _)| *later == name)) {
-        (Some(_), _) => Ok(()),
-        (None, Some((_, what))) => Err(format!("nothing counts {name} yet: {what}")),
-        (None, None) => Err(format!("nothing counts {name}")),
     }
 }
 
@@ -470,8 +461,6 @@ mod tests {
         let anticaching = super::Runs::new(find("acbpfs-fig4")[0], 0.01, &Means::default());
         let waits = anticaching.waits.iter().find(|absent| absent.what == "AC-BPFS");
         assert_eq!(waits.map(|absent| &*absent.why), None, "it is there");
-        let counted = super::Runs::new(find("acbpfs-fig5b")[0], 0.01, &Means::default());
-        assert!(counted.places.is_empty() && counted.waits[0].why.contains("evicted.blocks"));
     }
 
     #[test]

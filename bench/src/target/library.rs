@@ -159,6 +159,9 @@ impl Target for Library {
             inaccurate: of_cache(|cache| cache.model_inaccurate),
             expected: of_mover(|mover| mover.synchronicity_right),
             unexpected: of_mover(|mover| mover.synchronicity_wrong),
+            anticaches: mover.as_ref().is_some_and(|mover| mover.anticache.is_some()),
+            evicted: of_mover(|mover| mover.evicted),
+            promoted: of_mover(|mover| mover.promoted),
         })
     }
 

@@ -190,6 +190,12 @@ pub struct Traffic {
     pub expected: u64,
     /// How often it was not.
     pub unexpected: u64,
+    /// Whether PM holds data up to a threshold: anti-caching.
+    pub anticaches: bool,
+    /// Bytes of data that anti-caching moved from PM to a disk.
+    pub evicted: u64,
+    /// Bytes of data that came up again because they were read.
+    pub promoted: u64,
 }
 
 /// Makes every directory on the way to a path, the last part included.

@@ -601,6 +601,9 @@ impl Prepared {
             inaccurate: of_cache("model_inaccurate"),
             expected: of_mover("synchronicity_right"),
             unexpected: of_mover("synchronicity_wrong"),
+            anticaches: info["mover"]["anticache"].is_u64(),
+            evicted: of_mover("evicted"),
+            promoted: of_mover("promoted"),
         })
     }
 }

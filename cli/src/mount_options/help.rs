@@ -248,7 +248,7 @@ mod tests {
         let value = match form {
             "" => return name.to_owned(),
             "SIZE]" => return name.trim_end_matches('[').to_owned() + "=64M",
-            "SIZE" => "64M",
+            "SIZE" | "SIZE|PERCENT%|off" => "64M",
             "PERCENT" if name == "lazy_low" => "10",
             "PERCENT" => "60",
             "MS" => "1000",

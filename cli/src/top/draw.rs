@@ -152,14 +152,19 @@ fn moving(since: &Since<'_>, now: &Snapshot) -> Vec<Line<'static>> {
     let rate = |field: fn(&Mover) -> u64| {
         since.bytes(field(status), move |snapshot| snapshot.mover.as_ref().map(field))
     };
+    let threshold = match status.anticache {
+        Some(anticache) => {
+            let (data, limit) = (size::print(status.data), size::print(anticache));
+            format!("{data} of data, the least recently used blocks go above {limit}")
+        }
+        None => format!("blocks move above {:.1} %", status.threshold_percent),
+    };
+    let waiting = status.waiting;
     let mut lines = vec![
         titled("mover", doing),
         titled(
             "",
-            format!(
-                "{:.1} % of PM in use, blocks move above {:.1} %; {} waiting for room",
-                status.usage_percent, status.threshold_percent, status.waiting
-            ),
+            format!("{:.1} % of PM in use, {threshold}; {waiting} waiting for room", status.usage_percent),
         ),
         titled(
             "moved",
@@ -172,6 +177,11 @@ fn moving(since: &Since<'_>, now: &Snapshot) -> Vec<Line<'static>> {
             ),
         ),
     ];
+    if status.anticache.is_some() {
+        let (out, back) = (rate(|mover| mover.evicted), rate(|mover| mover.promoted));
+        let known = output::count(status.listed_blocks, "block", "blocks");
+        lines.push(titled("anticache", format!(" {out} evicted, {back} brought up, {known} known")));
+    }
     if let Some(queue) = &status.queue {
         let looking = if queue.looking { ", looking for more" } else { "" };
         let (files, young, accesses) = (queue.files, queue.young, queue.accesses);
@@ -405,6 +415,13 @@ mod tests {
         (mover.phase, mover.doing) = ("outside_hours".to_owned(), None);
         (mover.hours, mover.next_window) = (Some("22:00-06:00".to_owned()), Some("22:00".to_owned()));
         assert!(text(None, &waits).contains("outside its hours, 22:00-06:00, until 22:00\n"));
+        let mut evicts = now.clone();
+        let mover = evicts.mover.as_mut().unwrap();
+        (mover.anticache, mover.data, mover.evicted, mover.listed_blocks) =
+            (Some(40 << 20), 3 << 20, 5 << 20, 7);
+        let said = text(None, &evicts);
+        assert!(said.contains("3 MiB of data, the least recently used blocks go above 40 MiB"), "{said}");
+        assert!(said.contains("\nanticache 5 MiB evicted, 0 B brought up, 7 blocks known\n"), "{said}");
         let mut quiet = now.clone();
         (quiet.mover, quiet.temperature, quiet.buffer) = (None, None, None);
         assert!(text(None, &quiet).contains("no tiers, and nothing to move"));
