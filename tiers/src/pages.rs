@@ -72,6 +72,8 @@ struct Chunk {
     reads: AtomicU32,
     /// A bit for each block that is an old one.
     old: u16,
+    /// A bit for each block that [`PageCache::expire`] found without a read.
+    unread: u16,
     /// Those that are there.
     blocks: [Option<Frame>; CHUNK as usize],
 }
@@ -101,6 +103,13 @@ impl Chunk {
     fn set_reads(&mut self, block: usize, count: u32) {
         let reads = self.reads.get_mut();
         *reads = *reads & !(3 << (2 * block)) | count << (2 * block);
+    }
+
+    /// Whether the last [expiry](PageCache::expire) found it without a read; the next one will find that this one did.
+    fn was_unread(&mut self, block: usize) -> bool {
+        let before = self.unread;
+        self.unread |= 1 << block;
+        before >> block & 1 == 1
     }
 
     fn is_old(&self, block: usize) -> bool {
@@ -192,6 +201,32 @@ impl PageCache {
             let mut shard = shard.write();
             self.shrink(&mut shard, self.most(), &mut gone);
             drop(shard);
+            self.give_back(gone);
+        }
+    }
+
+    /// Evicts the blocks without a read that an earlier call found so, too. Called every N seconds, it leaves a block
+    /// from N to 2 N seconds for its first read.
+    pub fn expire(&self) {
+        for shard in &self.shards {
+            let mut gone = Copies::new();
+            let mut locked = shard.write();
+            let Shard { chunks, blocks, queues, .. } = &mut *locked;
+            chunks.retain(|_, chunk| {
+                for block in 0..CHUNK as usize {
+                    if chunk.reads_of(block) > 0 || !chunk.was_unread(block) {
+                        continue;
+                    }
+                    if let Some(frame) = chunk.blocks[block].take() {
+                        gone.push(frame);
+                        queues.dropped(chunk.is_old(block));
+                    }
+                }
+                chunk.count() > 0
+            });
+            *blocks -= gone.len() as u64;
+            drop(locked);
+            self.evicted.fetch_add(gone.len() as u64 * BLOCK_SIZE, Ordering::Relaxed);
             self.give_back(gone);
         }
     }
@@ -443,6 +478,7 @@ impl PageCache {
                     Some(before) => gone.push(before),
                     None => {
                         chunk.set_reads(block, 0);
+                        chunk.unread &= !(1 << block);
                         chunk.set_old(block, queues.comes(number_of(key, block)));
                         *blocks += 1;
                     }
@@ -554,6 +590,27 @@ mod tests {
         assert_eq!(cache.read(1, 16 * BLOCK_SIZE, &mut seen), 3 * BLOCK);
         cache.drop_tier(1);
         assert_eq!((cache.read(1, 35 * BLOCK_SIZE, &mut seen), cache.bytes()), (0, 0));
+    }
+
+    #[test]
+    fn blocks_that_are_not_read_in_time_go() {
+        let cache = PageCache::new(64 << 20);
+        cache.fill(1, Block(10), &content(10, 20));
+        cache.expire();
+        let mut seen = vec![0; 2 * BLOCK];
+        assert_eq!(cache.read(1, 12 * BLOCK_SIZE, &mut seen), 2 * BLOCK);
+        cache.fill(1, Block(40), &content(40, 1));
+        cache.expire();
+        let there =
+            |cache: &PageCache| (0..64).filter(|block| cache.has(1, Block(*block))).collect::<Vec<_>>();
+        assert_eq!(there(&cache), [12, 13, 40], "one came since");
+        cache.expire();
+        assert_eq!((there(&cache), cache.bytes()), (vec![12, 13], 2 * BLOCK_SIZE));
+        assert_eq!(cache.counters().evicted_bytes, 19 * BLOCK_SIZE);
+        // Blocks that come again are new ones.
+        cache.fill(1, Block(10), &content(10, 2));
+        cache.expire();
+        assert_eq!(there(&cache), [10, 11, 12, 13]);
     }
 
     #[test]

@@ -19,7 +19,20 @@ use crate::stats::samples::millis;
 /// Blocks of a file that are resolved at once.
 const RESOLVED_AT_ONCE: u64 = 1 << 16;
 
+/// How long a block that was read ahead waits for its first read, at least, in milliseconds. The paper has a lifetime, and
+/// no number.
+const LIFETIME_MS: u64 = 5000;
+
 impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
+    /// Anti-caching: gives up blocks in DRAM that were read ahead in vain, and evicts the excess on PM.
+    pub(crate) fn anticache(&self, state: &mut State, now_ms: u64, budget: &Budget<'_>) -> Result<u64> {
+        if now_ms.abs_diff(state.expired_ms) >= LIFETIME_MS {
+            state.expired_ms = now_ms;
+            self.places.tiers.pages().expire();
+        }
+        self.evict(state, budget)
+    }
+
     /// Whether PM holds more than the threshold of anti-caching; by how many blocks.
     fn above_threshold(&self) -> Option<u64> {
         let threshold = self.places.settings.now().anticache_blocks(self.places.layout.stat().blocks)?;
@@ -28,7 +41,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
     }
 
     /// Evicts exactly the excess over the threshold, as far as the budget goes; gives the number of blocks.
-    pub(crate) fn evict(&self, state: &mut State, budget: &Budget<'_>) -> Result<u64> {
+    fn evict(&self, state: &mut State, budget: &Budget<'_>) -> Result<u64> {
         let mut evicted = 0;
         while self.places.has_tiers() && self.may_move() && budget.goes_on() && budget.blocks() > 0 {
             let Some(excess) = self.above_threshold() else { break };

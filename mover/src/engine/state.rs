@@ -76,6 +76,8 @@ pub(crate) struct State {
     /// Through all files, for blocks on PM that it does not know, and the files that were found.
     pub(crate) evict_trail: Trail,
     pub(crate) files_on_pm: Vec<(u64, InodeId)>,
+    /// When blocks that were read ahead in vain were looked for, in milliseconds since 1970.
+    pub(crate) expired_ms: u64,
     /// The policy between tiers.
     pub(crate) rebalance: Rebalance<InodeId>,
     /// Through all files, for those on tiers that are nearly full.
@@ -109,6 +111,7 @@ impl State {
             anticache: AntiCache::new(known_files.saturating_mul(BLOCKS_OF_A_FILE)),
             evict_trail: Trail::default(),
             files_on_pm: Vec::new(),
+            expired_ms: 0,
             rebalance: Rebalance::default(),
             rebalance_trail: Trail::default(),
             logs: Logs::default(),

@@ -31,7 +31,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
         let free = Budget::within(&is_over, &self.engine.allowance);
         let hinted = self.follow_hints(&mut state, &free);
         if self.places.settings.now().options.anticache.is_some() {
-            return Ok(hinted + self.evict(&mut state, &free)?);
+            return Ok(hinted + self.anticache(&mut state, now_ms, &free)?);
         }
         let mut cold = None;
         // Some of them: the demotion from PM behind that, for as long as it takes, would leave no time for it.

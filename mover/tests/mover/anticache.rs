@@ -134,6 +134,21 @@ fn a_write_of_a_cold_block_needs_no_read_unless_it_keeps_a_part() {
     assert!(seen == expected);
 }
 
+/// Blocks in DRAM that were evicted from PM, or read ahead, have a lifetime.
+#[test]
+fn blocks_in_dram_without_a_read_do_not_stay() {
+    let (_, fs, nodes) = ten_files(FILE);
+    tick(&fs);
+    assert!(fs.tiers().pages().bytes() > 0, "they were copied");
+    let mut seen = vec![0; (FILE * BLOCK_SIZE) as usize];
+    fs.read(&nodes[0], 0, &mut seen, None).expect("read");
+    fs.read(&nodes[0], 0, &mut seen, None).expect("read from DRAM");
+    for seconds in [5, 10, 15] {
+        fs.tick(NOW_MS + seconds * 1000, &Budget::default()).expect("it goes on");
+    }
+    assert_eq!(fs.tiers().pages().bytes(), FILE * BLOCK_SIZE, "the blocks that were read");
+}
+
 /// After a mount nothing was used: the files go in the order of their last modification.
 #[test]
 fn after_a_mount_the_files_that_were_modified_first_go_first() {
