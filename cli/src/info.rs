@@ -121,6 +121,13 @@ fn describe(info: &Value) -> String {
         add("short of DRAM", short_of_memory(score));
     }
     add("file system", format!("layout {}, preset {}", text("volume", "layout"), text("volume", "preset")));
+    if let Some(is_atomic) = info["volume"]["atomic_write"].as_bool() {
+        let writes = match is_atomic {
+            true => "all or nothing after a crash",
+            false => "in place: after a crash a part of a write may be there",
+        };
+        add("overwrites", writes.to_owned());
+    }
     add("size", bytes("volume", "size"));
     if info["space"].is_object() {
         let indexes = bytes("space", "index_bytes");

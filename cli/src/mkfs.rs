@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use nacre::{Emulation, LayoutKind, MkfsOptions, NewTier, Preset, Promise, VolumeInfo};
 use nacre_engine::size;
 use serde_json::json;
@@ -45,6 +45,10 @@ pub(crate) struct MkfsArgs {
     /// The layout without a preset: log, inplace, pool, shadow
     #[arg(long, value_parser = |text: &str| text.parse::<LayoutKind>())]
     layout: Option<LayoutKind>,
+    /// How written blocks are overwritten, on the layout shadow: in-place is faster, copy is all or nothing after a crash;
+    /// by default as the preset has it
+    #[arg(long, value_name = "HOW")]
+    overwrite: Option<Overwrite>,
     /// Refuse a device whose persistence domain is less than this: process, power
     #[arg(long, value_name = "DOMAIN", default_value = "none", value_parser = |text: &str| text.parse::<Promise>())]
     require: Promise,
@@ -69,6 +73,15 @@ pub(crate) struct MkfsArgs {
     /// A file, a block device, or a devdax device
     #[arg(value_name = "DEVICE")]
     device: PathBuf,
+}
+
+/// How written blocks are overwritten.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Overwrite {
+    /// To other blocks
+    Copy,
+    /// Where they are
+    InPlace,
 }
 
 /// Makes the file system, or prints the plan.
@@ -97,6 +110,7 @@ fn options(args: &MkfsArgs) -> MkfsOptions {
         uuid: args.uuid,
         preset: args.preset.unwrap_or_default(),
         layout: args.layout,
+        overwrite_in_place: args.overwrite.map(|how| how == Overwrite::InPlace),
         force: args.force,
         require: args.require,
         emulation: args.emulate.clone(),

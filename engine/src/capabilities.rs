@@ -10,6 +10,9 @@ pub struct Capabilities {
     /// A write of any size is all or nothing after a crash. On a full device an overwrite is atomic in pieces only. If
     /// even its metadata finds no space, it is not atomic.
     pub atomic_write: bool,
+    /// The compatible feature bit of a file system whose writes overwrite in place and are not atomic: mkfs chooses. 0
+    /// in a layout without that choice.
+    pub in_place_feature: u64,
     /// Largest size of a file in bytes.
     pub max_file_size: u64,
     /// Largest value of an extended attribute in bytes.

@@ -29,6 +29,8 @@ pub struct VolumeInfo {
     pub format_version: u32,
     /// Its feature bits.
     pub features: Features,
+    /// A write below the write buffer is all or nothing after a crash. Otherwise it overwrites in place.
+    pub atomic_write: bool,
     /// Size in bytes.
     pub size: u64,
     /// Bytes in a block.
@@ -62,6 +64,7 @@ impl VolumeInfo {
     pub(crate) fn of(layout: LayoutKind, summary: &Summary) -> VolumeInfo {
         let [compatible, read_only_compatible, incompatible] = summary.features;
         let seconds = |time: Timestamp| time.secs;
+        let has = layout.capabilities();
         VolumeInfo {
             uuid: summary.uuid.to_string(),
             label: summary.label.clone(),
@@ -69,6 +72,7 @@ impl VolumeInfo {
             preset: summary.preset.clone(),
             format_version: summary.version,
             features: Features { compatible, read_only_compatible, incompatible },
+            atomic_write: has.atomic_write && compatible & has.in_place_feature == 0,
             size: summary.blocks * BLOCK_SIZE,
             block_size: BLOCK_SIZE,
             created: seconds(summary.created),

@@ -39,6 +39,9 @@ pub struct MkfsOptions {
     /// The layout, if it is not the preset's. Only the default preset, whose policies are of no layout, can have
     /// another.
     pub layout: Option<LayoutKind>,
+    /// Overwrite written blocks in place, which is faster and not atomic, or copy them; for the layout `shadow` only. By
+    /// default the preset chooses.
+    pub overwrite_in_place: Option<bool>,
     /// Overwrite the content of the device, if any.
     pub force: bool,
     /// Owner and group of the root directory.
@@ -63,6 +66,7 @@ impl Default for MkfsOptions {
             uuid: None,
             preset: Preset::default(),
             layout: None,
+            overwrite_in_place: None,
             force: false,
             root_owner: owner,
             require: Promise::None,
@@ -147,7 +151,7 @@ pub(crate) fn make(path: &Path, options: &MkfsOptions) -> Result<(RealPm, Volume
         now: SystemTime::now().into(),
         linear_names: options.preset.searches_names(),
         zones: options.zones,
-        overwrite_in_place: options.preset.overwrites_in_place(),
+        overwrite_in_place: options.overwrite_in_place.unwrap_or(options.preset.overwrites_in_place()),
     };
     let made = of_kind!(layout, Layout => Layout::mkfs(&pm, &properties));
     match made {
@@ -173,6 +177,11 @@ fn prepare_all(path: &Path, options: &MkfsOptions) -> Result<Prepared> {
         return Err(Error::new(Kind::Unsupported).object(format!("tiers on the layout {layout}")).advice(
             "the layouts log and shadow, as of the presets nacre, nova, tpfs and bpfs, can have them",
         ));
+    }
+    if options.overwrite_in_place.is_some() && layout.capabilities().in_place_feature == 0 {
+        return Err(Error::new(Kind::Unsupported)
+            .object(format!("a choice of how the layout {layout} overwrites"))
+            .advice("the layout shadow, as of the presets bpfs and acbpfs, has it"));
     }
     if options.zones > 1 && layout.capabilities().max_volumes == 1 {
         return Err(Error::new(Kind::Unsupported)

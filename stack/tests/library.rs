@@ -30,6 +30,29 @@ fn names(fs: &FileSystem, dir: &str) -> Vec<String> {
     names
 }
 
+/// By the preset, or as asked for; other layouts have no choice.
+#[test]
+fn how_the_layout_shadow_overwrites_is_chosen_and_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("pm");
+    let made = |preset: Preset, overwrite_in_place: Option<bool>| {
+        let options = MkfsOptions { preset, overwrite_in_place, force: true, ..MkfsOptions::with_size(SIZE) };
+        mkfs(&path, &options).map(|made| made.atomic_write)
+    };
+    for (preset, chosen, is_atomic) in [
+        (Preset::Bpfs, None, true),
+        (Preset::Bpfs, Some(true), false),
+        (Preset::Acbpfs, None, false),
+        (Preset::Acbpfs, Some(false), true),
+        (Preset::Nova, None, true),
+        (Preset::Pmfs, None, false),
+    ] {
+        assert_eq!(made(preset, chosen).unwrap(), is_atomic, "{preset}, {chosen:?}");
+        assert_eq!(nacre::info(&path).unwrap().volume.atomic_write, is_atomic);
+    }
+    refused(made(Preset::Nova, Some(true)), Kind::Unsupported);
+}
+
 #[test]
 fn what_was_written_is_there_after_closing_and_opening() {
     let dir = tempfile::tempdir().unwrap();

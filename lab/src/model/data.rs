@@ -180,6 +180,7 @@ impl Extents for MemLayout {
         Capabilities {
             durable_on_return: true,
             atomic_write: true,
+            in_place_feature: 0,
             max_file_size: MAX_FILE_SIZE,
             max_xattr_size: MAX_XATTR_SIZE,
             write_unit: LINE_SIZE,

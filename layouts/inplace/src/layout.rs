@@ -27,6 +27,7 @@ pub(crate) const CAPABILITIES: Capabilities = Capabilities {
     durable_on_return: true,
     // Data that is overwritten in place may be there in part.
     atomic_write: false,
+    in_place_feature: 0,
     max_file_size: MAX_FILE_SIZE,
     max_xattr_size: MAX_XATTR_SIZE,
     write_unit: LINE_SIZE,

@@ -25,6 +25,7 @@ use crate::rename::Asked;
 pub(crate) const CAPABILITIES: Capabilities = Capabilities {
     durable_on_return: true,
     atomic_write: true,
+    in_place_feature: 0,
     max_file_size: MAX_FILE_SIZE,
     max_xattr_size: MAX_XATTR_SIZE,
     write_unit: BLOCK_SIZE,

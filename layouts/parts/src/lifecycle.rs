@@ -30,7 +30,7 @@ pub struct MkfsOptions {
     /// Mounts without an option for it keep no index of names in DRAM. A layout with
     /// [`Capabilities::always_indexes_names`] ignores this.
     pub linear_names: bool,
-    /// Written blocks are overwritten where they are. A layout that has no such choice ignores this.
+    /// Written blocks are overwritten where they are. A layout without [`Capabilities::in_place_feature`] ignores this.
     pub overwrite_in_place: bool,
     /// Zones, which volumes are in; 0 is one. Of a layout with [`Capabilities::max_volumes`] above 1; another ignores this.
     pub zones: u32,

@@ -247,7 +247,9 @@ impl<P: Pm> Shared<P> {
         let (tree, size) = (inode.tree(body), inode.size());
         let (block, end) = (write.range.start / BLOCK_SIZE, write.range.end);
         let is_append = block == tree.end && size == block * BLOCK_SIZE;
-        if self.in_place || end > (block + 1) * BLOCK_SIZE || end > size && !is_append {
+        // A word behind the end of the tree is left over, and is nobody's.
+        let is_there = block < tree.end && end <= size;
+        if self.in_place || end > (block + 1) * BLOCK_SIZE || !is_there && !is_append {
             return Ok(false);
         }
         let map = self.map(tree);

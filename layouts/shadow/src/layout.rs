@@ -16,7 +16,7 @@ use nacre_media::Pm;
 
 use crate::alloc::Purpose;
 use crate::directory::Listed;
-use crate::format::{LEVEL_BITS, MAX_FILE_SIZE, MAX_HEIGHT, MAX_XATTR_SIZE};
+use crate::format::{LEVEL_BITS, MAX_FILE_SIZE, MAX_HEIGHT, MAX_XATTR_SIZE, feature};
 use crate::fs::Shared;
 use crate::inode::Node;
 use crate::mount::ShadowFs;
@@ -26,6 +26,7 @@ use crate::rename::Asked;
 pub(crate) const CAPABILITIES: Capabilities = Capabilities {
     durable_on_return: true,
     atomic_write: true,
+    in_place_feature: feature::OVERWRITE_IN_PLACE,
     max_file_size: MAX_FILE_SIZE,
     max_xattr_size: MAX_XATTR_SIZE,
     write_unit: BLOCK_SIZE,

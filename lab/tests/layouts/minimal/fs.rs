@@ -33,6 +33,7 @@ const ENTRIES: usize = 64;
 pub(super) const CAPABILITIES: Capabilities = Capabilities {
     durable_on_return: true,
     atomic_write: true,
+    in_place_feature: 0,
     max_file_size: MAX_FILE_SIZE,
     max_xattr_size: MAX_XATTR_SIZE,
     write_unit: LINE_SIZE,
