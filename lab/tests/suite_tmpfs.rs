@@ -55,3 +55,17 @@ fn the_suite_passes_on_tmpfs() {
     let mut target = DirectoryTarget::new(tmpfs.path(), &lacking, None);
     run(&mut target, &all_cases(), EXCLUSIONS).assert_clean();
 }
+
+/// A suite whose mount was gone once filled the disk below the mount's directory.
+#[test]
+fn nothing_runs_on_the_directory_of_a_mount_that_is_gone() {
+    let tmpfs = Tmpfs::new();
+    let fails = Box::new(|| panic!("this mount does not come back"));
+    let mut target = DirectoryTarget::new(tmpfs.path(), LACKING, Some(fails));
+    let cases = all_cases()
+        .into_iter()
+        .filter(|case| case.name.starts_with("fallocate-remount") || case.name == "many-directories");
+    let report = run(&mut target, &cases.collect::<Vec<_>>(), &[]);
+    assert_eq!(report.failed.len(), 2, "{:?}", report.failed);
+    assert!(report.failed[1].1.contains("a remount before this failed"), "{:?}", report.failed);
+}

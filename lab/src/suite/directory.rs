@@ -25,6 +25,8 @@ pub struct DirectoryTarget {
     lacking: Vec<(Need, String)>,
     remount: Option<Remount>,
     crash: Option<Remount>,
+    /// A remount has failed. The directory that the mount was on is of another file system, which no case may fill.
+    is_gone: bool,
 }
 
 impl DirectoryTarget {
@@ -41,7 +43,7 @@ impl DirectoryTarget {
                 lacking.push((need, "only root may do this, and this is not root".to_owned()));
             }
         }
-        DirectoryTarget { root: root.to_owned(), lacking, remount, crash: None }
+        DirectoryTarget { root: root.to_owned(), lacking, remount, crash: None, is_gone: false }
     }
 
     /// With a way to kill and mount it.
@@ -51,6 +53,7 @@ impl DirectoryTarget {
     }
 
     fn at(&self, path: &[u8]) -> Vec<u8> {
+        assert!(!self.is_gone, "a remount before this failed");
         use std::os::unix::ffi::OsStrExt;
         let mut full = self.root.as_os_str().as_bytes().to_vec();
         if !path.is_empty() {
@@ -389,13 +392,15 @@ impl Target for DirectoryTarget {
     }
 
     fn remount(&mut self) {
+        self.is_gone = true;
         self.remount.as_mut().expect("the case needs a remount, and the runner has asked for it")();
+        self.is_gone = false;
     }
 
     fn crash(&mut self) {
-        match &mut self.crash {
-            Some(crash) => crash(),
-            None => self.remount(),
-        }
+        let Some(crash) = &mut self.crash else { return self.remount() };
+        self.is_gone = true;
+        crash();
+        self.is_gone = false;
     }
 }
