@@ -31,6 +31,7 @@ pub(super) static SOURCES: Sources = Sources::new(
         ("namespace.rs", include_str!("../../../layouts/shadow/src/namespace.rs")),
         ("publish.rs", include_str!("../../../layouts/shadow/src/publish.rs")),
         ("recover.rs", include_str!("../../../layouts/shadow/src/recover.rs")),
+        ("relocate.rs", include_str!("../../../layouts/shadow/src/relocate.rs")),
         ("space.rs", include_str!("../../../layouts/shadow/src/space.rs")),
         ("switches.rs", include_str!("../../../layouts/shadow/src/switches.rs")),
         ("xattr.rs", include_str!("../../../layouts/shadow/src/xattr.rs")),
@@ -112,16 +113,18 @@ fn commit_of_store(spot: Spot) -> Option<usize> {
 }
 
 /// Sites that no workload passes, each with the reason.
-const PASSED_ELSEWHERE: [(&str, &str); 6] = [
+const PASSED_ELSEWHERE: [(&str, &str); 7] = [
     ("check.rs check_with 1", DAMAGE_ONLY),
     ("check.rs check_with 2", DAMAGE_ONLY),
     ("commit.rs commit_tagged 2", MISTAKE_ONLY),
     ("lift.rs store_in_place 1", MISTAKE_ONLY),
     ("publish.rs reuse_now 1", MISTAKE_ONLY),
     ("publish.rs reuse_now 2", MISTAKE_ONLY),
+    ("relocate.rs copy_runs 1", WITH_A_DISK),
 ];
 
 const DAMAGE_ONLY: &str = "only where damage is repaired: slots, each of which the next repair writes again";
+const WITH_A_DISK: &str = "only with a disk below: shadow-with-disk passes there";
 const MISTAKE_ONLY: &str = "a mistake on purpose: what ships never comes here";
 
 macro_rules! registered {

@@ -228,6 +228,17 @@ fn contents() -> Vec<Workload> {
                 Op::Append("f", 4096),
             ],
         ),
+        // Small writes into a hole where there were blocks once.
+        on(
+            "written-where-it-was-cut",
+            &[
+                Op::Write("f", 0, 40_000),
+                Op::Truncate("f", 5000),
+                Op::Truncate("f", 30_000),
+                Op::Write("f", 13_000, 50),
+                Op::Write("f", 20_480, 4096),
+            ],
+        ),
         on("overwrite-all", &[Op::Write("f", 0, 20_000), Op::Write("f", 0, 20_480)]),
         on(
             "truncate",

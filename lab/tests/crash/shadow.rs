@@ -39,6 +39,7 @@ fn flaws_are_found() {
         ("the rest of a new block is not written", "overwrite"),
         ("several words of a node in use are stored in place", "overwrite-all"),
         ("the end of a tree passes words that were not written", "cut-and-extended"),
+        ("a word behind the end of a tree is taken for its block's", "written-where-it-was-cut"),
         ("every line of a name is tagged", "create"),
         ("a record does not say how many lines it has", "create"),
         ("lines of dead names are joined before they are free", "names-of-other-lengths"),

@@ -248,7 +248,8 @@ impl<P: Pm> Shared<P> {
         let (block, end) = (write.range.start / BLOCK_SIZE, write.range.end);
         let is_append = block == tree.end && size == block * BLOCK_SIZE;
         // A word behind the end of the tree is left over, and is nobody's.
-        let is_there = block < tree.end && end <= size;
+        let has_word = block < tree.end || Mistake::LeftoverWord.is_made(&*self.pm);
+        let is_there = has_word && end <= size;
         if self.in_place || end > (block + 1) * BLOCK_SIZE || !is_there && !is_append {
             return Ok(false);
         }

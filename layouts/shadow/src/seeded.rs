@@ -46,6 +46,8 @@ mistakes! {
     EdgesNotZeroed: "the rest of a new block is not written",
     /// The end of a tree passes words that were not written.
     GarbageBehindEnd: "the end of a tree passes words that were not written",
+    /// A word behind the end of a tree counts as its block's.
+    LeftoverWord: "a word behind the end of a tree is taken for its block's",
     /// The inode table grows before its new blocks are zeroed.
     TableUnwritten: "the inode table grows over blocks that were not zeroed",
 }
