@@ -1,4 +1,4 @@
-//! What holds for each of these layouts.
+//! Tests that hold for each of these layouts.
 
 use std::slice;
 use std::sync::Arc;

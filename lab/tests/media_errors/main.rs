@@ -7,3 +7,4 @@ mod inplace;
 mod log;
 mod pool;
 mod shadow;
+mod table;
