@@ -5,23 +5,22 @@ use std::time::Instant;
 
 use nacre_engine::sync::Mutex;
 use nacre_engine::sync::atomic::{AtomicBool, Ordering};
-use nacre_engine::{Error, Kind, Result};
+use nacre_engine::{Error, Result};
 use nacre_layout_parts::lifecycle::MountOptions;
 use nacre_layout_parts::marks::refuse;
+use nacre_layout_parts::mounting::{check_mount, free_blocks, lane_count};
 use nacre_layout_parts::report::RecoveryReport;
 use nacre_layout_parts::scrub::Scrubber;
 use nacre_layout_parts::table::Table;
 use nacre_layout_parts::table::inodes::Inodes;
 use nacre_media::Pm;
 
-use crate::alloc::Allocator;
-use crate::badblocks;
 use crate::blockmap::{Bounds, open};
 use crate::format::{ROOT_INODE, feature, region, state};
 use crate::fs::Shared;
 use crate::inode::{Inode, Node};
 use crate::recover::{Walk, read_journal, roll_back};
-use crate::superblock::{Summary, Superblock};
+use crate::superblock::Summary;
 use crate::table::table_address;
 use crate::transaction::Journal;
 
@@ -51,8 +50,8 @@ impl<P: Pm + 'static> InplaceFs<P> {
         if recovery.damage_count > 0 && !options.read_only {
             return Err(refuse(&recovery));
         }
-        let count = options.lanes.unwrap_or_else(default_lanes).clamp(1, 64);
-        let alloc = free_blocks(&*pm, &superblock, &walk, count)?;
+        let count = lane_count(options);
+        let alloc = free_blocks(&*pm, &superblock, &walk.marks, count)?;
         let next: Vec<u64> = lanes.iter().map(|lane| lane.next()).collect();
         let table = Table::new(
             open(walk.table_root),
@@ -154,38 +153,4 @@ impl<P: Pm> Drop for InplaceFs<P> {
         // Errors are reported by `unmount`; here the next mount finds the state dirty and recovers.
         let _ = self.shut_down();
     }
-}
-
-/// Refuses a mount that cannot write and has to.
-fn check_mount(superblock: &Superblock, options: &MountOptions) -> Result<()> {
-    if options.media_read_only && !superblock.is_clean() {
-        return Err(Error::new(Kind::ReadOnly)
-            .object("recovery after a crash")
-            .advice("it has to write: mount it writable once"));
-    }
-    if options.read_only || options.media_read_only { Ok(()) } else { superblock.check_writable() }
-}
-
-/// The blocks that nothing uses.
-fn free_blocks<P: Pm>(
-    pm: &P,
-    superblock: &Superblock,
-    walk: &Walk<'_, P>,
-    lanes: usize,
-) -> Result<Allocator> {
-    let device_blocks = superblock.raw.device_blocks;
-    let alloc = Allocator::new(device_blocks, lanes, reserve(device_blocks));
-    badblocks::read(pm, superblock)?.blocks.iter().for_each(|&block| alloc.withdraw(block));
-    walk.marks.free_the_rest(&alloc);
-    Ok(alloc)
-}
-
-/// Blocks that only metadata may use, so that names can be moved on a full file system: 1 in 256, at least 16, at most
-/// 16 MiB. Removing needs no block at all.
-fn reserve(device_blocks: u64) -> u64 {
-    (device_blocks / 256).clamp(16, 4096)
-}
-
-fn default_lanes() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
 }

@@ -8,6 +8,7 @@ use nacre_engine::sync::thread::{self, JoinHandle};
 use nacre_engine::sync::{Mutex, RwLock};
 use nacre_engine::{BLOCK_SIZE, Error, Kind, Result, background};
 use nacre_layout_parts::lifecycle::MountOptions;
+use nacre_layout_parts::mounting::lane_count;
 use nacre_layout_parts::report::RecoveryReport;
 use nacre_layout_parts::scrub::Scrubber;
 use nacre_media::Pm;
@@ -45,7 +46,7 @@ impl<P: Pm + 'static> LogFs<P> {
         if !read_only {
             superblock.check_writable()?;
         }
-        let lanes = options.lanes.unwrap_or_else(default_lanes).clamp(1, 64);
+        let lanes = lane_count(options);
         let device_blocks = superblock.raw.device_blocks;
         let alloc = Allocator::new(device_blocks, lanes, reserve(device_blocks));
         let inodes = InodeTable::of(&superblock, lanes, options.inode_cache)?;
@@ -258,10 +259,6 @@ fn bring_up<P: Pm>(
 /// Blocks that only metadata may use, so that a full file system can be emptied: 1 in 64, at least 32, at most 64 MiB.
 pub(crate) fn reserve(device_blocks: u64) -> u64 {
     (device_blocks / 64).clamp(32, (64 << 20) / BLOCK_SIZE)
-}
-
-fn default_lanes() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 fn start_background<P: Pm + 'static>(shared: &Arc<Shared<P>>) -> Result<JoinHandle<()>> {

@@ -5,9 +5,10 @@ use std::time::Instant;
 
 use nacre_engine::sync::Mutex;
 use nacre_engine::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use nacre_engine::{Error, Kind, Result};
+use nacre_engine::{Error, Result};
 use nacre_layout_parts::lifecycle::MountOptions;
 use nacre_layout_parts::marks::refuse;
+use nacre_layout_parts::mounting::{check_mount, free_blocks, lane_count};
 use nacre_layout_parts::report::RecoveryReport;
 use nacre_layout_parts::scrub::Scrubber;
 use nacre_layout_parts::table::Table;
@@ -16,8 +17,6 @@ use nacre_layout_parts::tier_table::listed;
 use nacre_layout_parts::tiers::TierSpaces;
 use nacre_media::Pm;
 
-use crate::alloc::Allocator;
-use crate::badblocks;
 use crate::blockmap::Bounds;
 use crate::format::{ROOT_INODE, feature, state};
 use crate::fs::Shared;
@@ -58,8 +57,8 @@ impl<P: Pm + 'static> ShadowFs<P> {
         if !options.media_read_only {
             recover(&*pm, &superblock, &walk, &switches)?;
         }
-        let count = options.lanes.unwrap_or_else(default_lanes).clamp(1, 64);
-        let alloc = free_blocks(&*pm, &superblock, &walk, count)?;
+        let count = lane_count(options);
+        let alloc = free_blocks(&*pm, &superblock, &walk.marks, count)?;
         let tier_sizes: Vec<(u8, u64)> =
             listed(&superblock.raw).iter().map(|tier| (tier.number, tier.blocks)).collect();
         let tiers = TierSpaces::new(tier_sizes.iter().copied())?;
@@ -185,38 +184,4 @@ impl<P: Pm> Drop for ShadowFs<P> {
         // Errors are reported by `unmount`; here the next mount finds the state dirty and recovers.
         let _ = self.shut_down();
     }
-}
-
-/// Refuses a mount that cannot write and has to.
-fn check_mount(superblock: &Superblock, options: &MountOptions) -> Result<()> {
-    if options.media_read_only && !superblock.is_clean() {
-        return Err(Error::new(Kind::ReadOnly)
-            .object("recovery after a crash")
-            .advice("it has to write: mount it writable once"));
-    }
-    if options.read_only || options.media_read_only { Ok(()) } else { superblock.check_writable() }
-}
-
-/// The blocks that nothing uses.
-fn free_blocks<P: Pm>(
-    pm: &P,
-    superblock: &Superblock,
-    walk: &Walk<'_, P>,
-    lanes: usize,
-) -> Result<Allocator> {
-    let device_blocks = superblock.raw.device_blocks;
-    let alloc = Allocator::new(device_blocks, lanes, reserve(device_blocks));
-    badblocks::read(pm, superblock)?.blocks.iter().for_each(|&block| alloc.withdraw(block));
-    walk.marks.free_the_rest(&alloc);
-    Ok(alloc)
-}
-
-/// Blocks that only metadata may use, so that a full file system can be tidied up and overwritten: 1 in 256, at least
-/// 16, at most 16 MiB. Removing needs no block at all.
-fn reserve(device_blocks: u64) -> u64 {
-    (device_blocks / 256).clamp(16, 4096)
-}
-
-fn default_lanes() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
 }
