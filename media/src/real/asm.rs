@@ -32,6 +32,8 @@ unsafe extern "sysv64" {
     /// With `rep movsb` from the length on at which it is measured to be faster (1.5 KiB).
     pub(super) fn nacre_pm_read_avx_erms(to: *mut u8, from: *const u8, len: usize) -> Outcome;
 
+    /// Copies aligned words past the cache.
+    pub(super) fn nacre_pm_copy_words(to: *mut u8, from: *const u8, words: usize) -> Outcome;
     pub(super) fn nacre_pm_copy_sse2(to: *mut u8, from: *const u8, lines: usize) -> Outcome;
     pub(super) fn nacre_pm_copy_avx2(to: *mut u8, from: *const u8, lines: usize) -> Outcome;
     pub(super) fn nacre_pm_copy_avx512(to: *mut u8, from: *const u8, lines: usize) -> Outcome;
@@ -170,6 +172,20 @@ nacre_pm_read_sse2:
     dec edx
     jnz 7b
 8:  ret
+
+    .p2align 4
+    .globl nacre_pm_copy_words
+    .hidden nacre_pm_copy_words
+nacre_pm_copy_words:
+    test rdx, rdx
+    jz 3f
+2:  mov rax, [rsi]
+    movnti [rdi], rax
+    add rsi, 8
+    add rdi, 8
+    dec rdx
+    jnz 2b
+3:  ret
 
     .p2align 4
     .globl nacre_pm_copy_sse2

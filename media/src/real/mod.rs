@@ -35,6 +35,9 @@ use map::{Mapping, Sharing};
 pub use promise::Promise;
 use sysfs::Sysfs;
 
+/// Bytes of a word.
+const WORD: u64 = 8;
+
 /// How a device is opened.
 #[derive(Debug, Clone)]
 pub struct PmOptions {
@@ -315,6 +318,22 @@ impl RealPm {
         ))
     }
 
+    /// Writes the part of a copy that does not fill a line: whole words past the cache, any other bytes through it.
+    fn copy_edge(&self, to: *mut u8, offset: u64, bytes: &[u8]) -> Result<()> {
+        let len = bytes.len() as u64;
+        if !offset.is_multiple_of(WORD) || !len.is_multiple_of(WORD) {
+            return self.store_and_flush(to, offset, bytes);
+        }
+        let start = self.write_start(1);
+        // SAFETY: the caller has checked that the bytes lie in the writable mapping; they are whole words.
+        let outcome = unsafe { asm::nacre_pm_copy_words(to, bytes.as_ptr(), bytes.len() / WORD as usize) };
+        self.check(outcome, offset, len)?;
+        if let Some(emulator) = &self.emulator {
+            emulator.flushed(start, len, 1);
+        }
+        Ok(())
+    }
+
     /// Stores and starts writing back, for bytes that do not fill a line.
     fn store_and_flush(&self, to: *mut u8, offset: u64, bytes: &[u8]) -> Result<()> {
         // SAFETY: the caller has checked that the bytes lie in the writable mapping.
@@ -357,7 +376,7 @@ impl RealPm {
         // SAFETY: head and body are parts of the range that was checked.
         let (to_body, to_tail) = unsafe { (to.add(head), to.add(head + body.len())) };
         if !head_bytes.is_empty() {
-            self.store_and_flush(to, offset, head_bytes)?;
+            self.copy_edge(to, offset, head_bytes)?;
         }
         if !body.is_empty() {
             let start = self.write_start(body.len() as u64 / LINE_SIZE);
@@ -370,7 +389,7 @@ impl RealPm {
             }
         }
         if !tail.is_empty() {
-            self.store_and_flush(to_tail, offset + (head + body.len()) as u64, tail)?;
+            self.copy_edge(to_tail, offset + (head + body.len()) as u64, tail)?;
         }
         Ok(Flushed::new())
     }
@@ -384,7 +403,7 @@ impl RealPm {
         let lines = (len - head) / LINE_SIZE;
         let tail = (len - head) % LINE_SIZE;
         if head > 0 {
-            self.store_and_flush(to, offset, &ZEROS[..head as usize])?;
+            self.copy_edge(to, offset, &ZEROS[..head as usize])?;
         }
         let start = self.write_start(lines);
         // SAFETY: the destination is whole lines of the range that was checked.
@@ -396,7 +415,7 @@ impl RealPm {
         if tail > 0 {
             // SAFETY: the tail is a part of the range that was checked.
             let to_tail = unsafe { to.add((len - tail) as usize) };
-            self.store_and_flush(to_tail, offset + len - tail, &ZEROS[..tail as usize])?;
+            self.copy_edge(to_tail, offset + len - tail, &ZEROS[..tail as usize])?;
         }
         Ok(Flushed::new())
     }
