@@ -1,7 +1,7 @@
 //! Growing the inode table.
 
 use nacre_engine::{BLOCK_SIZE, Result};
-use nacre_layout_parts::table::{Full, Grown};
+use nacre_layout_parts::table::{Free, Full, Grown};
 use nacre_media::Pm;
 
 use crate::alloc::{Purpose, Runs};
@@ -14,7 +14,7 @@ use crate::tree_edit::{Edit, finish};
 
 impl<P: Pm> Shared<P> {
     /// A number for a new inode; the table grows when none is free.
-    pub(crate) fn allocate_number(&self) -> Result<u64> {
+    pub(crate) fn allocate_number(&self) -> Result<Free> {
         self.table.allocate(|full| self.grow_table(full))
     }
 

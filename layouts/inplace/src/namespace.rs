@@ -16,6 +16,7 @@ use nacre_layout_parts::rules::{
     MAX_TARGET, check_link, check_lookup, check_name, check_new, check_removable,
 };
 use nacre_layout_parts::table::inodes::Inodes;
+use nacre_layout_parts::table::{Before, Free};
 use nacre_media::{Flushed, Pm};
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -106,24 +107,29 @@ impl<P: Pm> Shared<P> {
 
     /// Makes an inode without a name, which has no links yet.
     fn make_inode(&self, new: &NewInode<'_>, parent: u64) -> Result<Made> {
-        let number = self.with_deferred_frees(|| self.allocate_number())?;
+        let free = self.with_deferred_frees(|| self.allocate_number())?;
         let mut runs = Runs::new();
-        let made = self.build_inode(number, new, parent, &mut runs);
+        let made = self.build_inode(free, new, parent, &mut runs);
         if made.is_err() {
             self.free_runs(&runs);
-            self.table.free(number);
+            self.table.free(free);
         }
         made
     }
 
-    fn build_inode(&self, number: u64, new: &NewInode<'_>, parent: u64, runs: &mut Runs) -> Result<Made> {
+    fn build_inode(&self, free: Free, new: &NewInode<'_>, parent: u64, runs: &mut Runs) -> Result<Made> {
+        let Free { number, before } = free;
         let address = self.table.address(number)?;
-        let old = read_inode(&*self.pm, address)?;
+        let generation = match before {
+            Before::Nothing => 0,
+            Before::Inode { generation, .. } => generation,
+            Before::Unknown => read_inode(&*self.pm, address)?.generation,
+        };
         let mut raw = RawInode::new_zeroed();
         raw.magic = INODE_MAGIC;
         raw.version = INODE_VERSION;
         raw.kind = new.kind as u8;
-        raw.generation = old.generation.wrapping_add(1).max(1);
+        raw.generation = generation.wrapping_add(1).max(1);
         raw.rdev = new.rdev as u32;
         raw.mode = (new.mode & 0o7777) as u16;
         (raw.uid, raw.gid) = (new.uid, new.gid);

@@ -2,6 +2,7 @@
 
 use nacre_engine::{Block, Result};
 use nacre_layout_parts::table::inodes::Inodes;
+use nacre_layout_parts::table::{Before, Free};
 use nacre_media::Pm;
 
 use crate::alloc::{Purpose, Run, Runs};
@@ -38,6 +39,7 @@ impl<P: Pm> Shared<P> {
             }
         }
         drop(body);
-        self.table.free(inode.number);
+        let before = Before::Inode { generation: inode.generation, slot: 0 };
+        self.table.free(Free { number: inode.number, before });
     }
 }

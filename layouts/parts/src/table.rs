@@ -70,6 +70,33 @@ struct State {
     root: Tree,
     /// Numbers that can be given out, the next one last.
     free: Vec<u64>,
+    /// The numbers from here on are of blocks of zeros that the table has grown by since it was mounted.
+    grown_from: u64,
+}
+
+/// A number that a new inode may have.
+#[derive(Debug, Clone, Copy)]
+pub struct Free {
+    /// It.
+    pub number: u64,
+    /// What is in its place in the table.
+    pub before: Before,
+}
+
+/// What is in a free place of the table.
+#[derive(Debug, Clone, Copy)]
+pub enum Before {
+    /// Zeros: no inode was ever there.
+    Nothing,
+    /// An inode that was removed during this mount.
+    Inode {
+        /// Its generation.
+        generation: u32,
+        /// Of a layout with several slots for the state of an inode, the one that it is in.
+        slot: u8,
+    },
+    /// Only the media knows.
+    Unknown,
 }
 
 /// The table that is to grow, which is locked meanwhile.
@@ -148,7 +175,7 @@ pub struct Table<I> {
     blocks: RwLock<Vec<u64>>,
     state: Mutex<State>,
     /// Numbers that are free again. Apart from the rest, because growing the table may free inodes to find space.
-    freed: Mutex<Vec<u64>>,
+    freed: Mutex<Vec<Free>>,
     in_use: AtomicU64,
     shards: Vec<RwLock<Loaded<I>>>,
     /// How many of them have their state in DRAM.
@@ -177,7 +204,7 @@ impl<I> Table<I> {
         eviction.none_is_loaded(in_use);
         Table {
             blocks: RwLock::new(blocks),
-            state: Mutex::new(State { root, free }),
+            state: Mutex::new(State { root, free, grown_from: count }),
             freed: Mutex::default(),
             in_use: AtomicU64::new(in_use),
             shards: (0..SHARDS).map(|_| RwLock::new(Loaded::new())).collect(),
@@ -225,13 +252,13 @@ impl<I> Table<I> {
     }
 
     /// A number for a new inode. When none is free, `grow` commits a larger table.
-    pub fn allocate(&self, grow: impl FnOnce(&Full) -> Result<Grown>) -> Result<u64> {
-        let mut state = self.state.lock();
+    pub fn allocate(&self, grow: impl FnOnce(&Full) -> Result<Grown>) -> Result<Free> {
         let freed = self.freed.lock().pop();
-        if let Some(number) = freed {
+        if let Some(free) = freed {
             self.in_use.fetch_add(1, Ordering::Relaxed);
-            return Ok(number);
+            return Ok(free);
         }
+        let mut state = self.state.lock();
         if state.free.is_empty() {
             let old = self.blocks.read().len() as u64;
             let room = self.limit().saturating_sub(old * BLOCK_INODES) / BLOCK_INODES;
@@ -247,17 +274,19 @@ impl<I> Table<I> {
         }
         let number = state.free.pop().ok_or_else(|| Error::no_space(Resource::Inodes, 0))?;
         self.in_use.fetch_add(1, Ordering::Relaxed);
-        Ok(number)
+        let before = if number < state.grown_from { Before::Unknown } else { Before::Nothing };
+        Ok(Free { number, before })
     }
 
     /// A number is free again.
-    pub fn free(&self, number: u64) {
-        self.freed.lock().push(number);
+    pub fn free(&self, free: Free) {
+        self.freed.lock().push(free);
         self.in_use.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Bytes of DRAM that it takes, without the inodes.
     pub fn index_bytes(&self) -> u64 {
-        (self.blocks.read().capacity() + self.state.lock().free.capacity()) as u64 * 8
+        let words = self.blocks.read().capacity() + self.state.lock().free.capacity();
+        (8 * words + size_of::<Free>() * self.freed.lock().capacity()) as u64
     }
 }

@@ -39,49 +39,60 @@ impl<P: Pm> Shared<P> {
         result.inspect_err(|_| self.broken.store(true, Ordering::Release))
     }
 
-    /// Writes a slot, which counts under a condition.
-    pub(crate) fn put_slot(
-        &self,
-        new: &mut NewSlot,
-        when: Condition,
-        pending: Option<Flushed>,
-    ) -> Result<Option<Flushed>> {
+    /// Computes the rest of a slot, which counts under a condition. Before anything else of the commit is written: a
+    /// checksum loads what was stored a moment ago, and would wait for all stores past the cache before that.
+    fn seal(&self, new: &mut NewSlot, when: Condition) {
         if Mistake::SequenceKept.is_made(&*self.pm) {
             new.slot.sequence = new.slot.sequence.wrapping_sub(1);
         }
         new.slot.set_condition(when);
         new.slot.checksum = new.slot.compute_checksum(new.seed);
-        let copied = self.pm.copy(new.address, new.slot.as_bytes())?;
-        Ok(join(pending, copied))
+    }
+
+    /// Writes a sealed slot.
+    fn put_sealed(&self, new: &NewSlot, pending: Option<Flushed>) -> Result<Option<Flushed>> {
+        Ok(join(pending, self.pm.copy(new.address, new.slot.as_bytes())?))
+    }
+
+    /// Writes a slot that counts when it is whole.
+    pub(crate) fn put_slot(&self, new: &mut NewSlot, pending: Option<Flushed>) -> Result<Option<Flushed>> {
+        self.seal(new, Condition::Always);
+        self.put_sealed(new, pending)
     }
 
     fn wait_for(&self, pending: Option<Flushed>) -> Durable {
         pending.map_or_else(Durable::nothing_before, |pending| self.pm.fence(pending))
     }
 
-    /// Publishes a slot, and with it what the lifted tree of its inode asks for, after `pending`.
-    pub(crate) fn commit(&self, new: &mut NewSlot, publish: Publish, pending: Option<Flushed>) -> Result<()> {
+    /// Publishes a slot, and with it what the lifted tree of its inode asks for. `write` writes what it leads to.
+    pub(crate) fn commit(
+        &self,
+        new: &mut NewSlot,
+        publish: Publish,
+        write: impl FnOnce() -> Result<Option<Flushed>>,
+    ) -> Result<()> {
         self.check_unbroken()?;
+        let when = match publish {
+            Publish::Word { address, value } if !Mistake::UnconditionalSlot.is_made(&*self.pm) => {
+                Condition::Word { address, value }
+            }
+            _ => Condition::Always,
+        };
+        self.seal(new, when);
+        let pending = write()?;
         self.unless_broken(match publish {
             Publish::Slot => self.publish_slot(new, pending),
+            Publish::Together => self.put_sealed(new, pending).map(|pending| _ = self.wait_for(pending)),
             Publish::Word { address, value } => self.publish_word(new, address, value, pending),
         })
     }
 
     /// Publishes a slot that goes with nothing else.
     pub(crate) fn commit_slot(&self, new: &mut NewSlot, pending: Option<Flushed>) -> Result<()> {
-        self.commit(new, Publish::Slot, pending)
+        self.commit(new, Publish::Slot, || Ok(pending))
     }
 
-    /// Publishes a slot together with data that was overwritten where it is.
-    pub(crate) fn commit_together(&self, new: &mut NewSlot, pending: Option<Flushed>) -> Result<()> {
-        self.check_unbroken()?;
-        let pending = self.unless_broken(self.put_slot(new, Condition::Always, pending))?;
-        self.wait_for(pending);
-        Ok(())
-    }
-
-    fn publish_slot(&self, new: &mut NewSlot, pending: Option<Flushed>) -> Result<()> {
+    fn publish_slot(&self, new: &NewSlot, pending: Option<Flushed>) -> Result<()> {
         let together = match pending {
             // The slot does not wait for the data.
             Some(pending) if Mistake::SlotBeforeData.is_made(&*self.pm) => Some(pending),
@@ -90,23 +101,13 @@ impl<P: Pm> Shared<P> {
                 None
             }
         };
-        let pending = self.put_slot(new, Condition::Always, together)?;
+        let pending = self.put_sealed(new, together)?;
         self.wait_for(pending);
         Ok(())
     }
 
-    fn publish_word(
-        &self,
-        new: &mut NewSlot,
-        address: u64,
-        value: u64,
-        pending: Option<Flushed>,
-    ) -> Result<()> {
-        let when = match Mistake::UnconditionalSlot.is_made(&*self.pm) {
-            true => Condition::Always,
-            false => Condition::Word { address, value },
-        };
-        let pending = self.put_slot(new, when, pending)?;
+    fn publish_word(&self, new: &NewSlot, address: u64, value: u64, pending: Option<Flushed>) -> Result<()> {
+        let pending = self.put_sealed(new, pending)?;
         let (before, pending) = match Mistake::WordBeforeSlot.is_made(&*self.pm) {
             true => (Durable::nothing_before(), pending),
             false => (self.wait_for(pending), None),
@@ -116,15 +117,21 @@ impl<P: Pm> Shared<P> {
         Ok(())
     }
 
-    /// Publishes by a switch what `write` writes under a tag.
-    pub(crate) fn commit_tagged(&self, write: impl FnOnce(Tag) -> Result<Option<Flushed>>) -> Result<()> {
+    /// Publishes by a switch the slots, and what `write` writes under a tag.
+    pub(crate) fn commit_tagged(
+        &self,
+        slots: &mut [&mut NewSlot],
+        write: impl FnOnce(Tag) -> Result<Option<Flushed>>,
+    ) -> Result<()> {
         let lane = self.switches.lane();
         let mut next = lane.next.lock();
         // Also after a failure of another commit while this waited for the lane.
         self.check_unbroken()?;
         let tag = Tag { lane: lane.number, generation: *next };
         // Broken before the lane is unlocked: nothing may take this generation again.
-        let written = self.unless_broken(write(tag))?;
+        slots.iter_mut().for_each(|slot| self.seal(slot, Condition::Switch(tag)));
+        let put = |pending| slots.iter().try_fold(pending, |pending, slot| self.put_sealed(slot, pending));
+        let written = self.unless_broken(write(tag).and_then(put))?;
         let (before, early) = match Mistake::SwitchEarly.is_made(&*self.pm) {
             true => (Durable::nothing_before(), written),
             false => (self.wait_for(written), None),

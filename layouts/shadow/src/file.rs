@@ -250,7 +250,7 @@ impl<P: Pm> Shared<P> {
         // A word behind the end of the tree is left over, and is nobody's.
         let has_word = block < tree.end || Mistake::LeftoverWord.is_made(&*self.pm);
         let is_there = has_word && end <= size;
-        if self.in_place || end > (block + 1) * BLOCK_SIZE || !is_there && !is_append {
+        if end > (block + 1) * BLOCK_SIZE || !is_there && !is_append {
             return Ok(false);
         }
         let map = self.map(tree);
@@ -258,40 +258,65 @@ impl<P: Pm> Shared<P> {
         else {
             return Ok(false);
         };
-        let before = map.piece_of(block - 1, self.pm.load_u64(address - 8)?)?;
-        let goal = before.filter(|piece| tier_of(piece.place) == 0).map(|piece| Block(piece.place + 1));
         let old = match is_append {
             true => None,
             false => map.piece_of(block, self.pm.load_u64(address)?)?,
         };
-        let (state, purpose) = match old {
-            Some(old) if old.is_written && tier_of(old.place) == 0 => {
-                check_pins(inode)?;
-                (Before::Written(old.place), write.purpose_of_replaced())
-            }
-            None if is_append => (Before::Nothing, write.purpose),
-            _ => return Ok(false),
+        let before = match old {
+            Some(old) if !old.is_written || tier_of(old.place) != 0 => return Ok(false),
+            Some(old) if self.in_place => Before::InPlace(old.place),
+            Some(old) => Before::Written(old.place),
+            None if is_append => Before::Nothing,
+            None => return Ok(false),
         };
         let mut runs = Runs::new();
-        self.allocate(goal, 1, purpose, &mut runs)?;
-        let piece = Piece { start: block, len: 1, place: runs[0].start.0, is_written: true };
-        let result = self.commit_block(inode, body, write, &Target { piece, before: state }, address);
+        let place = match before {
+            Before::InPlace(place) => place,
+            _ => {
+                let behind = map.piece_of(block - 1, self.pm.load_u64(address - 8)?)?;
+                self.place_of_block(inode, write, before, behind, &mut runs)?
+            }
+        };
+        let piece = Piece { start: block, len: 1, place, is_written: true };
+        let result = self.commit_block(inode, body, write, &Target { piece, before }, address);
         if let Err(error) = result {
             if !self.is_broken() {
                 self.free_runs(&runs);
             }
             return Err(error);
         }
-        match old {
-            Some(old) => self.free_runs(&[Run { start: Block(old.place), len: 1 }]),
-            None => {
+        match before {
+            Before::Written(old) => self.free_runs(&[Run { start: Block(old), len: 1 }]),
+            Before::Nothing => {
                 inode.blocks.fetch_add(1, Ordering::Relaxed);
                 self.count_data(1, 0);
             }
+            _ => {}
         }
         inode.size.fetch_max(end, Ordering::AcqRel);
         inode.modified(write.now);
         Ok(true)
+    }
+
+    /// Allocates a block for that, behind the block of another piece.
+    fn place_of_block(
+        &self,
+        inode: &Inode,
+        write: &Write<'_, '_>,
+        before: Before,
+        behind: Option<Piece>,
+        runs: &mut Runs,
+    ) -> Result<u64> {
+        let purpose = match before {
+            Before::Nothing => write.purpose,
+            _ => {
+                check_pins(inode)?;
+                write.purpose_of_replaced()
+            }
+        };
+        let goal = behind.filter(|piece| tier_of(piece.place) == 0).map(|piece| Block(piece.place + 1));
+        self.allocate(goal, 1, purpose, runs)?;
+        Ok(runs[0].start.0)
     }
 
     /// Commits that; `address` is the block's word.
@@ -303,20 +328,28 @@ impl<P: Pm> Shared<P> {
         target: &Target,
         address: u64,
     ) -> Result<()> {
-        let block = target.piece.start;
-        let mut pending = self.copy_to(target, inode.size(), write, None)?;
-        self.versions.raise(inode.number, block..block + 1);
+        let Target { piece, before } = target;
+        let size = inode.size();
+        self.versions.raise(inode.number, piece.start..piece.end());
         let mut new = inode.next_modified(body, write.now);
-        let mut publish = Publish::Word { address, value: target.piece.place };
-        if target.before == Before::Nothing {
+        let publish = match before {
+            Before::InPlace(_) => Publish::Together,
+            Before::Nothing => {
+                new.slot.parent_end = piece.end();
+                new.slot.size = write.range.end;
+                Publish::Slot
+            }
+            _ => Publish::Word { address, value: piece.place },
+        };
+        self.commit(&mut new, publish, || {
+            let pending = self.copy_to(target, size, write, None)?;
+            if *before != Before::Nothing {
+                return Ok(pending);
+            }
             // The word is behind the end of the tree: it is nobody's before the slot says otherwise.
-            let stored = self.pm.store(address, &target.piece.place.to_le_bytes())?;
-            pending = join(pending, self.pm.flush(stored));
-            publish = Publish::Slot;
-            new.slot.parent_end = block + 1;
-            new.slot.size = write.range.end;
-        }
-        self.commit(&mut new, publish, pending)?;
+            let stored = self.pm.store(address, &piece.place.to_le_bytes())?;
+            Ok(join(pending, self.pm.flush(stored)))
+        })?;
         body.state = new.state();
         Ok(())
     }
@@ -359,7 +392,9 @@ impl<P: Pm> Shared<P> {
         }
         changes.lift()?;
         let in_place = targets.iter().all(|target| matches!(target.before, Before::InPlace(_)));
-        changes.with_slot = in_place && write.range.end <= size;
+        if in_place && write.range.end <= size {
+            changes.publish = Publish::Together;
+        }
         if write.range.start > size {
             let gap = self.zero_gap(tree, size, write.range.start)?;
             changes.pending = gap.into_iter().fold(changes.pending.take(), join);

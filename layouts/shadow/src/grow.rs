@@ -1,13 +1,13 @@
 //! Growing the inode table: a new slot of the table's own inode, in both copies of it.
 
 use nacre_engine::{BLOCK_SIZE, Result};
-use nacre_layout_parts::table::{Full, Grown};
+use nacre_layout_parts::table::{Free, Full, Grown};
 use nacre_layout_parts::tree::edit::join;
 use nacre_media::Pm;
 
 use crate::alloc::{Purpose, Runs};
 use crate::blockmap::Piece;
-use crate::format::{Condition, TABLE_INODE, inode_seed, slot_offset};
+use crate::format::{TABLE_INODE, inode_seed, slot_offset};
 use crate::fs::Shared;
 use crate::lift::{Edit, lift, write};
 use crate::seeded::Mistake;
@@ -18,7 +18,7 @@ pub(crate) const TABLE_GENERATION: u32 = 1;
 
 impl<P: Pm> Shared<P> {
     /// A number for a new inode; the table grows when none is free.
-    pub(crate) fn allocate_number(&self) -> Result<u64> {
+    pub(crate) fn allocate_number(&self) -> Result<Free> {
         self.table.allocate(|full| self.grow_table(full))
     }
 
@@ -62,8 +62,8 @@ impl<P: Pm> Shared<P> {
         if let Some(pending) = pending {
             self.pm.fence(pending);
         }
-        let first = self.unless_broken(self.put_slot(&mut new, Condition::Always, None))?;
-        if let Some(both) = self.unless_broken(self.put_slot(&mut other, Condition::Always, first))? {
+        let first = self.unless_broken(self.put_slot(&mut new, None))?;
+        if let Some(both) = self.unless_broken(self.put_slot(&mut other, first))? {
             self.pm.fence(both);
         }
         *state = new.state();

@@ -22,6 +22,8 @@ pub(crate) type Edit<'a, P> = edit::Edit<'a, Shared<P>>;
 pub(crate) enum Publish {
     /// Its slot.
     Slot,
+    /// Its slot, which does not wait for data that is overwritten where it is.
+    Together,
     /// This word becomes that value, and the slot counts from then on.
     Word { address: u64, value: u64 },
 }

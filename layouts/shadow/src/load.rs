@@ -2,8 +2,8 @@
 
 use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{Block, Error, FileKind, Kind, Result};
-use nacre_layout_parts::table::Table;
 use nacre_layout_parts::table::inodes::Inodes;
+use nacre_layout_parts::table::{Before, Free, Table};
 use nacre_layout_parts::xattr;
 use nacre_media::Pm;
 
@@ -56,8 +56,13 @@ impl<P: Pm> Inodes for Shared<P> {
                 self.alloc.free(Run { start: Block(block), len: 1 });
             }
         }
+        // The first slot may not be on media: that of an inode of which the creation failed is not.
+        let before = match body.state.slot.sequence {
+            1 => Before::Unknown,
+            _ => Before::Inode { generation: inode.generation, slot: body.state.which as u8 },
+        };
         drop(body);
-        self.table.free(inode.number);
+        self.table.free(Free { number: inode.number, before });
     }
 
     fn is_broken(&self) -> bool {

@@ -4,7 +4,7 @@
 //! it a tag: then new records are born, and old ones are dying, until the switch of the tag decides both.
 
 use nacre_engine::sync::atomic::Ordering::{Relaxed, Release};
-use nacre_engine::{Error, FileKind, InodeId, Result};
+use nacre_engine::{Error, FileKind, InodeId, Result, Timestamp};
 use nacre_layout_parts::names::hash;
 use nacre_layout_parts::tree::edit::join;
 use nacre_media::{Flushed, Pm, Stored};
@@ -132,30 +132,30 @@ impl<'a, P: Pm> Edit<'a, P> {
         Ok(())
     }
 
-    /// Writes everything under a tag: names, nodes, and what the directory's next slot says of its blocks.
+    /// The next slot of the directory.
+    pub(crate) fn slot(&self, body: &Body, now: Timestamp) -> NewSlot {
+        let mut new = self.inode.next_modified(body, now);
+        if let Some(grown) = &self.grown {
+            new.set_blocks(grown.tree.tree);
+        }
+        new
+    }
+
+    /// Writes the names under a tag, and nodes.
     pub(crate) fn write(
         &self,
-        directory: &Directory,
+        body: &Body,
         tag: Tag,
-        new: &mut NewSlot,
         mut pending: Option<Flushed>,
     ) -> Result<Option<Flushed>> {
         let pm = &*self.fs.pm;
+        let directory = body.directory()?;
+        // Through the cache: of a line the status is on media no sooner than what is before it.
         let mut stored: SmallVec<[Stored; 4]> = SmallVec::new();
-        let mut page = [0; BLOCK];
-        for added in &self.added {
-            let lines = self.lines_of(added, tag);
-            match added.lines {
-                Some(_) => {
-                    let address = directory.address(added.line)?;
-                    for (at, line) in (address..).step_by(LINE as usize).zip(&lines) {
-                        stored.push(pm.store(at, line)?);
-                    }
-                }
-                None => {
-                    let at = added.line as usize % BLOCK_LINES * LINE as usize;
-                    page[at..at + lines.len() * LINE as usize].copy_from_slice(lines.as_flattened());
-                }
+        for added in self.added.iter().filter(|added| added.lines.is_some()) {
+            let address = directory.address(added.line)?;
+            for (at, line) in (address..).step_by(LINE as usize).zip(&self.lines_of(added, tag)) {
+                stored.push(pm.store(at, line)?);
             }
         }
         for removed in &self.removed {
@@ -166,9 +166,14 @@ impl<'a, P: Pm> Edit<'a, P> {
             pending = join(pending, flushed);
         }
         if let Some(grown) = &self.grown {
+            let mut page = [0; BLOCK];
+            for added in self.added.iter().filter(|added| added.lines.is_none()) {
+                let lines = self.lines_of(added, tag);
+                let at = added.line as usize % BLOCK_LINES * LINE as usize;
+                page[at..at + lines.len() * LINE as usize].copy_from_slice(lines.as_flattened());
+            }
             pending = join(pending, pm.copy(grown.runs[0].start.offset(), &page)?);
             pending = write(&grown.tree, pending)?;
-            new.set_blocks(grown.tree.tree);
         }
         Ok(pending)
     }
@@ -235,8 +240,7 @@ impl<'a, P: Pm> Edit<'a, P> {
         }
         let directory = body.directory_mut()?;
         self.added.iter().filter_map(|added| added.lines).for_each(|lines| directory.dig_up(lines));
-        let mut unchanged = self.inode.next(body);
-        self.fs.commit_tagged(|tag| self.write(body.directory()?, tag, &mut unchanged, None))?;
+        self.fs.commit_tagged(&mut [], |tag| self.write(body, tag, None))?;
         self.done(body);
         Ok(())
     }

@@ -16,15 +16,14 @@ use nacre_layout_parts::rules::{
     MAX_TARGET, check_link, check_lookup, check_name, check_new, check_removable,
 };
 use nacre_layout_parts::table::inodes::Inodes;
+use nacre_layout_parts::table::{Before, Free};
 use nacre_layout_parts::tree::edit::join;
 use nacre_media::{Flushed, Pm};
 use zerocopy::IntoBytes;
 
 use crate::alloc::{Purpose, Runs};
 use crate::directory::{Directory, Found};
-use crate::format::{
-    Condition, INLINE_TARGET, INODE_MAGIC, INODE_VERSION, MAX_XATTR_SIZE, RawHeader, Tag, inode_seed,
-};
+use crate::format::{INLINE_TARGET, INODE_MAGIC, INODE_VERSION, MAX_XATTR_SIZE, RawHeader, inode_seed};
 use crate::fs::Shared;
 use crate::inode::{Body, Identity, Inode, Node};
 use crate::names::Edit;
@@ -54,6 +53,14 @@ struct Made {
     pending: Option<Flushed>,
 }
 
+/// A name that was looked up, and the inode that it led to then.
+pub(crate) struct LookedUp {
+    pub(crate) node: Node,
+    found: Found,
+    /// How often the directory had changed.
+    change: u64,
+}
+
 impl<P: Pm> Shared<P> {
     /// Looks a name up in a directory, which is locked.
     pub(crate) fn find(&self, directory: &Directory, name: &[u8]) -> Result<Option<Found>> {
@@ -61,6 +68,10 @@ impl<P: Pm> Shared<P> {
     }
 
     pub(crate) fn lookup(&self, dir: &Inode, name: &[u8]) -> Result<Node> {
+        self.look_up(dir, name).map(|looked_up| looked_up.node)
+    }
+
+    pub(crate) fn look_up(&self, dir: &Inode, name: &[u8]) -> Result<LookedUp> {
         dir.check_directory()?;
         check_lookup(name)?;
         // Held before the name can go away, so that the inode cannot be reclaimed in between.
@@ -70,7 +81,7 @@ impl<P: Pm> Shared<P> {
         if node.inode.generation != found.id.generation || node.inode.kind != found.kind {
             return Err(Error::corrupt(format!("directory {}: a name of another inode", dir.number)));
         }
-        Ok(node)
+        Ok(LookedUp { node, found, change: dir.change.load(Ordering::Relaxed) })
     }
 
     pub(crate) fn create(&self, dir: &Arc<Inode>, name: &[u8], new: &NewInode<'_>) -> Result<Node> {
@@ -83,17 +94,15 @@ impl<P: Pm> Shared<P> {
         }
         dir.check_flags(Attr::IMMUTABLE)?;
         self.check_unbroken()?;
-        let Made { node, header, new: mut child, pending } = self.make_inode(new, dir.number)?;
-        child.slot.links = 1;
+        let Made { node, header, new: mut child, pending } = self.make_inode(new, 1, dir.number)?;
         let mut edit = Edit::new(self, dir);
         let body = locked.body(dir)?;
         let inserted = edit.insert(body, name, (node.inode.id(), new.kind), Purpose::Data);
-        let mut parent = dir.next_modified(body, new.now);
+        let mut parent = edit.slot(body, new.now);
         let result = inserted.and_then(|()| {
-            self.commit_tagged(|tag| {
-                let pending = self.put_header(&node.inode, &header, pending)?;
-                let pending = self.put_slot(&mut child, Condition::Switch(tag), pending)?;
-                self.put_names(&edit, body, &mut parent, tag, pending)
+            self.commit_tagged(&mut [&mut child, &mut parent], |tag| {
+                let pending = edit.write(body, tag, pending)?;
+                self.put_header(&node.inode, &header, pending)
             })
         });
         if let Err(error) = result {
@@ -102,25 +111,11 @@ impl<P: Pm> Shared<P> {
             self.unlinked(node);
             return Err(error);
         }
-        node.inode.body.write().state = child.state();
         node.inode.links.store(1, Ordering::Release);
         body.state = parent.state();
         edit.done(body);
         dir.modified(new.now);
         Ok(node)
-    }
-
-    /// Writes the names of an edit and the next slot of its directory, under a tag.
-    pub(crate) fn put_names(
-        &self,
-        edit: &Edit<'_, P>,
-        body: &Body,
-        parent: &mut NewSlot,
-        tag: Tag,
-        pending: Option<Flushed>,
-    ) -> Result<Option<Flushed>> {
-        let pending = edit.write(body.directory()?, tag, parent, pending)?;
-        self.put_slot(parent, Condition::Switch(tag), pending)
     }
 
     fn put_header(
@@ -137,21 +132,34 @@ impl<P: Pm> Shared<P> {
         Ok(join(pending, self.pm.copy(inode.address, header.as_bytes())?))
     }
 
-    /// Makes an inode without a name, which has no links yet.
-    fn make_inode(&self, new: &NewInode<'_>, parent: u64) -> Result<Made> {
-        let number = self.with_deferred_frees(|| self.allocate_number())?;
+    /// Makes an inode without a name. Its slot has `links`, and counts for nothing yet.
+    fn make_inode(&self, new: &NewInode<'_>, links: u32, parent: u64) -> Result<Made> {
+        let free = self.with_deferred_frees(|| self.allocate_number())?;
         let mut runs = Runs::new();
-        let made = self.build_inode(number, new, parent, &mut runs);
+        let made = self.build_inode(free, new, (links, parent), &mut runs);
         if made.is_err() {
             self.free_runs(&runs);
-            self.table.free(number);
+            self.table.free(free);
         }
         made
     }
 
-    fn build_inode(&self, number: u64, new: &NewInode<'_>, parent: u64, runs: &mut Runs) -> Result<Made> {
+    fn build_inode(
+        &self,
+        free: Free,
+        new: &NewInode<'_>,
+        (links, parent): (u32, u64),
+        runs: &mut Runs,
+    ) -> Result<Made> {
+        let Free { number, before } = free;
         let address = self.table.address(number)?;
-        let (generation, which) = self.place_of_new(number, address)?;
+        // The generation there, and the slot that is the state of the free inode.
+        let (generation, which) = match before {
+            Before::Nothing => (0, State::none().which),
+            Before::Inode { generation, slot } => (generation, usize::from(slot)),
+            Before::Unknown => self.last_in(number, address)?,
+        };
+        let generation = generation.wrapping_add(1).max(1);
         let now = self.times.pack(new.now);
         let mut header = RawHeader {
             magic: INODE_MAGIC,
@@ -166,6 +174,7 @@ impl<P: Pm> Shared<P> {
         let seed = inode_seed(self.seed, number, generation);
         let mut next = State { which, ..State::none() }.next(address, seed);
         let slot = &mut next.slot;
+        slot.links = links;
         slot.mode = (new.mode & 0o7777) as u16;
         (slot.uid, slot.gid) = (new.uid, new.gid);
         (slot.mtime, slot.ctime) = (now, now);
@@ -193,6 +202,7 @@ impl<P: Pm> Shared<P> {
         let identity = Identity { number, address, seed };
         let inode =
             Inode::new(identity, &header, next.state(), self.times, directory, &self.table.graveyard)?;
+        inode.links.store(0, Ordering::Relaxed);
         inode.blocks.store(u64::from(next.slot.root != 0), Ordering::Relaxed);
         inode.change.store(self.first_change, Ordering::Relaxed);
         inode.holds.store(1, Ordering::Relaxed);
@@ -202,17 +212,16 @@ impl<P: Pm> Shared<P> {
         Ok(Made { node: Node::from_held(inode), header, new: next, pending })
     }
 
-    /// The generation of a new inode in a free place, and the slot there that is the state of the free one: it stays as
-    /// it is until the new header is on media.
-    fn place_of_new(&self, number: u64, address: u64) -> Result<(u32, usize)> {
+    /// The generation of the inode that was in a free place, and the slot that is its state. That one stays as it is
+    /// until the new header is on media.
+    fn last_in(&self, number: u64, address: u64) -> Result<(u32, usize)> {
         self.with_judge(|judge| {
             let old = judge.read(address)?;
-            let generation = old.header.generation.wrapping_add(1).max(1);
             let state = match old.header.is_valid(self.seed, number) {
                 true => judge.state(&old, number, address)?,
                 false => None,
             };
-            Ok((generation, state.map_or(State::none().which, |state| state.which)))
+            Ok((old.header.generation, state.map_or(State::none().which, |state| state.which)))
         })
     }
 
@@ -227,15 +236,14 @@ impl<P: Pm> Shared<P> {
     /// Makes an inode that a later operation gives a name. Without one it is reclaimed with its last node.
     pub(crate) fn make_unnamed(&self, new: &NewInode<'_>) -> Result<Node> {
         self.check_unbroken()?;
-        let Made { node, header, new: mut slot, pending } = self.make_inode(new, 0)?;
+        let Made { node, header, new: mut slot, pending } = self.make_inode(new, 0, 0)?;
         // Durable before a later link can name it.
         let written = self
             .put_header(&node.inode, &header, pending)
-            .and_then(|pending| self.put_slot(&mut slot, Condition::Always, pending));
+            .and_then(|pending| self.put_slot(&mut slot, pending));
         if let Some(pending) = self.unless_broken(written)? {
             self.pm.fence(pending);
         }
-        node.inode.body.write().state = slot.state();
         node.inode.unnamed.store(true, Ordering::Release);
         Ok(node)
     }
@@ -264,12 +272,9 @@ impl<P: Pm> Shared<P> {
         let mut edit = Edit::new(self, dir);
         let body = locked.body(dir)?;
         let inserted = edit.insert(body, name, (inode.id(), inode.kind), Purpose::Data);
-        let mut parent = dir.next_modified(body, now);
+        let mut parent = edit.slot(body, now);
         let result = inserted.and_then(|()| {
-            self.commit_tagged(|tag| {
-                let pending = self.put_slot(&mut child, Condition::Switch(tag), None)?;
-                self.put_names(&edit, body, &mut parent, tag, pending)
-            })
+            self.commit_tagged(&mut [&mut child, &mut parent], |tag| edit.write(body, tag, None))
         });
         if let Err(error) = result {
             edit.give_up(body)?;
@@ -297,15 +302,16 @@ impl<P: Pm> Shared<P> {
         check_name(name)?;
         self.reclaim_buried();
         loop {
-            let child = self.lookup(dir, name)?;
+            let looked_up = self.look_up(dir, name)?;
+            let child = &looked_up.node;
             if child.inode.is_directory() {
                 return Err(Error::new(Kind::IsDirectory));
             }
             let mut locked = lock_all(&[dir, &child.inode]);
-            let Some(found) = self.found_again(&mut locked, dir, name, &child)? else { continue };
-            let left = self.remove(&mut locked, dir, name, found, &child, now)?;
+            let Some(found) = self.found_again(&mut locked, dir, name, &looked_up)? else { continue };
+            let left = self.remove(&mut locked, dir, name, found, child, now)?;
             drop(locked);
-            self.name_gone(child, left);
+            self.name_gone(looked_up.node, left);
             return Ok(());
         }
     }
@@ -314,17 +320,18 @@ impl<P: Pm> Shared<P> {
         check_name(name)?;
         self.reclaim_buried();
         loop {
-            let child = self.lookup(dir, name)?;
+            let looked_up = self.look_up(dir, name)?;
+            let child = &looked_up.node;
             child.inode.check_directory()?;
             let mut locked = lock_all(&[dir, &child.inode]);
-            let Some(found) = self.found_again(&mut locked, dir, name, &child)? else { continue };
+            let Some(found) = self.found_again(&mut locked, dir, name, &looked_up)? else { continue };
             check_removable::<Inode>(dir, &child.inode)?;
             if child.inode.entries.load(Ordering::Relaxed) > 0 {
                 return Err(Error::new(Kind::NotEmpty));
             }
-            let left = self.remove(&mut locked, dir, name, found, &child, now)?;
+            let left = self.remove(&mut locked, dir, name, found, child, now)?;
             drop(locked);
-            self.name_gone(child, left);
+            self.name_gone(looked_up.node, left);
             return Ok(());
         }
     }
@@ -335,8 +342,11 @@ impl<P: Pm> Shared<P> {
         locked: &mut Locked<'_>,
         dir: &Inode,
         name: &[u8],
-        node: &Node,
+        LookedUp { node, found, change }: &LookedUp,
     ) -> Result<Option<Found>> {
+        if dir.change.load(Ordering::Relaxed) == *change {
+            return Ok(Some(*found));
+        }
         let found = self.find(directory(locked, dir)?, name)?.ok_or(Error::new(Kind::NotFound))?;
         Ok((found.id == node.inode.id()).then_some(found))
     }
@@ -356,11 +366,8 @@ impl<P: Pm> Shared<P> {
         let mut edit = Edit::new(self, dir);
         edit.remove(&found, name);
         let body = locked.body(dir)?;
-        let mut parent = dir.next_modified(body, now);
-        self.commit_tagged(|tag| {
-            let pending = self.put_slot(&mut slot, Condition::Switch(tag), None)?;
-            self.put_names(&edit, body, &mut parent, tag, pending)
-        })?;
+        let mut parent = edit.slot(body, now);
+        self.commit_tagged(&mut [&mut slot, &mut parent], |tag| edit.write(body, tag, None))?;
         body.state = parent.state();
         edit.done(body);
         locked.body(&child.inode)?.state = slot.state();

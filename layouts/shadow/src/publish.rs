@@ -27,9 +27,8 @@ pub(crate) struct Changes<'a, P: Pm> {
     /// Blocks that come at places which the caller has taken.
     pub(crate) arrived: u64,
     touched: Range<u64>,
-    /// The slot need not wait for the data, which was there in part before.
-    pub(crate) with_slot: bool,
-    publish: Publish,
+    /// How it is published.
+    pub(crate) publish: Publish,
 }
 
 impl<'a, P: Pm> Changes<'a, P> {
@@ -43,7 +42,6 @@ impl<'a, P: Pm> Changes<'a, P> {
             pending: None,
             arrived: 0,
             touched: 0..u64::MAX,
-            with_slot: false,
             publish: Publish::Slot,
         }
     }
@@ -85,12 +83,8 @@ impl<'a, P: Pm> Changes<'a, P> {
         if Mistake::BlocksFreedTooSoon.is_made(&*self.fs.pm) {
             self.reuse_now();
         }
-        let written = write(&self.edit, self.pending.take());
-        let pending = self.unless_failed(written)?;
-        let committed = match self.with_slot {
-            true => self.fs.commit_together(&mut new, pending),
-            false => self.fs.commit(&mut new, self.publish, pending),
-        };
+        let pending = self.pending.take();
+        let committed = self.fs.commit(&mut new, self.publish, || write(&self.edit, pending));
         self.unless_failed(committed)?;
         body.state = new.state();
         let count = |runs: &[Run]| -> u64 { runs.iter().map(|run| run.len).sum() };

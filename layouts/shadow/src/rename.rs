@@ -13,11 +13,10 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::alloc::Purpose;
 use crate::directory::Found;
-use crate::format::Condition;
 use crate::fs::Shared;
 use crate::inode::{Inode, Node};
 use crate::names::Edit;
-use crate::namespace::{Locked, directory};
+use crate::namespace::{Locked, LookedUp, directory};
 use crate::seeded::Mistake;
 use crate::state::NewSlot;
 
@@ -67,14 +66,14 @@ impl<P: Pm> Shared<P> {
         // Durable before the locks. The commit of the rename gives it its name; without that it is an orphan.
         let whiteout = whiteout(mode, now).map(|new| self.make_unnamed(&new)).transpose()?;
         loop {
-            let source = self.lookup(from.dir, from.name)?;
+            let source = self.look_up(from.dir, from.name)?;
             let target = match self.lookup(to.dir, to.name) {
                 Ok(target) => Some(target),
                 Err(error) if error.kind() == Kind::NotFound => None,
                 Err(error) => return Err(error),
             };
             let is_directory = |node: &Node| node.inode.is_directory();
-            let moves_directory = is_directory(&source) || target.as_ref().is_some_and(is_directory);
+            let moves_directory = is_directory(&source.node) || target.as_ref().is_some_and(is_directory);
             let moving = (asked.is_across() && moves_directory).then(|| self.move_directories.lock());
             let replaced = self.rename_found(asked, &source, target.as_ref(), whiteout.as_ref(), moving)?;
             match (replaced, target) {
@@ -91,18 +90,18 @@ impl<P: Pm> Shared<P> {
     fn rename_found(
         &self,
         asked: &Asked<'_>,
-        source: &Node,
+        source: &LookedUp,
         target: Option<&Node>,
         whiteout: Option<&Node>,
         moving: Option<MutexGuard<'_, ()>>,
     ) -> Result<Outcome> {
         let Asked { from, to, .. } = *asked;
-        let rules = asked.rules(&source.inode, target.map(|target| &*target.inode));
+        let rules = asked.rules(&source.node.inode, target.map(|target| &*target.inode));
         if moving.is_some() {
             let hold = |number| Ok(Arc::clone(&self.hold(number)?.inode));
             rules.check_no_cycle(self.table.in_use(), hold)?;
         }
-        let mut inodes: SmallVec<[&Arc<Inode>; 5]> = smallvec![from.dir, to.dir, &source.inode];
+        let mut inodes: SmallVec<[&Arc<Inode>; 5]> = smallvec![from.dir, to.dir, &source.node.inode];
         inodes.extend(target.map(|target| &target.inode));
         inodes.extend(whiteout.map(|whiteout| &whiteout.inode));
         let mut locked = lock_all(&inodes);
@@ -113,7 +112,7 @@ impl<P: Pm> Shared<P> {
         if now_there.map(|found| found.id) != target.map(|target| target.inode.id()) {
             return Ok(Outcome::Again);
         }
-        let names = Names { source, from: found, target: target.zip(now_there), whiteout };
+        let names = Names { source: &source.node, from: found, target: target.zip(now_there), whiteout };
         if !rules.check()? {
             return Ok(Outcome::Done { left: None }); // two names of one inode: nothing to do
         }
@@ -136,28 +135,28 @@ impl<P: Pm> Shared<P> {
         let prepared = self.change_names(locked, asked, names, &mut from_edit, &mut to_edit);
         let result = prepared.and_then(|()| {
             let mut slots = self.slots(locked, asked, names)?;
-            let [from_body, to_body] =
-                [from.dir, to.dir].map(|dir| locked.body(dir).map(|body| dir.next_modified(body, now)));
-            let (mut from_slot, mut to_slot) = (from_body?, to_body?);
-            if Mistake::RenamedInSteps.is_made(&*self.pm) && asked.is_across() {
+            let mut from_slot = from_edit.slot(locked.body(from.dir)?, now);
+            let mut to_slot = to_edit.slot(locked.body(to.dir)?, now);
+            let in_steps = Mistake::RenamedInSteps.is_made(&*self.pm) && asked.is_across();
+            if in_steps {
                 let body = locked.body(from.dir)?;
-                self.commit_tagged(|tag| self.put_names(&from_edit, body, &mut from_slot, tag, None))?;
+                self.commit_tagged(&mut [&mut from_slot], |tag| from_edit.write(body, tag, None))?;
             }
-            self.commit_tagged(|tag| {
+            let mut sealed: SmallVec<[&mut NewSlot; 5]> =
+                slots.list.iter_mut().map(|(_, slot)| slot).collect();
+            sealed.extend((!in_steps).then_some(&mut from_slot));
+            sealed.extend(asked.is_across().then_some(&mut to_slot));
+            self.commit_tagged(&mut sealed, |tag| {
                 let mut pending = None;
-                for (_, slot) in &mut slots.list {
-                    pending = self.put_slot(slot, Condition::Switch(tag), pending)?;
-                }
-                if !(Mistake::RenamedInSteps.is_made(&*self.pm) && asked.is_across()) {
-                    let body = locked.body(from.dir)?;
-                    pending = self.put_names(&from_edit, body, &mut from_slot, tag, pending)?;
+                if !in_steps {
+                    pending = from_edit.write(locked.body(from.dir)?, tag, None)?;
                 }
                 if asked.is_across() {
-                    let body = locked.body(to.dir)?;
-                    pending = self.put_names(&to_edit, body, &mut to_slot, tag, pending)?;
+                    pending = to_edit.write(locked.body(to.dir)?, tag, pending)?;
                 }
                 Ok(pending)
             })?;
+            drop(sealed);
             Ok((slots, from_slot, to_slot))
         });
         let (slots, from_slot, to_slot) = match result {

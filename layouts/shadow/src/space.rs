@@ -71,7 +71,7 @@ impl<P: Pm> Shared<P> {
             true => Publish::Slot,
             false => Publish::Word { address: inode.address + ATIME, value: inode.pack(after.atime) },
         };
-        self.commit(&mut new, publish, None)?;
+        self.commit(&mut new, publish, || Ok(None))?;
         body.state = new.state();
         self.attributes_changed(inode, before, after);
         Ok(())

@@ -151,12 +151,13 @@ impl Switches {
 impl Lane {
     /// Both copies of the switch become `generation`, after everything that it makes count.
     pub(crate) fn publish<P: Pm>(&self, pm: &P, generation: u64, after: Durable) -> Result<()> {
-        let word = seal_any(generation, self.seed);
+        let mut line = [0; LINE as usize];
+        line[..8].copy_from_slice(&seal_any(generation, self.seed).to_le_bytes());
         let [first, second] = self.addresses;
         let other = after.again();
-        let mut flushed = pm.flush(pm.publish_u64(first, word, after)?);
+        let mut flushed = pm.publish_entry(first, &line, after)?;
         if !Mistake::SwitchInOneLine.is_made(pm) {
-            flushed = flushed.and(pm.flush(pm.publish_u64(second, word, other)?));
+            flushed = flushed.and(pm.publish_entry(second, &line, other)?);
         }
         pm.fence(flushed);
         self.done.store(generation, Ordering::Release);
