@@ -44,7 +44,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Data for TieredFs<L, 
     }
 
     fn sync(&self, node: &L::Node) -> Result<()> {
-        if self.places.has_tiers() {
+        if self.places.predicts() {
             self.stats.predictors.synced(self.places.layout.id(node));
         }
         self.places.layout.sync(node)
@@ -92,7 +92,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> BelowBuffer for Tiere
     }
 
     fn accepted(&self, node: &L::Node, offset: u64, len: u64) {
-        if self.places.has_tiers() {
+        if self.places.predicts() {
             self.stats.predictors.wrote(self.places.layout.id(node), blocks_of(offset, len), false);
         }
     }

@@ -79,6 +79,12 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Places<L, D> {
         self.has_tiers.load(Ordering::Relaxed)
     }
 
+    /// Whether writes may go to disk because of the writes before them.
+    #[inline]
+    pub(crate) fn predicts(&self) -> bool {
+        self.has_tiers() && !self.settings.has_anticache()
+    }
+
     /// There are tiers from now on.
     pub(crate) fn note_tiers(&self) {
         self.has_tiers.store(true, Ordering::Relaxed);

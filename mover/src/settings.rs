@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use nacre_engine::BLOCK_SIZE;
 use nacre_engine::sync::RwLock;
+use nacre_engine::sync::atomic::{AtomicBool, Ordering};
 use nacre_policy::{Hours, Minute, Rules};
 
 /// Large asynchronous writes go to disk when usage is this many percent below the threshold, so that data written
@@ -102,24 +103,30 @@ pub(crate) struct Current {
 }
 
 /// The settings of a mounted file system.
-pub(crate) struct Settings(RwLock<Arc<Current>>);
+pub(crate) struct Settings {
+    current: RwLock<Arc<Current>>,
+    /// Whether these have a threshold of anti-caching: each read and write asks.
+    has_anticache: AtomicBool,
+}
 
 impl Settings {
     /// Hours are those of UTC, and large writes go to disk.
     pub(crate) fn new(options: MoverOptions) -> Settings {
         let current = Current { options, large_writes: LargeWrites::ToDisk, ahead_s: |_| 0 };
-        Settings(RwLock::new(Arc::new(current)))
+        let has_anticache = AtomicBool::new(current.options.anticache.is_some());
+        Settings { current: RwLock::new(Arc::new(current)), has_anticache }
     }
 
     /// The settings now.
     pub(crate) fn now(&self) -> Arc<Current> {
-        Arc::clone(&self.0.read())
+        Arc::clone(&self.current.read())
     }
 
     fn change(&self, change: impl FnOnce(&mut Current)) {
-        let mut now = self.0.write();
+        let mut now = self.current.write();
         let mut next = Current::clone(&now);
         change(&mut next);
+        self.has_anticache.store(next.options.anticache.is_some(), Ordering::Relaxed);
         *now = Arc::new(next);
     }
 
@@ -145,22 +152,23 @@ impl Settings {
 
     /// Blocks that are moved as one; they may be others the next time.
     pub(crate) fn group(&self) -> u64 {
-        self.0.read().options.group
+        self.current.read().options.group
     }
 
     /// The rules of the predictors, for writes: without a count of references that all threads share.
     pub(crate) fn rules(&self) -> Rules {
-        self.0.read().options.rules
+        self.current.read().options.rules
     }
 
-    /// Blocks that are read on tiers come up.
+    /// Whether anti-caching places blocks: those that are read on tiers come up, and no write goes to disk by itself.
+    #[inline]
     pub(crate) fn has_anticache(&self) -> bool {
-        self.0.read().options.anticache.is_some()
+        self.has_anticache.load(Ordering::Relaxed)
     }
 
     /// Bytes that are moved in a second, at most.
     pub(crate) fn rate(&self) -> Option<u64> {
-        self.0.read().options.rate.map(|rate| rate.max(BLOCK_SIZE))
+        self.current.read().options.rate.map(|rate| rate.max(BLOCK_SIZE))
     }
 }
 

@@ -21,7 +21,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Files<'_, L, D> {
     /// Whether a write that may wait is to go to disk.
     pub(crate) fn is_for_disk(&self, node: &L::Node, offset: u64, len: u64) -> bool {
         len > 0
-            && self.places.has_tiers()
+            && self.places.predicts()
             && self.mover.engine.large_to_disk.load(Ordering::Relaxed)
             && self.stats.predictors.is_for_disk(self.places.layout.id(node), blocks_of(offset, len))
             && !self.places.is_pinned(node)

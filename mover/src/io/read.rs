@@ -179,14 +179,18 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Files<'_, L, D> {
         len: u64,
         now: Option<Timestamp>,
     ) {
+        let (id, blocks) = (self.places.layout.id(node), blocks_of(offset, len));
+        // For anti-caching a run of accesses is as one.
+        if self.places.settings.has_anticache() && self.stats.samples.goes_on(id, kind, blocks) {
+            return;
+        }
         self.stats.samples.note(|| {
             let attr = self.places.layout.getattr(node).ok()?;
-            let start = offset / BLOCK_SIZE;
             Some(Access {
-                file: attr.id,
+                file: id,
                 kind,
-                start,
-                blocks: (offset + len).div_ceil(BLOCK_SIZE) - start,
+                start: blocks.start,
+                blocks: blocks.len,
                 size: attr.size.div_ceil(BLOCK_SIZE),
                 modified_ms: millis(attr.mtime),
                 at_ms: now.map_or_else(|| self.stats.samples.time_ms(), millis),

@@ -83,7 +83,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Files<'_, L, D> {
         now: Timestamp,
     ) -> Result<()> {
         // If it may go to disk, it was noted when it was accepted.
-        if self.places.has_tiers() && self.may_go_to_disk(data) {
+        if self.places.predicts() && self.may_go_to_disk(data) {
             return self.write_where_it_belongs(node, offset, data, draw, now);
         }
         let written = self.write_to_pm(node, WriteAt::Offset(offset), data, draw, now)?;
@@ -92,7 +92,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Files<'_, L, D> {
     }
 
     fn note_write(&self, node: &L::Node, written: u64, data: &[IoSlice<'_>], durable: bool) {
-        if self.places.has_tiers() {
+        if self.places.predicts() {
             let blocks = blocks_of(written, segments::length(data));
             self.stats.predictors.wrote(self.places.layout.id(node), blocks, durable);
         }

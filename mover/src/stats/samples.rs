@@ -6,10 +6,14 @@ use nacre_engine::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use nacre_engine::{InodeId, Timestamp};
 use nacre_media::thread_number;
 use nacre_policy::migration::{Access, AccessKind};
+use nacre_policy::temperature::Span;
 use nacre_policy::thresholds::Recent;
 
 /// Samples that wait, at most.
 const MAX_SAMPLES: usize = 4096;
+
+/// Blocks of a sample to which others are added, at most.
+const MAX_RUN: u64 = 256;
 
 /// The counters of some threads: on their own cache lines, so that other threads do not wait for them.
 #[derive(Default)]
@@ -90,6 +94,20 @@ impl SampleBuffer {
         }
     }
 
+    /// Adds blocks to the last sample, if they are of the same file and go on where it ends, or in its last block.
+    pub(crate) fn goes_on(&self, file: InodeId, kind: AccessKind, blocks: Span) -> bool {
+        let Some(mut samples) = self.samples.try_lock() else { return false };
+        let Some(last) = samples.last_mut() else { return false };
+        let end = last.start + last.blocks;
+        let goes_on = blocks.start == end || blocks.start + 1 == end;
+        if (last.file, last.kind) != (file, kind) || !goes_on || last.blocks > MAX_RUN {
+            return false;
+        }
+        last.blocks = (blocks.start + blocks.len).max(end) - last.start;
+        last.size = last.size.max(last.start + last.blocks);
+        true
+    }
+
     pub(crate) fn take(&self) -> Vec<Access<InodeId>> {
         let mut samples = self.samples.lock();
         self.is_full.store(false, Ordering::Relaxed);
@@ -128,4 +146,42 @@ pub(crate) fn millis(time: Timestamp) -> u64 {
         .unwrap_or(0)
         .saturating_mul(1000)
         .saturating_add(u64::from(time.nanos) / 1_000_000)
+}
+
+#[cfg(test)]
+mod tests {
+    use nacre_engine::InodeId;
+    use nacre_policy::migration::{Access, AccessKind};
+    use nacre_policy::temperature::Span;
+
+    use super::{MAX_RUN, SampleBuffer};
+
+    fn file(number: u64) -> InodeId {
+        InodeId { number, generation: 1, volume: 0 }
+    }
+
+    /// Leaves accesses of a kind to a file, and gives what waits then, as starts and lengths.
+    fn left(accesses: &[(u64, AccessKind, u64, u64)]) -> Vec<(u64, u64)> {
+        let buffer = SampleBuffer::default();
+        for &(number, kind, start, blocks) in accesses {
+            if !buffer.goes_on(file(number), kind, Span { start, len: blocks }) {
+                let (size, file) = (start + blocks, file(number));
+                buffer.note(|| Some(Access { file, kind, start, blocks, size, modified_ms: 0, at_ms: 0 }));
+            }
+        }
+        let samples = buffer.take();
+        assert!(samples.iter().all(|sample| sample.size >= sample.start + sample.blocks));
+        samples.iter().map(|sample| (sample.start, sample.blocks)).collect()
+    }
+
+    #[test]
+    fn what_goes_on_is_one_sample() {
+        use AccessKind::{Read, Written};
+        assert_eq!(left(&[(1, Written, 0, 1), (1, Written, 0, 1), (1, Written, 1, 2)]), [(0, 3)]);
+        assert_eq!(left(&[(1, Written, 5, 3), (1, Written, 5, 1)]), [(5, 3), (5, 1)], "used again");
+        assert_eq!(left(&[(1, Written, 0, 1), (2, Written, 1, 1)]), [(0, 1), (1, 1)], "another file");
+        assert_eq!(left(&[(1, Written, 0, 1), (1, Read, 1, 1)]), [(0, 1), (1, 1)], "another kind");
+        let run: Vec<_> = (0..2 * MAX_RUN).map(|block| (1, Read, block, 1)).collect();
+        assert!(left(&run).len() > 1, "a long run is several");
+    }
 }

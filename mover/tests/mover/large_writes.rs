@@ -9,7 +9,7 @@ use nacre_engine::{
 use nacre_layout_log::{LogFs, MkfsOptions, MountOptions, mkfs};
 use nacre_media::SimPm;
 use nacre_media::block::SimDisk;
-use nacre_mover::{Budget, LargeWrites, MoverOptions, TieredFs};
+use nacre_mover::{Budget, LargeWrites, MoverOptions, Threshold, TieredFs};
 use uuid::Uuid;
 
 type Fs = TieredFs<LogFs<SimPm>, SimDisk>;
@@ -92,4 +92,16 @@ fn who_finds_no_room_says_that_there_is_none() {
     assert!(fs.goes_to_disk(&node, 0, LARGE), "more than there is room for");
     keep(&fs);
     assert!(!fs.goes_to_disk(&node, 0, LARGE), "not until somebody looks again");
+}
+
+/// Anti-caching decides by what was used last, not by the writes before.
+#[test]
+fn with_anticaching_no_write_goes_to_disk_by_itself() {
+    let (fs, node) = machine(LargeWrites::ToDisk, None);
+    assert!(fs.goes_to_disk(&node, 0, LARGE));
+    let anticache = Some(Threshold::Percent(50));
+    fs.change(&MoverOptions { anticache, ..options(None) });
+    assert!(!fs.goes_to_disk(&node, 0, LARGE), "neither a large one");
+    fs.change(&options(None));
+    assert!(fs.goes_to_disk(&node, 0, LARGE));
 }
