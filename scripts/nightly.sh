@@ -271,6 +271,11 @@ step_crash_tiers() {
             --seed "${NACRE_CRASH_SEED:-$(date +%j)}") &&
             "$nacre" crash --layout $layout --self-test --mutants publish.rs || return 1
     done
+    # The layout's own flushes and fences are those of the step above.
+    for layout in shadow-with-disk shadow-anticache shadow-in-place-anticache; do
+        (cd "$logs" && "$nacre" crash --layout $layout --sequences 1 --images 60000 \
+            --seed "${NACRE_CRASH_SEED:-$(date +%j)}") || return 1
+    done
     # Blocks also move from one disk to another: by the same lines, so that no mutants are made again.
     (cd "$logs" && "$nacre" crash --layout log-with-disks --images 60000 --seed "${NACRE_CRASH_SEED:-$(date +%j)}")
 }

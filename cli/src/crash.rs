@@ -11,8 +11,8 @@ use clap::{Args, ValueEnum};
 use nacre_lab::crash::sequences::Length;
 use nacre_lab::crash::{
     Campaign, Case, Inplace, InplaceLinear, Limits, Log, LogWithDisk, MEMORY, Mutant, Outcome, Pool,
-    Progress, Rig, SelfTestStep, Shadow, ShadowInPlace, Stage, Subject, Verdict, minimise, reproduce,
-    self_test,
+    Progress, Rig, SelfTestStep, Shadow, ShadowInPlace, ShadowInPlaceWithDisk, ShadowWithDisk, Stage,
+    Subject, Verdict, minimise, reproduce, self_test,
 };
 use serde_json::{Value, json};
 
@@ -124,6 +124,12 @@ enum Explored {
     Shadow,
     /// The same with written blocks overwritten in place, as the preset acbpfs has it
     ShadowInPlace,
+    /// As shadow, over PM and a disk, which are crashed together while blocks move
+    ShadowWithDisk,
+    /// The same with anti-caching, which evicts blocks and brings them up
+    ShadowAnticache,
+    /// The same as the preset acbpfs has it
+    ShadowInPlaceAnticache,
 }
 
 /// The length of sequences.
@@ -149,6 +155,9 @@ pub(crate) fn run(args: &CrashArgs) -> Result<ExitCode, Failure> {
         Explored::Pool => run_on(&Pool, args),
         Explored::Shadow => run_on(&Shadow, args),
         Explored::ShadowInPlace => run_on(&ShadowInPlace, args),
+        Explored::ShadowWithDisk => run_on(&ShadowWithDisk::default(), args),
+        Explored::ShadowAnticache => run_on(&ShadowWithDisk::anticached(), args),
+        Explored::ShadowInPlaceAnticache => run_on(&ShadowInPlaceWithDisk::anticached(), args),
     }
 }
 

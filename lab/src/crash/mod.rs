@@ -73,6 +73,9 @@ pub use source::{Sources, Spot};
 pub use subject::{Harmless, Mistake, Moment, Mounting, Overwrites, Registered, Subject};
 pub use thread_case::ThreadsCase;
 pub use threads::{Threads, explore_threads, threads};
-pub use tiered::{LogWithDisk, OverDisks, ShadowWithDisk, WithDisk, between_tiers, tiered};
+pub use tiered::{
+    LogWithDisk, OverDisks, ShadowInPlaceWithDisk, ShadowWithDisk, WithDisk, anticached, between_tiers,
+    tiered,
+};
 pub use tree::{Ctime, Tree};
 pub use workload::{Workload, deep, fixed};

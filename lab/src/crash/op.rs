@@ -72,6 +72,10 @@ pub enum Op {
     /// The mover does all its work, with a first tier that counts as nearly full: the coldest files move from there to
     /// the last one.
     Descend,
+    /// Anti-caching evicts what is above a threshold of so many blocks, the blocks first that were not used for longest.
+    Evict(u64),
+    /// Reads a file; its blocks on a tier come up behind that.
+    BringUp(&'static str),
     /// Tells the device of the first tier which of its blocks are unused.
     Trim,
     /// Promotes blocks of a file, so many from one on, to persistent memory.
@@ -125,6 +129,8 @@ impl fmt::Debug for Op {
             Op::DemoteBoth(one, other) => write!(f, "demote {one} and {other} together"),
             Op::DemoteLast(path) => write!(f, "demote {path} to the last tier"),
             Op::Descend => write!(f, "cold files go to the last tier"),
+            Op::Evict(blocks) => write!(f, "evict all blocks but {blocks}"),
+            Op::BringUp(path) => write!(f, "read {path}, whose blocks come up"),
             Op::Trim => write!(f, "trim a tier"),
             Op::Promote(path, start, blocks) => write!(f, "promote blocks {start}+{blocks} of {path}"),
             Op::Compact(path) => write!(f, "compact the log of {path}"),
@@ -403,6 +409,8 @@ impl<F: Data + Extents> Hands<'_, F> {
             | Op::AddTier
             | Op::RemoveTier
             | Op::Descend
+            | Op::Evict(_)
+            | Op::BringUp(_)
             | Op::Trim => Err(Error::new(Kind::Unsupported)),
         }
     }

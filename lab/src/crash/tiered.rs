@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use nacre_engine::{
     BLOCK_SIZE, Data, Error, Extents, FallocateMode, FileBlock, FileKind, Kind, LogOffload, Names, NewInode,
-    Result, Tier, TierTable, Timestamp,
+    Place, PlacedExtent, Result, Tier, TierTable, Timestamp,
 };
 use nacre_layout_parts::lifecycle::{Lifecycle, MountOptions, OverTiers};
 use nacre_layout_parts::report::Repair;
 use nacre_media::SimPm;
 use nacre_media::block::SimDisk;
 use nacre_media::sim::Site;
-use nacre_mover::{Budget, MoverOptions, Rules, TieredFs, TrimFrom};
+use nacre_mover::{Budget, MoverOptions, Rules, Threshold, TieredFs, TrimFrom};
 use nacre_tiers::{Label, TierSet};
 use uuid::Uuid;
 
@@ -21,15 +21,15 @@ use super::disk::{Disk, DiskMistake};
 use super::log::Log;
 use super::op::Op;
 use super::sequences::{operations, setup};
-use super::shadow::Shadow;
+use super::shadow::{Shadow, ShadowInPlace};
 use super::subject::{FULL, Harmless, Mistake, Moment, Mounting, Overwrites, Registered, Subject, words_of};
 use super::tree::Ctime;
 use super::workload::Workload;
 
 /// A layout whose files may have blocks on tiers.
 pub trait OverDisks: Registered<Fs: OverTiers> {
-    /// Its names with one disk, straight to the disk, and with two.
-    const NAMES: [&'static str; 3];
+    /// Its names with one disk, straight to the disk, with anti-caching, and with two disks.
+    const NAMES: [&'static str; 4];
 
     /// Mistakes that show only with tiers.
     fn mistakes_with_tiers() -> Vec<Mistake> {
@@ -38,7 +38,7 @@ pub trait OverDisks: Registered<Fs: OverTiers> {
 }
 
 impl OverDisks for Log {
-    const NAMES: [&'static str; 3] = ["log-with-disk", "log-on-disk", "log-with-disks"];
+    const NAMES: [&'static str; 4] = ["log-with-disk", "log-on-disk", "log-anticache", "log-with-disks"];
 
     fn mistakes_with_tiers() -> Vec<Mistake> {
         let own = nacre_layout_log::Mistake::WITH_TIERS.into_iter();
@@ -47,13 +47,26 @@ impl OverDisks for Log {
 }
 
 impl OverDisks for Shadow {
-    const NAMES: [&'static str; 3] = ["shadow-with-disk", "shadow-on-disk", "shadow-with-disks"];
+    const NAMES: [&'static str; 4] =
+        ["shadow-with-disk", "shadow-on-disk", "shadow-anticache", "shadow-with-disks"];
+}
+
+impl OverDisks for ShadowInPlace {
+    const NAMES: [&'static str; 4] = [
+        "shadow-in-place-with-disk",
+        "shadow-in-place-on-disk",
+        "shadow-in-place-anticache",
+        "shadow-in-place-with-disks",
+    ];
 }
 
 /// The log layout with a tier, or two.
 pub type LogWithDisk = WithDisk<Log>;
 /// The shadow layout with a tier, or two.
 pub type ShadowWithDisk = WithDisk<Shadow>;
+
+/// The same, with written blocks overwritten in place.
+pub type ShadowInPlaceWithDisk = WithDisk<ShadowInPlace>;
 
 /// A layout with a tier, or two.
 #[derive(Debug, Clone, Copy)]
@@ -63,6 +76,8 @@ pub struct WithDisk<R> {
     rules: Rules,
     /// Writes come as from a write buffer, and there is no page cache for blocks on the disk.
     is_buffered: bool,
+    /// Anti-caching says which blocks are on the disk.
+    evicts: bool,
     /// Sizes of the disks.
     disks: &'static [u64],
 }
@@ -73,7 +88,7 @@ impl<R: OverDisks> Default for WithDisk<R> {
     /// to the disk.
     fn default() -> Self {
         let rules = Rules { sync_blocks: 2, large_writes: 0, ..Rules::default() };
-        WithDisk { layout: PhantomData, rules, is_buffered: false, disks: &ONE }
+        WithDisk { layout: PhantomData, rules, is_buffered: false, evicts: false, disks: &ONE }
     }
 }
 
@@ -100,8 +115,14 @@ impl<R: OverDisks> WithDisk<R> {
         layout: PhantomData,
         rules: Rules { sync_blocks: 1, large_writes: 0, large_blocks: 1, read_factor: 2 },
         is_buffered: true,
+        evicts: false,
         disks: &ONE,
     };
+
+    /// With anti-caching.
+    pub fn anticached() -> WithDisk<R> {
+        WithDisk { evicts: true, ..WithDisk::default() }
+    }
 
     /// Over two disks, between which blocks move.
     pub fn with_two() -> WithDisk<R> {
@@ -143,7 +164,10 @@ impl<R: OverDisks> WithDisk<R> {
     /// disk.
     fn options(self) -> MoverOptions {
         let page_cache = if self.is_buffered { 0 } else { 16 * BLOCK_SIZE };
-        MoverOptions { page_cache, read_ahead: 1, group: 2, rules: self.rules, ..MoverOptions::default() }
+        // Nothing is evicted until it is said.
+        let anticache = self.evicts.then_some(Threshold::Percent(100));
+        let rules = self.rules;
+        MoverOptions { page_cache, read_ahead: 1, group: 2, rules, anticache, ..MoverOptions::default() }
     }
 
     /// The disk that is a tier.
@@ -224,6 +248,33 @@ impl<R: OverDisks> WithDisk<R> {
         done.map(drop)
     }
 
+    /// One tick of anti-caching, with a threshold of so many blocks.
+    fn evict(self, fs: &Fs<R>, blocks: u64) -> Result<()> {
+        let anticache = Some(Threshold::Bytes(blocks * BLOCK_SIZE));
+        fs.change(&MoverOptions { anticache, ..self.options() });
+        let done = fs.tick(LATER_MS, &Budget::default());
+        fs.change(&self.options());
+        done.map(drop)
+    }
+
+    /// Reads a file as a program does, and does what is left to the threads behind that.
+    fn bring_up(fs: &Fs<R>, path: &str) -> Result<()> {
+        let node = Self::walk(fs, path)?;
+        let mut bytes = vec![0; fs.size(&node)? as usize];
+        fs.ahead().begin();
+        let read = fs.read(&node, 0, &mut bytes, None);
+        let extents = fs.layout().resolve(&node, FileBlock(0), ALL)?;
+        let is_below = |extent: &PlacedExtent| matches!(extent.place, Place::Tier { .. });
+        let fetched = match read {
+            Ok(count) if count > 0 && extents.iter().any(is_below) => {
+                fs.ahead().take().map_or(Ok(()), |fetch| fs.fetch(&fetch))
+            }
+            read => read.map(drop),
+        };
+        fs.ahead().end();
+        fetched
+    }
+
     /// All portions of it. Only files have logs that can be compacted.
     fn compact(fs: &Fs<R>, path: &str) -> Result<()> {
         let node = Self::walk(fs, path)?;
@@ -255,8 +306,9 @@ impl<R: OverDisks> Subject for WithDisk<R> {
     fn name(&self) -> &'static str {
         match self.disks.len() {
             _ if self.is_buffered => R::NAMES[1],
+            _ if self.evicts => R::NAMES[2],
             1 => R::NAMES[0],
-            _ => R::NAMES[2],
+            _ => R::NAMES[3],
         }
     }
 
@@ -277,7 +329,11 @@ impl<R: OverDisks> Subject for WithDisk<R> {
     }
 
     fn workloads(&self) -> Vec<Workload> {
-        if self.disks.len() > 1 { between_tiers() } else { tiered() }
+        match self.disks.len() {
+            _ if self.evicts => anticached(),
+            1 => tiered(),
+            _ => between_tiers(),
+        }
     }
 
     fn free_blocks(&self, fs: &Fs<R>) -> u64 {
@@ -302,6 +358,9 @@ impl<R: OverDisks> Subject for WithDisk<R> {
             Op::Trim => fs.trim(Self::first(fs), TrimFrom::default(), 0, &Budget::default()).map(drop),
             Op::Descend if fs.layout().tiers().is_empty() => Ok(()),
             Op::Descend => self.descend(fs),
+            Op::Evict(_) if fs.layout().tiers().is_empty() => Ok(()),
+            Op::Evict(blocks) => self.evict(fs, *blocks),
+            Op::BringUp(path) => Self::bring_up(fs, path),
             Op::Promote(path, start, blocks) => {
                 Self::walk(fs, path).and_then(|node| fs.promote(&node, FileBlock(*start), *blocks)).map(drop)
             }
@@ -529,6 +588,37 @@ pub fn tiered() -> Vec<Workload> {
             for two in plain.iter().chain(&moves) {
                 add(place, setup, &[one, two]);
                 add(place, setup, &[two, one]);
+            }
+        }
+    }
+    all
+}
+
+/// Evictions, reads that bring blocks up, and what else moves blocks or changes which tiers there are, each alone, and
+/// before and behind each other one and each operation; with files on PM and on the disk.
+pub fn anticached() -> Vec<Workload> {
+    let above = [setup(), large()].concat();
+    let below = [&above[..], &[Op::Evict(0)]].concat();
+    let apart = [&above[..], &[Op::Read("d/a"), Op::Evict(3)]].concat();
+    let moves = [
+        Op::Evict(0),
+        Op::Evict(2),
+        Op::BringUp("d/a"),
+        Op::BringUp("d/b"),
+        Op::BringUp("d/large"),
+        Op::Promote("d/large", 1, 3),
+        Op::Trim,
+        Op::AddTier,
+        Op::RemoveTier,
+        Op::Remount,
+    ];
+    let mut all = Vec::new();
+    for (place, setup) in [("above", &above), ("below", &below), ("apart", &apart)] {
+        for one in &moves {
+            all.push(sequence(place, setup, &[one]));
+            all.extend(moves.iter().map(|two| sequence(place, setup, &[one, two])));
+            for op in &operations() {
+                all.extend([sequence(place, setup, &[one, op]), sequence(place, setup, &[op, one])]);
             }
         }
     }

@@ -4,8 +4,8 @@
 //! `NACRE_CRASH_SEED` is what samples and the order of workloads depend on (1 by default).
 
 use nacre_lab::crash::{
-    Flaw, LogWithDisk, MEMORY, Report, Rig, Settings, ShadowWithDisk, Subject, Workload, between_tiers,
-    explore, tiered,
+    Flaw, LogWithDisk, MEMORY, Report, Rig, Settings, ShadowInPlaceWithDisk, ShadowWithDisk, Subject,
+    Workload, anticached, between_tiers, explore, tiered,
 };
 use nacre_lab::environment::number;
 use nacre_media::crash::Sampling;
@@ -68,6 +68,14 @@ fn blocks_of_the_shadow_layout_that_move_survive() {
     survives(&ShadowWithDisk::with_two(), has_no_log, images / 2);
 }
 
+/// Ticks of anti-caching evict blocks, and reads bring them up again, while PM and the disk are crashed together.
+#[test]
+fn blocks_that_anticaching_moves_survive() {
+    let images = number("NACRE_CRASH_IMAGES").unwrap_or(4_000);
+    survives(&ShadowWithDisk::anticached(), |_| true, images / 2);
+    survives(&ShadowInPlaceWithDisk::anticached(), |_| true, images);
+}
+
 /// Explores workloads that are meant by their name, until there were so many images.
 fn survives(subject: &impl Subject, is_meant: impl Fn(&str) -> bool, limit: u64) {
     let mut workloads = subject.workloads();
@@ -95,12 +103,14 @@ fn survives(subject: &impl Subject, is_meant: impl Fn(&str) -> bool, limit: u64)
 /// The explorer sees what happens when a disk, or the memory, is not waited for.
 #[test]
 fn flaws_are_found() {
-    let workloads = [tiered(), between_tiers()].concat();
+    let workloads = [tiered(), between_tiers(), anticached()].concat();
     let (moves, two) = (LogWithDisk::default(), LogWithDisk::with_two());
     for (subject, name) in [
         (ShadowWithDisk::default(), "above: demote d/a 0 64"),
         (ShadowWithDisk::default(), "above: demote-both d/a d/b"),
         (ShadowWithDisk::default(), "below: promote d/a 0 64"),
+        (ShadowWithDisk::anticached(), "above: evict 2"),
+        (ShadowWithDisk::anticached(), "below: bring-up d/a"),
         (ShadowWithDisk::ON_DISK, "below: write d/a 0 4096"),
         (ShadowWithDisk::with_two(), "between: remove-tier"),
     ] {

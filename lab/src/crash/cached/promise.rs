@@ -93,9 +93,16 @@ impl State {
             | Op::Promote(name, ..)
             | Op::DemoteLast(name)
             | Op::Compact(name)
+            | Op::BringUp(name)
             | Op::MoveLog(name) => self.has(name),
             Op::DemoteBoth(one, other) => self.has(one) && self.has(other),
-            Op::SyncAll | Op::Remount | Op::AddTier | Op::RemoveTier | Op::Descend | Op::Trim => true,
+            Op::SyncAll
+            | Op::Remount
+            | Op::AddTier
+            | Op::RemoveTier
+            | Op::Descend
+            | Op::Evict(_)
+            | Op::Trim => true,
             _ => false,
         }
     }
