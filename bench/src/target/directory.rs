@@ -6,9 +6,21 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, XattrFlags};
+use rustix::fs::{Advice, AtFlags, Dir, FileType, Mode, OFlags, XattrFlags};
 
 use super::{Below, File, Known, Open, Target, Traffic, control};
+
+/// The attribute in which a mount of nacre describes itself, as `nacre info` does.
+const INFO: &str = "system.nacre.info";
+/// The largest extended attribute.
+const ATTRIBUTE_MAX: usize = 64 << 10;
+
+/// The description of the file system of a directory, if it is a mount of nacre.
+pub(super) fn information(dir: &Path) -> Option<serde_json::Value> {
+    let mut text = vec![0; ATTRIBUTE_MAX];
+    let length = rustix::fs::getxattr(dir, INFO, text.as_mut_slice()).ok()?;
+    serde_json::from_slice(&text[..length]).ok()
+}
 
 /// An open directory.
 pub struct Directory {
@@ -119,6 +131,16 @@ impl Target for Directory {
 
     fn traffic(&self) -> Option<Traffic> {
         None
+    }
+
+    fn above_threshold(&self) -> Option<u64> {
+        let mover = &information(&self.path)?["mover"];
+        Some(mover["data"].as_u64()?.saturating_sub(mover["anticache"].as_u64()?))
+    }
+
+    fn drop_pages(&self, path: &Path) -> io::Result<()> {
+        let file = self.to_read(path)?;
+        Ok(rustix::fs::fadvise(&file, 0, None, Advice::DontNeed)?)
     }
 
     fn directory(&self) -> Option<&Path> {

@@ -165,6 +165,16 @@ impl Target for Library {
         })
     }
 
+    fn above_threshold(&self) -> Option<u64> {
+        let mover = self.fs.mover_status()?;
+        Some(mover.data.saturating_sub(mover.anticache?))
+    }
+
+    /// No kernel is between.
+    fn drop_pages(&self, _: &Path) -> io::Result<()> {
+        Ok(())
+    }
+
     fn directory(&self) -> Option<&Path> {
         None
     }

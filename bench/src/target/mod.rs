@@ -103,6 +103,10 @@ pub trait Target: Send + Sync {
     fn set_attribute(&self, path: &Path, name: &[u8], value: &[u8]) -> io::Result<()>;
     /// The traffic that reached media so far, where that is counted.
     fn traffic(&self) -> Option<Traffic>;
+    /// Bytes of data on PM above the threshold of anti-caching; none where there is no such threshold.
+    fn above_threshold(&self) -> Option<u64>;
+    /// Drops what the kernel has cached of a file's content, once it is durable.
+    fn drop_pages(&self, path: &Path) -> io::Result<()>;
     /// The directory for programs that cannot run in this process; none for a library.
     fn directory(&self) -> Option<&Path>;
     /// Closes it cleanly. Its data in DRAM of its own is durable then, and no longer in DRAM.

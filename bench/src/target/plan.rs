@@ -13,7 +13,7 @@ use nacre::{CacheOptions, OpenOptions, Preset, TierSettings, WriteBuffer};
 use nacre_engine::size;
 use serde::{Deserialize, Serialize};
 
-use super::directory::Directory;
+use super::directory::{Directory, information};
 use super::library::Library;
 use super::medium::Device;
 use super::peer::{self, Peer};
@@ -50,10 +50,6 @@ enum Kind {
     Ramfs,
     Peer(Peer),
 }
-
-/// The attribute with a mount's information, as JSON, and how long that can be.
-const INFO: &str = "system.nacre.info";
-const ATTRIBUTE_MAX: usize = 64 << 10;
 
 /// Bytes of a device of nacre for each inode that it can have.
 const INODE_SPACE: u64 = 4096;
@@ -580,9 +576,7 @@ impl Prepared {
     /// leave threads elsewhere, and caches with less in them, right before a measurement.
     pub fn traffic(&self) -> Option<Traffic> {
         let server = self.server.as_ref()?;
-        let mut text = vec![0; ATTRIBUTE_MAX];
-        let length = rustix::fs::getxattr(server.dir(), INFO, text.as_mut_slice()).ok()?;
-        let info: serde_json::Value = serde_json::from_slice(&text[..length]).ok()?;
+        let info = information(server.dir())?;
         let counters = &info["device"]["counters"];
         let counter = |name: &str| counters[name].as_u64().unwrap_or(0);
         let of_cache = |name: &str| info["cache"][name].as_u64().unwrap_or(0);

@@ -153,6 +153,14 @@ impl Target for Watched {
         self.target.traffic()
     }
 
+    fn above_threshold(&self) -> Option<u64> {
+        self.target.above_threshold()
+    }
+
+    fn drop_pages(&self, path: &Path) -> io::Result<()> {
+        self.target.drop_pages(path)
+    }
+
     fn directory(&self) -> Option<&Path> {
         self.target.directory()
     }

@@ -9,7 +9,7 @@
 //! | file | contents |
 //! | --- | --- |
 //! | `op`, `text` | operations; operations as text |
-//! | `workload`, `randomly`, `sequences` | workloads; random ones; all short sequences |
+//! | `workload`, `randomly`, `sequences`, `relocations` | workloads; random ones; all short sequences; those that move blocks between PM and disks |
 //! | `full`, `lanes` | full devices; several lanes |
 //! | `record`, `tree` | running a workload with a trace and the model beside it; the visible state of a file system |
 //! | `explore`, `verify`, `report` | crashing a workload everywhere; judging one image; the findings |
@@ -37,6 +37,7 @@ mod power;
 mod randomly;
 mod record;
 mod recovery;
+mod relocations;
 mod report;
 mod selftest;
 pub mod sequences;
@@ -66,6 +67,7 @@ pub use pool::Pool;
 pub use power::PoweredPm;
 pub use randomly::random;
 pub use record::{Flaw, Recording, Rig, stay_on_this_thread};
+pub use relocations::{anticached, between_tiers, tiered};
 pub use report::{Again, Case, Lines, Recovery, Report, Violation, WorkloadCase};
 pub use selftest::{Mutant, SelfTestStep, Verdict, self_test};
 pub use shadow::{Shadow, ShadowInPlace};
@@ -73,9 +75,6 @@ pub use source::{Sources, Spot};
 pub use subject::{Harmless, Mistake, Moment, Mounting, Overwrites, Registered, Subject};
 pub use thread_case::ThreadsCase;
 pub use threads::{Threads, explore_threads, threads};
-pub use tiered::{
-    LogWithDisk, OverDisks, ShadowInPlaceWithDisk, ShadowWithDisk, WithDisk, anticached, between_tiers,
-    tiered,
-};
+pub use tiered::{LogWithDisk, OverDisks, ShadowInPlaceWithDisk, ShadowWithDisk, WithDisk};
 pub use tree::{Ctime, Tree};
 pub use workload::{Workload, deep, fixed};

@@ -35,7 +35,7 @@ pub(crate) struct Shared<P> {
     pub(crate) tiers: TierSpaces,
     /// Blocks of PM with data of regular files.
     pub(crate) data_on_pm: AtomicU64,
-    /// The versions of parts of files, for blocks that are copied meanwhile.
+    /// The versions of blocks of files, for those that are copied meanwhile.
     pub(crate) versions: Versions,
     pub(crate) table: Table<Inode>,
     /// The state of the inode table's own inode, and where both copies of that are.

@@ -1,9 +1,9 @@
 //! Blocks of files that are moved, or written, past this layout: their places are committed here.
 //!
-//! Blocks that are moved keep their content, and their file its size and times. The version of the part of the file
-//! proves that nothing there changed since they were copied. As any change of a tree, a move goes with a new slot: one
-//! word and a slot for blocks that meet in one word, else what the lifted tree asks for. A block that is left is free
-//! after the commit, so one valid copy of it is left.
+//! Blocks that are moved keep their content, and their file its size and times. Their version proves that nothing of
+//! them changed since they were copied. As any change of a tree, a move goes with a new slot: one word and a slot for
+//! blocks that meet in one word, else what the lifted tree asks for. A block that is left is free after the commit, so
+//! one valid copy of it is left.
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ pub(crate) struct AsWritten {
 }
 
 impl<P: Pm> Shared<P> {
-    /// The pieces in a range, each with the version of its part, that `is_meant`.
+    /// The pieces in a range that `is_meant`, cut where parts of the file end.
     fn movable(
         &self,
         inode: &Inode,
@@ -42,6 +42,7 @@ impl<P: Pm> Shared<P> {
         is_meant: impl Fn(&Piece) -> bool,
     ) -> Result<Vec<Movable>> {
         let mut found = Vec::new();
+        let version = self.versions.now();
         self.map(inode.tree(body)).for_each(first, end, &mut |piece| {
             let mut at = piece.start;
             while at < piece.end() && is_meant(&piece) {
@@ -49,7 +50,7 @@ impl<P: Pm> Shared<P> {
                 let part =
                     Piece { start: at, len: stop - at, place: piece.place + (at - piece.start), ..piece };
                 let extent = PlacedExtent { start: FileBlock(at), len: part.len, place: place_of(&part) };
-                found.push(Movable { extent, version: self.versions.get(inode.number, at) });
+                found.push(Movable { extent, version });
                 at = stop;
             }
         })?;
@@ -93,10 +94,7 @@ impl<P: Pm> Shared<P> {
     /// Whether blocks are where they were, with the same content. Under the inode's lock.
     fn is_current(&self, inode: &Inode, body: &Body, from: &Movable) -> Result<bool> {
         let PlacedExtent { start: FileBlock(start), len, place } = from.extent;
-        if len == 0 || start / PART != (start + len - 1) / PART {
-            return Ok(false);
-        }
-        let is_same = self.versions.get(inode.number, start) == from.version;
+        let is_same = len > 0 && self.versions.is_unchanged(inode.number, start..start + len, from.version);
         let is_within = !matches!(place, Place::Pm(_) | Place::Tier { .. })
             || start + len <= inode.size().div_ceil(BLOCK_SIZE);
         let mut pieces = Vec::new();
@@ -136,7 +134,6 @@ impl<P: Pm> Shared<P> {
         }
         check_pins(inode)?;
         let mut changes = Changes::of(self, inode, &body);
-        let mut touched: Option<std::ops::Range<u64>> = None;
         let mut prepared = Ok(());
         for copy in current {
             let PlacedExtent { start: FileBlock(start), len, place } = copy.from.extent;
@@ -149,10 +146,9 @@ impl<P: Pm> Shared<P> {
             changes.replaced.extend(self.old_run(inode, &body, start, len)?);
             prepared = prepared.and_then(|()| changes.edit.set(piece));
             changes.arrived += len;
-            let so_far = touched.unwrap_or(start..start + len);
-            touched = Some(so_far.start.min(start)..so_far.end.max(start + len));
+            self.versions.change(inode.number, start..start + len);
         }
-        changes.touches(touched.unwrap_or_default());
+        changes.touches(0..0);
         let prepared = prepared.and_then(|()| changes.lift());
         changes.unless_failed(prepared)?;
         let new = inode.next(&body);
@@ -309,7 +305,7 @@ impl<P: Pm> Shared<P> {
             return Ok(false);
         }
         let PlacedExtent { start: FileBlock(start), len, .. } = from.extent;
-        self.versions.raise(inode.number, start..start + len);
+        self.versions.change(inode.number, start..start + len);
         change()?;
         let mut new = inode.next_modified(&body, now);
         self.commit_slot(&mut new, None)?;

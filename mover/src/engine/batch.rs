@@ -11,10 +11,14 @@ use nacre_engine::{
 };
 use nacre_media::Durable;
 use nacre_media::block::BlockDevice;
+use nacre_policy::temperature::Span;
 
 use crate::engine::budget::Budget;
 use crate::engine::progress::{Doing, Way};
 use crate::places::Places;
+
+/// Blocks of a file that are resolved at once, where several ranges of them are asked for.
+const RESOLVED_AT_ONCE: u64 = 1 << 16;
 
 /// Files of a batch, at most: they are held while it moves.
 const MAX_FILES: usize = 4096;
@@ -163,9 +167,31 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Places<L, D> {
         (start, len): (FileBlock, u64),
         which: impl Fn(&Place) -> bool,
     ) -> Result<bool> {
+        self.add_spans(batch, node, &[Span { start: start.0, len }], which)
+    }
+
+    /// The same of several ranges, which are in order.
+    pub(crate) fn add_spans(
+        &self,
+        batch: &mut Batch<L::Node>,
+        node: &L::Node,
+        spans: &[Span],
+        which: impl Fn(&Place) -> bool,
+    ) -> Result<bool> {
         let modified = self.layout.getattr(node)?.mtime;
-        let mut found = self.layout.resolve_movable(node, start, len)?;
+        let mut found = Vec::new();
+        let mut rest = spans;
+        while let Some(&Span { start, .. }) = rest.first() {
+            // Together: each look waits for the operations on the file.
+            let end = start.saturating_add(RESOLVED_AT_ONCE);
+            let count = rest.partition_point(|span| span.start.saturating_add(span.len) <= end).max(1);
+            let (near, far) = rest.split_at(count);
+            let end = near.last().map_or(start, |last| last.start.saturating_add(last.len));
+            found.extend(within(&self.layout.resolve_movable(node, FileBlock(start), end - start)?, near));
+            rest = far;
+        }
         found.retain(|at| which(&at.extent.place));
+        let Some(start) = spans.first().map(|first| FileBlock(first.start)) else { return Ok(true) };
         let blocks: u64 = found.iter().map(|at| at.extent.len).sum();
         if blocks == 0 {
             return Ok(true);
@@ -233,6 +259,27 @@ pub(crate) fn copies(found: &[Movable], runs: &mut VecDeque<TierRun>) -> Vec<Cop
     copied
 }
 
+/// The parts of pieces that are in spans; both are in order.
+fn within(pieces: &[Movable], spans: &[Span]) -> Vec<Movable> {
+    let mut parts = Vec::new();
+    let mut at = 0;
+    for span in spans {
+        let end = span.start.saturating_add(span.len);
+        while let Some(piece) = pieces.get(at) {
+            let PlacedExtent { start: FileBlock(start), len, .. } = piece.extent;
+            let (from, to) = (start.max(span.start), (start + len).min(end));
+            if from < to {
+                parts.push(part_of(piece, from - start, to - from));
+            }
+            if start + len > end {
+                break; // the rest of it may be in the next span
+            }
+            at += 1;
+        }
+    }
+    parts
+}
+
 /// Blocks of a piece.
 fn part_of(from: &Movable, skip: u64, len: u64) -> Movable {
     let PlacedExtent { start, place, .. } = from.extent;
@@ -258,4 +305,40 @@ pub(crate) fn take(runs: &mut VecDeque<TierRun>, blocks: u64) -> Vec<TierRun> {
         left -= len;
     }
     taken
+}
+
+#[cfg(test)]
+mod tests {
+    use nacre_engine::{Block, FileBlock, Movable, Place, PlacedExtent};
+    use nacre_policy::temperature::Span;
+
+    use super::within;
+
+    #[test]
+    fn of_pieces_there_is_what_was_asked_for() {
+        let piece = |start, len, block| {
+            let extent = PlacedExtent { start: FileBlock(start), len, place: Place::Pm(Block(block)) };
+            Movable { extent, version: start }
+        };
+        let pieces = [piece(0, 4, 100), piece(4, 2, 200), piece(10, 5, 300)];
+        let parts = |spans: &[(u64, u64)]| -> Vec<(u64, u64, Place, u64)> {
+            let spans: Vec<Span> = spans.iter().map(|&(start, len)| Span { start, len }).collect();
+            let found = within(&pieces, &spans).into_iter();
+            found.map(|at| (at.extent.start.0, at.extent.len, at.extent.place, at.version)).collect()
+        };
+        let pm = |block| Place::Pm(Block(block));
+        assert_eq!(
+            parts(&[(1, 1), (3, 2), (5, 6), (14, u64::MAX)]),
+            [
+                (1, 1, pm(101), 0),
+                (3, 1, pm(103), 0),
+                (4, 1, pm(200), 4),
+                (5, 1, pm(201), 4),
+                (10, 1, pm(300), 10),
+                (14, 1, pm(304), 10),
+            ]
+        );
+        assert_eq!(parts(&[(0, u64::MAX)]).len(), 3);
+        assert!(parts(&[(6, 4), (15, 3)]).is_empty() && parts(&[]).is_empty());
+    }
 }

@@ -76,13 +76,11 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
             if self.places.is_pinned(&node) {
                 continue;
             }
-            for span in &part.spans {
-                let range = (FileBlock(span.start), span.len);
-                match self.places.add_to(&mut batch, &node, range, |place| matches!(place, Place::Pm(_))) {
-                    Ok(true) => {}
-                    Ok(false) => put_back(state, part.file, span.start..span.start + span.len),
-                    Err(error) => failure = Some(error),
-                }
+            let is_on_pm = |place: &Place| matches!(place, Place::Pm(_));
+            match self.places.add_spans(&mut batch, &node, &part.spans, is_on_pm) {
+                Ok(true) => {}
+                Ok(false) => put_back(state, part),
+                Err(error) => failure = Some(error),
             }
         }
         if batch.is_empty() {
@@ -95,9 +93,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
                 Outcome::Moved(done) => moved += done.moved,
                 Outcome::Mapped(_) | Outcome::Gone(_) => {}
                 Outcome::Full(error) | Outcome::Failed(error) => {
-                    for span in chosen.iter().filter(|part| part.file == id).flat_map(|part| &part.spans) {
-                        put_back(state, id, span.start..span.start + span.len);
-                    }
+                    chosen.iter().filter(|part| part.file == id).for_each(|part| put_back(state, part));
                     failure = Some(error);
                 }
             }
@@ -160,6 +156,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
 }
 
 /// Blocks of a file stay on PM: they are the oldest ones again.
-fn put_back(state: &mut State, file: InodeId, blocks: std::ops::Range<u64>) {
-    state.anticache.seed(blocks.map(|block| (file, block)));
+fn put_back(state: &mut State, part: &Chosen<InodeId>) {
+    for span in &part.spans {
+        state.anticache.seed((span.start..span.start + span.len).map(|block| (part.file, block)));
+    }
 }

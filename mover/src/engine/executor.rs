@@ -188,6 +188,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Places<L, D> {
             }
             let keep = match why {
                 Why::Reads => true,
+                // Anti-caching leaves one copy of a block.
+                Why::Space if self.settings.has_anticache() => false,
                 // While there is room (TPFS, 5.3).
                 Why::Space | Why::Reserved => self.tiers.pages().bytes() < self.tiers.pages().capacity() / 2,
                 Why::Drain | Why::Rebalance => false,

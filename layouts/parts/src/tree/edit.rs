@@ -328,14 +328,18 @@ impl<'a, S: TreeSpace> Edit<'a, S> {
         self.space.bounds().block(node)?;
         let mut words = Box::new([0; NODE_WORDS]);
         let width = span(height - 1);
-        let count = self.tree.end.saturating_sub(base).div_ceil(width).min(NODE_WORDS as u64);
+        let until = |end: u64| end.saturating_sub(base).div_ceil(width).min(NODE_WORDS as u64) as usize;
+        let count = until(self.tree.end);
+        let on_media = &mut words[..count.min(until(self.before.end))];
         let start = Block(node).offset();
-        for (index, word) in (0..count).zip(words.iter_mut()) {
-            *word = self.get(node, index, base + index * width)?;
-        }
+        self.space.media().read(start, on_media.as_mut_bytes())?;
         let range = start..start + size_of_val(&*words) as u64;
-        self.words.retain(|address, _| !range.contains(address));
-        self.idle.retain(|address, _| !range.contains(address));
+        let changed = self.words.extract_if(range.clone(), |_, _| true);
+        let changed = changed.map(|(address, changed)| (address, changed.word));
+        for (address, word) in changed.chain(self.idle.extract_if(range, |_, _| true)) {
+            let index = ((address - start) / 8) as usize;
+            words[index] = if index < count { word } else { 0 };
+        }
         let copy = self.new_node(words)?;
         self.freed.push(Run { start: Block(node), len: 1 });
         match above {
