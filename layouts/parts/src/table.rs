@@ -79,11 +79,11 @@ struct State {
 pub struct Free {
     /// It.
     pub number: u64,
-    /// What is in its place in the table.
+    /// The content of its place in the table.
     pub before: Before,
 }
 
-/// What is in a free place of the table.
+/// The content of a free place of the table.
 #[derive(Debug, Clone, Copy)]
 pub enum Before {
     /// Zeros: no inode was ever there.
