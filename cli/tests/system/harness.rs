@@ -297,7 +297,7 @@ impl Ground {
             mounted += ", over a tier";
         }
         let (name, options) = (format!("nacre as {preset}{mounted}"), options.map(str::to_owned));
-        let in_place = preset == "pmfs" || preset.starts_with("hinfs");
+        let in_place = matches!(preset, "pmfs" | "acbpfs") || preset.starts_with("hinfs");
         let mut ground = Ground {
             name,
             in_place,

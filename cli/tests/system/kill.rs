@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::XattrFlags;
 
-use crate::harness::{self, Ground, PRESETS};
+use crate::harness::{self, Ground, Kind, PRESETS};
 use crate::load::{self, Load, Plan};
 use crate::workers::Workers;
 
@@ -140,7 +140,7 @@ fn what_was_synchronised_survives_kill_9_of_a_lazy_mount() {
     for ground in Ground::lazy("512M", 3) {
         let rounds = harness::number("NACRE_KILLS", 5);
         // Over a tier its files move meanwhile, too.
-        let kills = Kills { rounds, moves: ground.has_tier(), always_syncs: true };
+        let kills = Kills { rounds, moves: ground.has_tier(), evicts: false, always_syncs: true };
         kill_again_and_again(ground, &kills);
     }
 }
@@ -157,8 +157,34 @@ fn what_was_acknowledged_survives_kill_9_while_it_moves() {
     let mut command = harness::nacre();
     command.args(["tier", "add", "--size", "512M"]).arg(ground.dir()).arg(disk);
     harness::succeed(&mut command, Duration::from_secs(60));
-    let kills = Kills { rounds: harness::number("NACRE_KILLS", 5), moves: true, always_syncs: false };
+    let kills = Kills { rounds: harness::number("NACRE_KILLS", 5), moves: true, ..Kills::default() };
     kill_again_and_again(ground, &kills);
+}
+
+/// The same with anti-caching, whose threshold is far below what the load has: blocks are evicted and come up all the time.
+#[test]
+fn what_was_acknowledged_survives_kill_9_while_blocks_are_evicted() {
+    if !harness::can_mount("kill -9 while blocks are evicted") {
+        return;
+    }
+    let kind = Kind { preset: "acbpfs", options: "anticache=128K", tier: Some("512M") };
+    let kills = Kills { rounds: harness::number("NACRE_KILLS", 5), evicts: true, ..Kills::default() };
+    kill_again_and_again(Ground::of(kind, "512M"), &kills);
+}
+
+/// Waits until anti-caching has evicted blocks since the mount, at most a minute; gives how many bytes.
+fn wait_for_evictions(ground: &Ground) -> u64 {
+    let end = Instant::now() + Duration::from_secs(60);
+    loop {
+        let mut command = harness::nacre();
+        command.args(["mover", "status", "--json"]).arg(ground.dir());
+        let output = harness::run(&mut command, Duration::from_secs(60)).expect("it ends");
+        let status: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        match status["evicted"].as_u64().expect("a number of bytes") {
+            0 => assert!(Instant::now() < end, "{}: nothing is evicted: {status}", ground.name()),
+            bytes => return bytes,
+        }
+    }
 }
 
 /// Somebody who moves all files down and up.
@@ -200,14 +226,16 @@ struct Kills {
     rounds: u64,
     /// All files move down to a tier and up meanwhile.
     moves: bool,
+    /// Anti-caching evicts blocks.
+    evicts: bool,
     /// Nothing is acknowledged before fsync, in no round.
     always_syncs: bool,
 }
 
 fn kill_again_and_again(mut ground: Ground, kills: &Kills) {
-    let Kills { rounds, moves, always_syncs } = *kills;
+    let Kills { rounds, moves, evicts, always_syncs } = *kills;
     let seed = harness::seed("kill");
-    let (mut in_the_middle, mut moved) = (0, 0);
+    let (mut in_the_middle, mut moved, mut evicted_bytes) = (0, 0, 0);
     for round in 0..rounds {
         let tree = round / TREE_KILLS;
         if tree > 0 && round % TREE_KILLS == 0 {
@@ -218,6 +246,9 @@ fn kill_again_and_again(mut ground: Ground, kills: &Kills) {
         let mut workers = Workers::start(&plan);
         // The kill comes at another point of the load each time.
         workers.wait_for(100 + (seed.rotate_left(round as u32 * 7) % 900));
+        if evicts {
+            evicted_bytes += wait_for_evictions(&ground);
+        }
         let killed_ns = load::now_ns();
         ground.kill();
         let (acknowledged, in_flight) = workers.end(killed_ns);
@@ -239,6 +270,9 @@ fn kill_again_and_again(mut ground: Ground, kills: &Kills) {
         println!("all files were moved {moved} times");
     }
     assert!(!moves || moved > 0, "{}: nothing was moved", ground.name());
+    if evicts {
+        println!("{} KiB were evicted", evicted_bytes >> 10);
+    }
     ground.unmount();
     ground.fsck();
 }
