@@ -62,6 +62,13 @@ impl Sources {
         })
     }
 
+    /// All lines that store, flush or fence.
+    #[cfg(test)]
+    pub(super) fn stores(&self) -> Vec<Spot> {
+        let is_meant = |spot: &&Spot| CALLS.iter().chain(&[".store("]).any(|call| spot.text.contains(call));
+        self.spots().values().flatten().filter(is_meant).copied().collect()
+    }
+
     /// Where a site is, if it is in this layout.
     pub(super) fn spot(&self, site: Site) -> Option<Spot> {
         let (_, below) = site.file().rsplit_once(self.dir)?;
