@@ -5,7 +5,7 @@ use nacre_layout_shadow::ShadowFs;
 use nacre_media::SimPm;
 
 use super::source::{Sources, Spot};
-use super::subject::{Harmless, LINKED_BY_ITS_MAKER, Mistake, Overwrites, Registered};
+use super::subject::{Harmless, Mistake, Overwrites, Registered};
 use super::tree::Ctime;
 
 /// The shadow layout, with copy on write, as the preset `bpfs` makes it.
@@ -63,11 +63,10 @@ const fn harmless(site: &'static str, is_fence: bool, argument: &'static str) ->
     Harmless { site, is_fence, argument, by_chance: false }
 }
 
-const HARMLESS: [Harmless; 11] = [
+const HARMLESS: [Harmless; 10] = [
     harmless("a switch is in one line", false, TWO_FAULTS),
     harmless("the inode table grows over blocks that were not zeroed", false, NO_INODES),
     harmless("grow.rs publish_growth 2", false, NO_INODES),
-    harmless("namespace.rs make_unnamed 1", true, LINKED_BY_ITS_MAKER),
     harmless("recover.rs neutralise 1", false, OTHER_COPY),
     harmless("recover.rs neutralise 2", false, USED_AGAIN),
     harmless("space.rs write_atime 3", false, LAZY_ATIME),
