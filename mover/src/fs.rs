@@ -141,8 +141,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> TieredFs<L, D> {
 
     /// How often [`TieredFs::tick`] is to be called.
     pub fn period(&self) -> Duration {
-        let has_anticache = self.places.settings.now().options.anticache.is_some();
-        if has_anticache { Duration::from_millis(PERIOD_MS) } else { PERIOD }
+        if self.places.settings.has_anticache() { Duration::from_millis(PERIOD_MS) } else { PERIOD }
     }
 
     /// Attaches the device of a tier that the file system has. `token` is a number that no other mount chooses, and not

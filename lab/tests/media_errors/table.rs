@@ -7,8 +7,8 @@ use nacre_layout_inplace::{InplaceFs, anatomy as inplace_anatomy};
 use nacre_layout_parts::lifecycle::Lifecycle;
 use nacre_layout_parts::report::Repair;
 use nacre_layout_shadow::{ShadowFs, anatomy as shadow_anatomy};
-use nacre_media::SimPm;
 use nacre_media::crash::{Replay, Sampling};
+use nacre_media::{SimPm, Trace};
 
 use crate::common::{BLOCKS, NAMES, image, lookup, mount, new, put, read, the_rest_lives, try_mount};
 
@@ -87,31 +87,42 @@ fn a_lost_root_is_made_anew_with_all_that_is_left<F: InTable>() {
     fs.unmount().unwrap();
     assert!(F::check(&pm, Repair::None, None).unwrap().problems.is_empty());
 
-    let mut replay = Replay::new(image, &trace);
-    let sampling = Sampling { exhaustive_up_to: 2, samples: 6, seed: 1 };
+    let poison = |pm: &SimPm| pm.poison(at, 4096);
+    let tried = repair_again::<F>(image, &trace, 6, poison, |fs| all_others_are_there(fs, good, files));
+    assert!(tried > 20, "{tried} images");
+}
+
+/// Crashes a repair everywhere, and repairs again what that leaves: as the crash left it, or damaged anew by `poison`.
+/// Gives how often.
+fn repair_again<F: InTable>(
+    image: Vec<u8>,
+    trace: &Trace,
+    samples: u64,
+    poison: impl Fn(&SimPm),
+    is_whole: impl Fn(&F),
+) -> u64 {
+    let mut replay = Replay::new(image, trace);
+    let sampling = Sampling { exhaustive_up_to: 2, samples, seed: 1 };
     let mut tried = 0;
     while replay.advance().is_some() {
         for crash in replay.images(&sampling).iter() {
-            // The page is as the crash left it, or bad again.
             for is_bad in [false, true] {
                 let pm = Arc::new(SimPm::from_image(&replay.crashed(&crash).to_vec()));
                 if is_bad {
-                    pm.poison(at, 4096);
+                    poison(&pm);
                 }
                 let report = F::check(&pm, Repair::All, None).unwrap();
                 assert!(report.is_sound(), "{is_bad}, {crash:?}: {report:?}");
-                assert!(
-                    F::check(&pm, Repair::None, None).unwrap().problems.is_empty(),
-                    "{is_bad}, {crash:?}"
-                );
+                let now = F::check(&pm, Repair::None, None).unwrap();
+                assert!(now.problems.is_empty(), "{is_bad}, {crash:?}");
                 let fs: F = mount(&pm);
-                all_others_are_there(&fs, good, files);
+                is_whole(&fs);
                 fs.unmount().unwrap();
                 tried += 1;
             }
         }
     }
-    assert!(tried > 20, "{tried} images");
+    tried
 }
 
 /// A line of the table that only files are in: these are given up, and nothing else.
@@ -167,27 +178,12 @@ fn what_a_lost_directory_named_is_found_in_the_root<F: InTable>() {
     let fs: F = mount(&pm);
     all_are_there(&fs);
     fs.unmount().unwrap();
-    let mut replay = Replay::new(image, &trace);
-    let sampling = Sampling { exhaustive_up_to: 2, samples: 4, seed: 1 };
-    while replay.advance().is_some() {
-        for crash in replay.images(&sampling).iter() {
-            for is_bad in [false, true] {
-                let pm = Arc::new(SimPm::from_image(&replay.crashed(&crash).to_vec()));
-                if is_bad && pm.snapshot()[at as usize..][..8] != [0; 8] {
-                    pm.poison(at, 1);
-                }
-                let report = F::check(&pm, Repair::All, None).unwrap();
-                assert!(report.is_sound(), "{is_bad}, {crash:?}: {report:?}");
-                assert!(
-                    F::check(&pm, Repair::None, None).unwrap().problems.is_empty(),
-                    "{is_bad}, {crash:?}"
-                );
-                let fs: F = mount(&pm);
-                all_are_there(&fs);
-                fs.unmount().unwrap();
-            }
+    let poison = |pm: &SimPm| {
+        if pm.snapshot()[at as usize..][..8] != [0; 8] {
+            pm.poison(at, 1);
         }
-    }
+    };
+    repair_again::<F>(image, &trace, 4, poison, all_are_there);
 }
 
 macro_rules! tests {

@@ -11,6 +11,7 @@ use nacre_engine::sync::SMALL;
 use nacre_engine::sync::atomic::{AtomicU64, Ordering};
 
 use crate::format::NODE_WORDS;
+use crate::state::MAX_BLOCKS;
 
 /// Blocks of a part.
 pub(crate) const PART: u64 = NODE_WORDS as u64;
@@ -18,6 +19,10 @@ pub(crate) const PART: u64 = NODE_WORDS as u64;
 const FEW_BLOCKS: u64 = 2 * PART;
 /// Parts of a change that are noted one by one.
 const FEW_PARTS: u64 = 256;
+
+/// Beside the numbers of blocks, those of parts, for changes of all of their blocks. Low enough to count in the hash.
+const WHOLE: u64 = 1 << 40;
+const _: () = assert!(MAX_BLOCKS <= WHOLE);
 
 const FILES: usize = if SMALL { 8 } else { 1024 };
 const PARTS: usize = if SMALL { 32 } else { 4096 };
@@ -101,9 +106,6 @@ impl Versions {
     }
 }
 
-/// The bit of a part among blocks, for a change of all of its blocks.
-const WHOLE: u64 = 1 << 63;
-
 #[cfg(test)]
 mod tests {
     use super::{PART, Versions};
@@ -139,6 +141,19 @@ mod tests {
             assert_eq!(versions.is_unchanged(7, other..other + 1, before), !is_of_file, "{changed:?}");
             assert!(versions.is_unchanged(8, 0..1, before), "another file");
         }
+    }
+
+    /// The change of a block was taken for one of the whole part with the same number.
+    #[test]
+    fn a_block_and_a_part_of_one_number_are_two() {
+        let versions = Versions::default();
+        let before = versions.now();
+        for number in 1..20 {
+            versions.change(7, number..number + 1);
+            versions.change(7, number * PART..number * PART + 1);
+        }
+        let is_kept = |part: &u64| versions.is_unchanged(7, part * PART + 100..part * PART + 101, before);
+        assert_eq!((1..20).filter(is_kept).count(), 19);
     }
 
     #[test]

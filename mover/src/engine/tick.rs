@@ -30,7 +30,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
         let is_over = || !budget.goes_on() || self.places.is_awaited();
         let free = Budget::within(&is_over, &self.engine.allowance);
         let hinted = self.follow_hints(&mut state, &free);
-        if self.places.settings.now().options.anticache.is_some() {
+        if self.places.settings.has_anticache() {
             return Ok(hinted + self.anticache(&mut state, now_ms, &free)?);
         }
         let mut cold = None;
@@ -114,7 +114,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
 
     pub(crate) fn take_in(&self, state: &mut State) {
         let (samples, lost) = (self.stats.samples.take(), self.stats.samples.lost());
-        let has_anticache = self.places.settings.now().options.anticache.is_some();
+        let has_anticache = self.places.settings.has_anticache();
         for sample in &samples {
             state.observe(sample);
             if has_anticache {
