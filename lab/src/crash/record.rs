@@ -22,8 +22,6 @@ use crate::model::MemLayout;
 pub(super) const MARK_BEGIN: u64 = 1 << 32;
 const MARK_MADE: u64 = 2 << 32;
 pub(super) const MARK_END: u64 = 3 << 32;
-/// Operations of a workload that cannot make anything that stays.
-const SHORT: usize = 1;
 /// Prepared images that a rig keeps.
 const MAX_PREPARED: usize = 16;
 
@@ -216,7 +214,8 @@ impl<'s, S: Subject> Rig<'s, S> {
         }
         self.subject.unmount(real.into_fs())?;
         let image = self.pm.image();
-        let free_when_empty = free_when_empty(self.subject, self.subject.mount(&self.pm, mounting)?, fills)?;
+        let free_when_empty =
+            free_when_empty(self.subject, self.subject.mount(&self.pm, mounting)?, fills, 0)?;
         let model = model.into_fs();
         let prepared = Arc::new(Prepared { image, model, live_differences: live, free_when_empty });
         if self.prepared.len() >= MAX_PREPARED {
@@ -312,9 +311,11 @@ impl<'s, S: Subject> Rig<'s, S> {
         let trace = self.pm.stop_recording();
         let real = real.into_fs();
         let mut free = prepared.free_when_empty;
-        if workload.ops.len() > SHORT && live.is_empty() {
-            // Its operations may have made something that stays, as chunks of inodes do.
-            free = free.min(free_when_empty(self.subject, real, fills)?);
+        if live.is_empty() {
+            // Its operations, or one alone, may have made something that stays, as chunks of inodes do. So may what the
+            // judge makes, where a crash left more inodes than there are at the end.
+            let most = states.iter().map(Tree::inodes).max().unwrap_or(0);
+            free = free.min(free_when_empty(self.subject, real, fills, most)?);
         } else {
             self.subject.abandon(real);
         }

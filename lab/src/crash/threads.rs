@@ -415,7 +415,7 @@ fn record<S: Subject>(
     rig.pm.seed_mistake(0);
     let trace = trace?;
     // Without a crash; the threads may have made something that stays, as chunks of inodes do.
-    let free_when_empty = prepared_free.min(free_when_empty(rig.subject, fs, workload.fills)?);
+    let free_when_empty = prepared_free.min(free_when_empty(rig.subject, fs, workload.fills, 0)?);
     Ok((Run { start, trace, free_when_empty }, model))
 }
 

@@ -82,6 +82,11 @@ impl Tree {
         self.len() == 0
     }
 
+    /// Inodes: what has several names counts once.
+    pub(super) fn inodes(&self) -> usize {
+        self.entries.iter().filter(|(path, entry)| **path == entry.same_as).count()
+    }
+
     /// The paths below the root, those of a directory's entries after its own.
     pub fn paths(&self) -> impl DoubleEndedIterator<Item = (&str, FileKind)> {
         self.entries.iter().filter(|(path, _)| !path.is_empty()).map(|(path, entry)| (&path[1..], entry.kind))

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Once};
 
-use nacre_engine::{Data, Extents, FileKind, Kind, Result};
+use nacre_engine::{Data, Extents, FileKind, Kind, Names, NewInode, Result, Timestamp};
 use nacre_media::SimPm;
 
 use super::op::{Op, Runner, payload};
@@ -83,10 +83,17 @@ pub(super) struct Judged {
 /// Blocks that may be in use beyond that: the log of the root has more entries after a crash in the middle of it all.
 const SPARE_BLOCKS: u64 = 4;
 
-/// The free blocks of a file system when everything on it is removed.
-pub(super) fn free_when_empty<S: Subject>(subject: &S, fs: S::Fs, fills: bool) -> Result<u64> {
+/// The free blocks of a file system when everything on it is removed. Before that it has so many inodes, or more.
+pub(super) fn free_when_empty<S: Subject>(subject: &S, fs: S::Fs, fills: bool, inodes: usize) -> Result<u64> {
     let tree = Tree::of(&fs)?;
     subject.use_lane(0);
+    let file = NewInode::of_root(FileKind::Regular, 0o600, Timestamp::default());
+    for number in tree.inodes()..inodes {
+        match fs.create(&fs.root(), format!("as-many-{number}").as_bytes(), &file) {
+            Err(error) if fills && error.kind() == Kind::NoSpace => break,
+            result => result?,
+        };
+    }
     let fs = write_and_empty(fs, &tree, fills, &mut Vec::new())?;
     let free = subject.free_blocks(&fs);
     subject.abandon(fs);

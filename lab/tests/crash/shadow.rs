@@ -68,6 +68,15 @@ fn a_table_that_grows_survives() {
     }
 }
 
+/// There are more inodes at a crash than at the end: the table that is emptied afterwards is larger than without it.
+#[test]
+fn a_table_that_would_have_grown_is_no_leak() {
+    let settings = Settings { empty_every: 1, ..quick(Flaw::None) };
+    let report = explore(&mut Rig::new(&Shadow, MEMORY), &by_name("inode-chunk-3"), &settings);
+    let report = report.expect("it can be run");
+    assert!(report.violations.is_empty() && report.emptied > 8, "{report}");
+}
+
 /// A tag that recovery neutralised stays so when its generation is used and power is lost again. The explorer changes
 /// nothing between two crashes.
 #[test]
