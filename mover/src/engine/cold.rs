@@ -64,6 +64,13 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
         (wanted, why): (u64, Why),
         budget: &Budget<'_>,
     ) -> (Batch<L::Node>, Went) {
+        if self.places.settings.has_anticache() {
+            let (batch, failure) = self.gather_unused(state, wanted);
+            if !batch.is_empty() || failure.is_some() {
+                return (batch, Went { moved: 0, failure, is_over: false });
+            }
+            // Blocks that its list does not know are found as without it.
+        }
         let mut batch = Batch::default();
         // Blocks of a file that were never written go first: nothing is copied.
         let unwritten = Cell::new(0);
@@ -117,7 +124,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
                     if moved.moved + moved.changed < placed.blocks[&id] {
                         // The tier has no room for the rest: it begins anew with the next one.
                         cold.take_if(|cold| cold.chosen.file == id);
-                        state.tpfs.on_pm.put_back(id);
+                        state.put_back_file(id);
                     }
                     continue;
                 }
@@ -126,7 +133,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
                     continue;
                 }
                 Outcome::Full(error) => {
-                    state.tpfs.on_pm.put_back(id);
+                    state.put_back_file(id);
                     error
                 }
                 Outcome::Gone(error) | Outcome::Failed(error) => {
@@ -140,7 +147,9 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
                 went.failure = Some(error);
             }
         }
-        self.engine.counts.moved.fetch_add(went.moved - before, Ordering::Relaxed);
+        let counts = &self.engine.counts;
+        let count = if self.places.settings.has_anticache() { &counts.evicted } else { &counts.moved };
+        count.fetch_add(went.moved - before, Ordering::Relaxed);
         // The blocks that did move made room.
         went.failure.take_if(|error| error.kind() == Kind::NoSpace && went.moved > 0);
     }

@@ -65,12 +65,23 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
         Ok(evicted)
     }
 
-    /// Moves chosen blocks to a tier with one write and one flush; gives how many did. Those that could not go for lack
-    /// of room are known again, as the oldest.
-    fn evict_chosen(&self, state: &mut State, chosen: Vec<Chosen<InodeId>>) -> (u64, Option<Error>) {
+    /// The blocks that were not used for longest, at most so many, for a write that finds no space; empty when the list
+    /// has none on PM.
+    pub(crate) fn gather_unused(&self, state: &mut State, most: u64) -> (Batch<L::Node>, Option<Error>) {
+        loop {
+            let chosen = state.anticache.coldest(most.min(self.places.settings.group()));
+            let (batch, failure) = self.batch_of(state, &chosen);
+            if chosen.is_empty() || failure.is_some() || !batch.is_empty() {
+                return (batch, failure);
+            }
+        }
+    }
+
+    /// A batch of those chosen blocks that are on PM. Those for which it has no room are known again, as the oldest.
+    fn batch_of(&self, state: &mut State, chosen: &[Chosen<InodeId>]) -> (Batch<L::Node>, Option<Error>) {
         let mut batch = Batch::default();
         let mut failure = None;
-        for part in &chosen {
+        for part in chosen {
             // A removed file has nothing to move.
             let Ok(node) = self.places.layout.node(part.file) else { continue };
             if self.places.is_pinned(&node) {
@@ -83,6 +94,13 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
                 Err(error) => failure = Some(error),
             }
         }
+        (batch, failure)
+    }
+
+    /// Moves chosen blocks to a tier with one write and one flush; gives how many did. Those that could not go for lack
+    /// of room are known again, as the oldest.
+    fn evict_chosen(&self, state: &mut State, chosen: Vec<Chosen<InodeId>>) -> (u64, Option<Error>) {
+        let (batch, mut failure) = self.batch_of(state, &chosen);
         if batch.is_empty() {
             return (0, failure);
         }

@@ -153,6 +153,12 @@ impl State {
         }
     }
 
+    /// Blocks of a file that was chosen stay on PM.
+    pub(crate) fn put_back_file(&mut self, id: InodeId) {
+        self.tpfs.on_pm.put_back(id);
+        self.anticache.set_incomplete(true);
+    }
+
     /// Adds the allowance for the time that has passed, at `rate` bytes in a second.
     pub(crate) fn allow(&mut self, allowance: &AtomicI64, rate: Option<u64>, now_ms: u64) {
         let passed = now_ms.saturating_sub(self.ticked_ms).min(ALLOWANCE_MS);

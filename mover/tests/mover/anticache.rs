@@ -155,6 +155,29 @@ fn blocks_in_dram_without_a_read_do_not_stay() {
     assert_eq!(in_dram(), FILE * BLOCK_SIZE, "the blocks that were read");
 }
 
+/// A write that finds no space takes it from the tail of the same list, though the threshold is not reached.
+#[test]
+fn a_write_without_space_takes_that_of_the_oldest_blocks() {
+    let (_, fs, nodes) = ten_files(16 << 10);
+    let rest = fs.layout().stat().available - 64;
+    let file = fs
+        .create(&fs.root(), b"large", &NewInode::of_root(FileKind::Regular, 0o644, now(50)))
+        .expect("create");
+    let piece = vec![3; 256 * BLOCK_SIZE as usize];
+    for at in 0..rest / 256 {
+        write(&fs, &file, at * 256 * BLOCK_SIZE, &piece, 50);
+    }
+    // Not by files, and not by writes alone: a file was read since, and one block of another was written.
+    read(&fs, &nodes[4], 4);
+    write(&fs, &nodes[2], 3 * BLOCK_SIZE, &[7; BLOCK_SIZE as usize], 51);
+    assert_eq!(all_on_pm(&fs, &nodes), [FILE; FILES as usize]);
+    for at in rest / 256..rest / 256 + 2 {
+        write(&fs, &file, at * 256 * BLOCK_SIZE, &piece, 52);
+    }
+    assert_eq!(all_on_pm(&fs, &nodes), [0, 0, 1, 0, 10, 0, 0, 0, 0, 0]);
+    assert!(fs.status().evicted >= (8 * FILE + 9) * BLOCK_SIZE);
+}
+
 /// After a mount nothing was used: the files go in the order of their last modification.
 #[test]
 fn after_a_mount_the_files_that_were_modified_first_go_first() {
