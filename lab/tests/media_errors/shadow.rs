@@ -99,6 +99,33 @@ fn one_lost_copy_is_mended_by_a_mount() {
     }
 }
 
+/// An error that no write clears, as on a devdax device, in one copy: the other one is written alone. Also a page of it, so
+/// that it is one copy of each switch.
+#[test]
+fn a_copy_that_cannot_be_written_is_done_without() {
+    for kind in [anatomy::Kind::TableSlot, anatomy::Kind::Switch] {
+        for (copy, len) in [(0, 1), (1, 1), (0, 4096), (1, 4096)] {
+            let pm = image::<Fs>();
+            let expected = tree(&pm).unwrap();
+            let place = copies(&pm, kind)[copy];
+            pm.poison(place / len * len, len);
+            pm.keep_poison();
+            assert!(check(&*pm, false).unwrap().is_sound(), "{kind:?}: the other copy is as good");
+            let fs: Fs = mount(&pm);
+            assert_eq!(expected.differences(&Tree::of(&fs).unwrap()), [""; 0], "{kind:?}");
+            the_rest_lives(&fs, "a copy");
+            // More than the table has places for.
+            for number in 0..600 {
+                fs.create(&fs.root(), format!("of-{number}").as_bytes(), &new(FileKind::Regular)).unwrap();
+            }
+            let made = Tree::of(&fs).unwrap();
+            fs.unmount().unwrap();
+            assert!(check(&*pm, true).unwrap().is_sound(), "{kind:?}: after it was used");
+            assert_eq!(made.differences(&tree(&pm).unwrap()), [""; 0], "{kind:?}: after a mount");
+        }
+    }
+}
+
 /// Without the inode of the table nothing is known.
 #[test]
 fn both_copies_of_the_tables_inode_are_needed_by_everything() {

@@ -40,7 +40,7 @@ pub(crate) struct Shared<P> {
     pub(crate) table: Table<Inode>,
     /// The state of the inode table's own inode, and where both copies of that are.
     pub(crate) table_state: Mutex<State>,
-    pub(crate) table_addresses: [u64; 2],
+    pub(crate) table_addresses: [Option<u64>; 2],
     pub(crate) switches: Switches,
     /// Directories that move to another directory do so one at a time, so that no cycle can arise.
     pub(crate) move_directories: Mutex<()>,

@@ -55,15 +55,18 @@ impl<P: Pm> Shared<P> {
         let pending = write(edit, pending)?;
         let mut state = self.table_state.lock();
         let seed = inode_seed(self.seed, TABLE_INODE, TABLE_GENERATION);
-        let mut new = state.next(self.table_addresses[0], seed);
+        let mut new = state.next(0, seed);
         new.set_blocks(edit.tree);
-        let mut other = NewSlot { address: self.table_addresses[1] + slot_offset(new.which), ..new };
         self.check_unbroken()?;
         if let Some(pending) = pending {
             self.pm.fence(pending);
         }
-        let first = self.unless_broken(self.put_slot(&mut new, None))?;
-        if let Some(both) = self.unless_broken(self.put_slot(&mut other, first))? {
+        let mut both = None;
+        for copy in self.table_addresses.into_iter().flatten() {
+            let mut slot = NewSlot { address: copy + slot_offset(new.which), ..new };
+            both = self.unless_broken(self.put_slot(&mut slot, both))?;
+        }
+        if let Some(both) = both {
             self.pm.fence(both);
         }
         *state = new.state();

@@ -23,7 +23,7 @@ use crate::fs::Shared;
 use crate::inode::{Inode, Node};
 use crate::recover::{Walk, table_addresses, table_tree};
 use crate::superblock::{Summary, Superblock};
-use crate::switches::{Read, Switches};
+use crate::switches::{Read, Switches, usable};
 use crate::versions::Versions;
 
 /// A mounted file system with the shadow layout. Dropping it unmounts it, without telling of errors.
@@ -54,9 +54,11 @@ impl<P: Pm + 'static> ShadowFs<P> {
         if recovery.damage_count > 0 && !options.read_only {
             return Err(refuse(&recovery));
         }
-        if !options.media_read_only {
-            recover(&*pm, &superblock, &walk, &switches)?;
-        }
+        // Copies of which the other one is whole, and that no write makes good again.
+        let bad = match options.media_read_only {
+            false => recover(&*pm, &superblock, &walk, &switches)?,
+            true => Vec::new(),
+        };
         let count = lane_count(options);
         let alloc = free_blocks(&*pm, &superblock, &walk.marks, count)?;
         let tier_sizes: Vec<(u8, u64)> =
@@ -87,11 +89,11 @@ impl<P: Pm + 'static> ShadowFs<P> {
             times: superblock.times(),
             hash_seed: superblock.raw.hash_seed,
             first_change: superblock.raw.mount_epoch << 32,
-            switches: Switches::new(&switches, &superblock, count)?,
+            switches: Switches::new(&switches, &superblock, count, &bad)?,
             bounds: Bounds::of(&superblock),
             in_place: superblock.raw.features_compatible & feature::OVERWRITE_IN_PLACE != 0,
             table_state: Mutex::new(table_state),
-            table_addresses: table_addresses(&superblock)?,
+            table_addresses: table_addresses(&superblock)?.map(|address| usable(address, &bad)),
             superblock: Mutex::new(superblock),
             pm,
             alloc,
@@ -110,19 +112,21 @@ impl<P: Pm + 'static> ShadowFs<P> {
     }
 }
 
-/// Writes what a recovery has to, durable when it returns.
+/// Writes what a recovery has to, durable when it returns. Gives the copies of switches and of the table's inode with a
+/// media error that stays: they are not written any more, and the other copy of each is whole.
 pub(crate) fn recover<P: Pm>(
     pm: &P,
     superblock: &Superblock,
     walk: &Walk<'_, P>,
     switches: &Read,
-) -> Result<()> {
-    let neutral = walk.neutralise(pm)?;
-    let mended = switches.mend(pm, superblock)?;
+) -> Result<Vec<u64>> {
+    let mut bad = Vec::new();
+    let neutral = walk.neutralise(pm, &mut bad)?;
+    let mended = switches.mend(pm, superblock, &mut bad)?;
     if let Some(pending) = neutral.into_iter().chain(mended).reduce(|one, other| one.and(other)) {
         pm.fence(pending);
     }
-    Ok(())
+    Ok(bad)
 }
 
 impl<P: Pm> ShadowFs<P> {

@@ -28,7 +28,7 @@ use crate::format::{
 use crate::seeded::Mistake;
 use crate::state::{Judge, State, check_slot};
 use crate::superblock::Superblock;
-use crate::switches::Read;
+use crate::switches::{Read, unless_bad};
 
 /// Receives an inode that is in use: its number, where it is, its header and its state.
 pub(crate) type Visitor<'v> = dyn FnMut(u64, u64, &RawHeader, &State) + 'v;
@@ -387,17 +387,19 @@ impl<'a, P: Pm> Walk<'a, P> {
         Ok(())
     }
 
-    /// Neutralises what operations without a commit have left. The caller fences.
-    pub(crate) fn neutralise(&self, pm: &P) -> Result<Option<Flushed>> {
+    /// Neutralises what operations without a commit have left. A copy of the table's inode with a media error that stays
+    /// is added to `bad`. The caller fences.
+    pub(crate) fn neutralise(&self, pm: &P, bad: &mut Vec<u64>) -> Result<Option<Flushed>> {
         let mut pending = None;
         if let Some((address, raw)) = &self.table_copy {
             match pm.copy(*address, raw.as_bytes()) {
                 Ok(copied) => pending = join(pending, copied),
                 // The block is written again. It holds nothing else.
                 Err(error) if error.kind() == Kind::Media => {
-                    renew(pm, Block(address / BLOCK_SIZE), |bytes| {
+                    let renewed = renew(pm, Block(address / BLOCK_SIZE), |bytes| {
                         bytes[..size_of::<RawInode>()].copy_from_slice(raw.as_bytes());
-                    })?;
+                    });
+                    unless_bad(renewed, *address, bad)?;
                 }
                 Err(error) => return Err(error),
             }
@@ -444,7 +446,7 @@ mod tests {
             }
         })
         .unwrap();
-        if let Some(flushed) = walk.neutralise(pm).unwrap() {
+        if let Some(flushed) = walk.neutralise(pm, &mut Vec::new()).unwrap() {
             pm.fence(flushed);
         }
         root.expect("a root")

@@ -15,8 +15,8 @@ use crate::superblock::Superblock;
 /// A lane: one operation after the other, each with a generation of its own.
 pub(crate) struct Lane {
     pub(crate) number: u64,
-    /// Where both copies of its switch are.
-    addresses: [u64; 2],
+    /// Where both copies of its switch are, without one that cannot be written.
+    addresses: [Option<u64>; 2],
     seed: u32,
     /// The generation of the next operation.
     pub(crate) next: Mutex<u64>,
@@ -44,6 +44,22 @@ pub(crate) struct Read {
 /// Where the copies of a lane's switch are.
 fn addresses(region: Region, lane: u64) -> [u64; 2] {
     [0, 1].map(|copy| Block(region.start + copy).offset() + lane * LINE)
+}
+
+/// A copy has a media error that stays: it is one of those that are not written any more.
+pub(crate) fn unless_bad(written: Result<()>, address: u64, bad: &mut Vec<u64>) -> Result<()> {
+    match written {
+        Err(error) if error.kind() == Kind::Media => {
+            bad.push(address);
+            Ok(())
+        }
+        written => written,
+    }
+}
+
+/// A copy that can be written.
+pub(crate) fn usable(address: u64, bad: &[u64]) -> Option<u64> {
+    Some(address).filter(|address| !bad.contains(address))
 }
 
 impl Read {
@@ -83,8 +99,14 @@ impl Read {
         }
     }
 
-    /// Makes both copies of each lane alike. The caller fences.
-    pub(crate) fn mend(&self, pm: &impl Pm, superblock: &Superblock) -> Result<Option<Flushed>> {
+    /// Makes both copies of each lane alike, but for one with a media error that stays, which is added to `bad`. The
+    /// caller fences.
+    pub(crate) fn mend(
+        &self,
+        pm: &impl Pm,
+        superblock: &Superblock,
+        bad: &mut Vec<u64>,
+    ) -> Result<Option<Flushed>> {
         let region = superblock.region(region::SWITCHES)?;
         let mut pending = None;
         for &lane in &self.unequal {
@@ -92,7 +114,9 @@ impl Read {
             for address in addresses(region, lane) {
                 match pm.publish_u64(address, word, Durable::nothing_before()) {
                     Ok(stored) => pending = join(pending, pm.flush(stored)),
-                    Err(error) if error.kind() == Kind::Media => store_word(pm, address, word)?,
+                    Err(error) if error.kind() == Kind::Media => {
+                        unless_bad(store_word(pm, address, word), address, bad)?;
+                    }
                     Err(error) => return Err(error),
                 }
             }
@@ -121,12 +145,12 @@ pub(crate) fn unused(volume_seed: u32) -> [u8; BLOCK_SIZE as usize] {
 }
 
 impl Switches {
-    /// The switches as they were read, of which a mount uses so many.
-    pub(crate) fn new(read: &Read, superblock: &Superblock, used: usize) -> Result<Switches> {
+    /// The switches as they were read, of which a mount uses so many; `bad` are copies that cannot be written.
+    pub(crate) fn new(read: &Read, superblock: &Superblock, used: usize, bad: &[u64]) -> Result<Switches> {
         let region = superblock.region(region::SWITCHES)?;
         let lane = |(number, &generation): (u64, &u64)| Lane {
             number,
-            addresses: addresses(region, number),
+            addresses: addresses(region, number).map(|address| usable(address, bad)),
             seed: switch_seed(superblock.seed(), number),
             next: Mutex::new(generation + 1),
             done: AtomicU64::new(generation),
@@ -154,12 +178,18 @@ impl Lane {
         let mut line = [0; LINE as usize];
         line[..8].copy_from_slice(&seal_any(generation, self.seed).to_le_bytes());
         let [first, second] = self.addresses;
-        let other = after.again();
-        let mut flushed = pm.publish_entry(first, &line, after)?;
-        if !Mistake::SwitchInOneLine.is_made(pm) {
-            flushed = flushed.and(pm.publish_entry(second, &line, other)?);
+        let mut flushed = None;
+        if let Some(first) = first {
+            flushed = join(flushed, pm.publish_entry(first, &line, after.again())?);
         }
-        pm.fence(flushed);
+        if let Some(second) = second
+            && !Mistake::SwitchInOneLine.is_made(pm)
+        {
+            flushed = join(flushed, pm.publish_entry(second, &line, after)?);
+        }
+        if let Some(flushed) = flushed {
+            pm.fence(flushed);
+        }
         self.done.store(generation, Ordering::Release);
         Ok(())
     }
