@@ -9,7 +9,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nacre::{FileSystem, Kind, MkfsOptions, OpenOptions, Preset};
-use nacre_layout_inplace::anatomy;
+use nacre_layout_inplace::anatomy as inplace;
+use nacre_layout_shadow::anatomy as shadow;
 use nacre_media::SimPm;
 
 use crate::harness::{self, Ground, nacre};
@@ -19,8 +20,8 @@ const LINE: usize = 64;
 const BLOCK: usize = 4096;
 /// How long anything may take on an image of this size.
 const LIMIT: Duration = Duration::from_secs(30);
-/// A preset for each layout.
-const PRESETS: [Preset; 2] = [Preset::Nova, Preset::Pmfs];
+/// A preset for each layout with a known anatomy.
+const PRESETS: [Preset; 3] = [Preset::Nova, Preset::Pmfs, Preset::Bpfs];
 /// Files of a greater size, which damage may claim, are not read.
 const LARGEST: u64 = 4 * SIZE;
 /// What the blocks of files are filled with, so that they are told from structures; data has no checksums yet.
@@ -127,23 +128,51 @@ struct Lines {
     proven: bool,
 }
 
+/// A structure of an image.
+struct Piece {
+    name: String,
+    /// See [`Lines`].
+    proven: bool,
+    offset: u64,
+    len: u64,
+}
+
+/// Of inodes only what never changes is under a checksum; trees and directories have none, as in PMFS.
+fn inplace_pieces(image: &[u8]) -> Vec<Piece> {
+    use inplace::Kind::{Commit, Superblock, Undo, Xattrs};
+    let pieces = inplace::structures(&SimPm::from_image(image)).expect("a sound image").into_iter();
+    let piece = |inplace::Structure { kind, offset, len, .. }| {
+        let proven = matches!(kind, Superblock | Commit | Undo | Xattrs);
+        Piece { name: format!("{kind:?}"), proven, offset, len }
+    };
+    pieces.map(piece).collect()
+}
+
+/// A slot with a wrong checksum is taken for one that a crash has torn, and the state before it counts. Trees and
+/// directories have no checksums, as in BPFS.
+fn shadow_pieces(image: &[u8]) -> Vec<Piece> {
+    use shadow::Kind::{Directory, Node, Slot};
+    let pieces = shadow::structures(&SimPm::from_image(image)).expect("a sound image").into_iter();
+    let piece = |shadow::Structure { kind, offset, len, .. }| {
+        let proven = !matches!(kind, Slot | Node | Directory);
+        Piece { name: format!("{kind:?}"), proven, offset, len }
+    };
+    pieces.map(piece).collect()
+}
+
 /// Lines of each structure.
 fn structures(image: &[u8], preset: Preset) -> BTreeMap<String, Lines> {
     let mut found: BTreeMap<String, Lines> = BTreeMap::new();
-    if preset == Preset::Pmfs {
-        let pm = SimPm::from_image(image);
-        for structure in anatomy::structures(&pm).expect("a sound image") {
-            // Of inodes only what never changes is under a checksum; trees and directories have none, as in PMFS.
-            let proven = matches!(
-                structure.kind,
-                anatomy::Kind::Superblock
-                    | anatomy::Kind::Commit
-                    | anatomy::Kind::Undo
-                    | anatomy::Kind::Xattrs
-            );
-            let entry = found.entry(format!("{:?}", structure.kind)).or_default();
+    let pieces = match preset {
+        Preset::Pmfs => inplace_pieces(image),
+        Preset::Bpfs => shadow_pieces(image),
+        _ => Vec::new(),
+    };
+    if !pieces.is_empty() {
+        for Piece { name, proven, offset, len } in pieces {
+            let entry = found.entry(name).or_default();
             entry.proven = proven;
-            let (first, end) = (structure.offset as usize, (structure.offset + structure.len) as usize);
+            let (first, end) = (offset as usize, (offset + len) as usize);
             let lines = first / LINE..end.div_ceil(LINE);
             entry.lines.extend(lines.filter(|line| says_something(&image[line * LINE..(line + 1) * LINE])));
         }
@@ -162,10 +191,12 @@ fn structures(image: &[u8], preset: Preset) -> BTreeMap<String, Lines> {
 
 /// Structures that an image must have; else the test does not know its format.
 fn expected_structures(preset: Preset) -> &'static [&'static str] {
-    if preset == Preset::Pmfs {
-        &["Superblock", "Commit", "Undo", "Table", "Inode", "Node", "Directory", "Xattrs"]
-    } else {
-        &["superblock", "second superblock", "header of a log page", "header of an inode"]
+    match preset {
+        Preset::Pmfs => &["Superblock", "Commit", "Undo", "Table", "Inode", "Node", "Directory", "Xattrs"],
+        Preset::Bpfs => {
+            &["Superblock", "Switch", "TableSlot", "Header", "Slot", "Node", "Directory", "Xattrs"]
+        }
+        _ => &["superblock", "second superblock", "header of a log page", "header of an inode"],
     }
 }
 
