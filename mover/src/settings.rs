@@ -48,6 +48,9 @@ pub struct MoverOptions {
     /// Anti-caching in place of all other rules: PM holds data up to this, and what was not used for longest is on
     /// disk.
     pub anticache: Option<Threshold>,
+    /// With anti-caching, how long a block that was read ahead to DRAM waits for its first read, at least, in
+    /// milliseconds.
+    pub prefetch_age_ms: u64,
     /// Files with a known temperature, at most, of those on PM and of those on tiers. It is fixed at setup.
     pub known_files: usize,
 }
@@ -68,6 +71,7 @@ impl Default for MoverOptions {
             tier_threshold: 90,
             disk_threshold: None,
             anticache: None,
+            prefetch_age_ms: 5000,
             known_files: 1 << 16,
         }
     }

@@ -134,6 +134,10 @@ pub struct TierSettings {
     /// Anti-caching, which takes the place of all other rules; by default 40 MiB in the preset `acbpfs`, and else off.
     #[serde(default)]
     pub anticache: Option<AntiCache>,
+    /// With anti-caching, the milliseconds for which a block that was read ahead waits for its first read, at least: up to
+    /// twice as long; by default 5000.
+    #[serde(default)]
+    pub prefetch_age_ms: Option<u64>,
 }
 
 impl TierSettings {
@@ -214,6 +218,7 @@ impl TierSettings {
             tier_threshold: self.tier_threshold.unwrap_or(usual.tier_threshold),
             disk_threshold: self.disk_threshold,
             anticache: self.anticache.and_then(AntiCache::threshold),
+            prefetch_age_ms: self.prefetch_age_ms.unwrap_or(usual.prefetch_age_ms),
             ..usual
         })
     }
@@ -260,6 +265,7 @@ mod tests {
             tier_threshold: Some(60),
             disk_threshold: Some(0),
             anticache: Some(AntiCache::Percent(30)),
+            prefetch_age_ms: Some(7),
         };
         let told = all.mover_options().unwrap();
         assert_eq!((told.page_cache, told.group, told.read_ahead), (8 << 20, 256, usual.read_ahead));
@@ -268,6 +274,7 @@ mod tests {
         assert_eq!((usual.tier_threshold, told.tier_threshold), (90, 60));
         assert_eq!((usual.disk_threshold, told.disk_threshold), (None, Some(0)));
         assert_eq!((told.hours.to_string().as_str(), told.rate), ("22:00-06:00", Some(1 << 20)));
+        assert_eq!((usual.prefetch_age_ms, told.prefetch_age_ms), (5000, 7));
         assert_eq!((usual.anticache, told.anticache), (None, Some(Threshold::Percent(30))));
         let of =
             |settings: TierSettings, preset| settings.in_preset(preset).mover_options().unwrap().anticache;

@@ -19,14 +19,10 @@ use crate::stats::samples::millis;
 /// Blocks of a file that are resolved at once.
 const RESOLVED_AT_ONCE: u64 = 1 << 16;
 
-/// How long a block that was read ahead waits for its first read, at least, in milliseconds. The paper has a lifetime, and
-/// no number.
-const LIFETIME_MS: u64 = 5000;
-
 impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
     /// Anti-caching: gives up blocks in DRAM that were read ahead in vain, and evicts the excess on PM.
     pub(crate) fn anticache(&self, state: &mut State, now_ms: u64, budget: &Budget<'_>) -> Result<u64> {
-        if now_ms.abs_diff(state.expired_ms) >= LIFETIME_MS {
+        if now_ms.abs_diff(state.expired_ms) >= self.places.settings.now().options.prefetch_age_ms {
             state.expired_ms = now_ms;
             self.places.tiers.pages().expire();
         }

@@ -153,6 +153,17 @@ fn blocks_in_dram_without_a_read_do_not_stay() {
         fs.tick(NOW_MS + seconds * 1000, &Budget::default()).expect("it goes on");
     }
     assert_eq!(in_dram(), FILE * BLOCK_SIZE, "the blocks that were read");
+    // The time is a setting.
+    for found in fs.layout().resolve(&nodes[1], FileBlock(0), FILE).expect("its places") {
+        let Place::Tier { tier, block } = found.place else { panic!("{found:?} is not on a tier") };
+        fs.tiers().fetch(TierRun { tier, start: block, len: found.len });
+    }
+    fs.change(&MoverOptions { prefetch_age_ms: 50, ..options(FILE) });
+    for ms in [16_000, 16_050] {
+        assert_eq!(in_dram(), 2 * FILE * BLOCK_SIZE, "read ahead");
+        fs.tick(NOW_MS + ms, &Budget::default()).expect("it goes on");
+    }
+    assert_eq!(in_dram(), FILE * BLOCK_SIZE, "no read came");
 }
 
 /// A write that finds no space takes it from the tail of the same list, though the threshold is not reached.
