@@ -441,9 +441,9 @@ mod tests {
         let control = Control::new(file_system, MountSettings::default(), "/mnt".into(), Box::new(|_| {}));
         let rate = |control: &Control| control.file_system.mover_status().unwrap().rate;
         control.limit(Some(1 << 20)).unwrap();
-        control.change("tier_group=64K").unwrap();
+        control.change("tune=tier_group:64K").unwrap();
         assert_eq!(rate(&control), Some(1 << 20));
-        assert_eq!(control.info()["mount"]["options"], "rw,tier_group=64K,mover_limit=1M");
+        assert_eq!(control.info()["mount"]["options"], "rw,mover_limit=1M,tune=tier_group:64K");
         control.change("mover_limit=2M,mover_hours=22:00-06:00").unwrap();
         assert_eq!(rate(&control), Some(2 << 20));
         assert_eq!(control.file_system.mover_status().unwrap().hours.as_deref(), Some("22:00-06:00"));

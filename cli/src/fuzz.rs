@@ -15,7 +15,7 @@ use crate::{mount, umount};
 
 /// Words of command lines. In an input, bytes from 0x80 on stand for them. A line end separates words, and all other
 /// bytes are themselves.
-const WORDS: [&str; 113] = [
+const WORDS: [&str; 116] = [
     "mkfs",
     "mount",
     "umount",
@@ -120,7 +120,7 @@ const WORDS: [&str; 113] = [
     "sync",
     "writeback",
     "direct_io",
-    "name_index=off",
+    "tune=name_index:off",
     "volume=mail",
     "inode_cache=5000",
     "x-",
@@ -129,6 +129,9 @@ const WORDS: [&str; 113] = [
     "mover_hours",
     "22:00-06:00",
     "mover_limit",
+    "buffer=8M",
+    "lazy_low=3",
+    "tune=tier_group:64K",
 ];
 
 /// Parses bytes as a command line, as the calls of mount(8) and umount(8) to their helpers, as mount options, and as

@@ -11,7 +11,7 @@ use clap_mangen::roff::{Roff, bold, roman};
 
 use crate::args::Cli;
 use crate::failure::Failure;
-use crate::mount_options::help;
+use crate::mount_options::table;
 use crate::{output, pages};
 
 /// Writes the completion script of a shell to standard output.
@@ -96,12 +96,12 @@ fn item(page: &mut Roff, term: &str, meaning: &str) {
 fn mount_options(page: &mut Roff) {
     page.control("SH", ["MOUNT OPTIONS"]);
     page.text([roman("Options marked \"remount\" can be changed on a running mount, with remount.")]);
-    for (title, options) in help::GROUPS {
+    for (title, settings) in table::GROUPS {
         page.control("SS", [title]);
-        for option in options {
-            let properties = Some(option.properties()).filter(|said| !said.is_empty());
+        for setting in settings {
+            let properties = Some(setting.properties()).filter(|said| !said.is_empty());
             let properties = properties.map_or_else(String::new, |said| format!(" ({said})"));
-            item(page, option.form, &format!("{}{properties}", option.meaning));
+            item(page, &setting.form(), &format!("{}{properties}", setting.meaning));
         }
     }
 }

@@ -16,7 +16,7 @@ use nacre_fuse::{ServeOptions, Unmounter, mounts};
 use crate::control::Control;
 use crate::daemon::{self, Log, Readiness, Role, Signals, Throttle, Warnings};
 use crate::failure::Failure;
-use crate::mount_options::{self, MountSettings, TierOption, help};
+use crate::mount_options::{self, MountSettings, TierOption, table};
 use crate::{mounted, remount, utab};
 
 /// Exit codes of mount(8).
@@ -53,7 +53,7 @@ See also:
 #[command(after_long_help = MANUAL)]
 pub(crate) struct MountArgs {
     /// Options as in fstab, separated by commas
-    #[arg(short, long, value_name = "OPTIONS", long_help = help::text())]
+    #[arg(short, long, value_name = "OPTIONS", long_help = table::help())]
     options: Vec<String>,
     /// Refuse every change
     #[arg(long)]
@@ -225,7 +225,7 @@ fn mount(plan: Plan) -> ExitCode {
 /// All checks that do not touch the device; `None` when nothing is left to do.
 fn prepare(mut plan: Plan) -> Result<Option<Plan>, Refusal> {
     plan.settings.check().map_err(|message| Refusal(format!("mount: {message}"), WRONG_CALL))?;
-    for warning in plan.settings.warnings() {
+    for warning in plan.settings.notices() {
         eprintln!("nacre: mount: {warning}");
     }
     name_volume(&mut plan)?;
@@ -533,7 +533,10 @@ fn open_options(settings: &MountSettings) -> OpenOptions {
         require: settings.require.unwrap_or(Promise::None),
         emulation: settings.emulation.clone(),
         // Nothing is buffered in a mount that was not asked for it: sync(2) would not reach it.
-        buffer: settings.lazy.as_ref().map_or(WriteBuffer::Never, |lazy| WriteBuffer::With(lazy.options())),
+        buffer: settings
+            .buffer
+            .as_ref()
+            .map_or(WriteBuffer::Never, |buffer| WriteBuffer::With(buffer.options())),
         preset: settings.preset,
         name_index: settings.name_index,
         inode_cache: settings.inode_cache,

@@ -3,21 +3,19 @@
 //! mount(8) hands a helper most of its options, so this module knows the options of every file system. An option that
 //! cannot be met is an error and is never dropped silently. `-s` tolerates unknown options.
 
-pub(crate) mod help;
 mod remount;
+pub(crate) mod table;
 mod values;
 mod without_effect;
 
 pub(crate) use self::remount::kernel_flags;
+use self::table::{Given, Setting, TUNE};
 pub(crate) use self::values::threads;
-use self::values::{all_or_found, inodes, on_or_off, take_tier_setting};
 
 use std::fmt;
 use std::path::PathBuf;
 
-use nacre::{
-    CacheOptions, CacheSettings, Disk, Emulation, MoverLimit, Preset, Promise, TierDevice, TierSettings,
-};
+use nacre::{CacheOptions, CacheSettings, Disk, Emulation, Preset, Promise, TierDevice, TierSettings};
 
 /// The options of one mount.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -42,8 +40,8 @@ pub(crate) struct MountSettings {
     pub(crate) allow_other: Option<bool>,
     /// The kernel buffers writes.
     pub(crate) writeback: bool,
-    /// Settings of nacre's write buffer; `None` without it.
-    pub(crate) lazy: Option<Lazy>,
+    /// nacre's write buffer, if there is one.
+    pub(crate) buffer: Option<Buffer>,
     /// The preset of this mount, if it is not the one from mkfs.
     pub(crate) preset: Option<Preset>,
     /// Use an index in DRAM to find names in directories, if the layout leaves that open.
@@ -72,12 +70,12 @@ pub(crate) struct MountSettings {
     pub(crate) no_fail: bool,
     /// Change the existing mount.
     pub(crate) remount: bool,
-    /// Settings of the write buffer that were named, as written.
-    lazy_named: Vec<String>,
-    /// Flags that were named, and their opposites.
-    plain_named: Vec<&'static str>,
-    /// Known options that change nothing here, with the reason.
-    without_effect: Vec<String>,
+    /// Settings that were given with a value: their names, and the values as written.
+    named: Vec<(&'static str, String)>,
+    /// Flags that were given, and their opposites.
+    flags_named: Vec<&'static str>,
+    /// Notices of options that change nothing here, or have another name.
+    notices: Vec<String>,
 }
 
 /// The option `tier=`.
@@ -113,17 +111,17 @@ impl fmt::Display for TierOption {
     }
 }
 
-/// Options of nacre's write buffer.
+/// nacre's write buffer.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Lazy {
-    /// The size of the buffer, in bytes of DRAM.
+pub(crate) struct Buffer {
+    /// Its size, in bytes of DRAM.
     size: u64,
     settings: CacheSettings,
     /// True if the number of threads was named. Otherwise the number is fitted to the PM.
     names_threads: bool,
 }
 
-impl Lazy {
+impl Buffer {
     /// The buffer in the type of the library.
     pub(crate) fn options(&self) -> CacheOptions {
         CacheOptions {
@@ -134,14 +132,14 @@ impl Lazy {
     }
 }
 
-impl Default for Lazy {
-    fn default() -> Lazy {
-        Lazy { size: LAZY_DEFAULT, settings: CacheSettings::default(), names_threads: false }
+impl Default for Buffer {
+    fn default() -> Buffer {
+        Buffer { size: BUFFER_DEFAULT, settings: CacheSettings::default(), names_threads: false }
     }
 }
 
 /// Options for mount(8) or systemd that mean nothing to a file system.
-const FOR_OTHERS: [&str; 21] = [
+const FOR_OTHERS: [&str; 16] = [
     "defaults",
     "auto",
     "noauto",
@@ -155,58 +153,17 @@ const FOR_OTHERS: [&str; 21] = [
     "_netdev",
     "silent",
     "loud",
-    "rw",
-    "exec",
-    "async",
-    "atime",
     "diratime",
-    "relatime",
     "nostrictatime",
     "default_permissions",
-];
-
-/// Flags and their opposites.
-const PLAIN: [&str; 15] = [
-    "ro",
-    "rw",
-    "nodev",
-    "dev",
-    "nosuid",
-    "suid",
-    "noexec",
-    "exec",
-    "nosymfollow",
-    "symfollow",
-    "noatime",
-    "atime",
-    "relatime",
-    "strictatime",
-    "async",
 ];
 
 /// Prefixes of options for others. A remount brings the kernel's own options of the mount.
 const PREFIXES_FOR_OTHERS: [&str; 8] =
     ["x-", "X-", "comment=", "user=", "uhelper=", "user_id=", "group_id=", "max_read="];
 
-/// The size of the buffer without a size in `lazy`, in bytes.
-const LAZY_DEFAULT: u64 = 256 << 20;
-/// Settings of data movement between PM and tiers. A remount can change these and the settings of the buffer.
-const TIER_SETTINGS: [&str; 12] = [
-    "tier_cache",
-    "tier_group",
-    "sync_threshold",
-    "large_writes",
-    "read_factor",
-    "tier_balance",
-    "mover_hours",
-    "mover_limit",
-    "log_threshold",
-    "tier_threshold",
-    "disk_threshold",
-    "anticache",
-];
-/// The value for a mover without a limit.
-const NO_LIMIT: &str = "none";
+/// The size of the buffer without a size in `buffer`, in bytes.
+const BUFFER_DEFAULT: u64 = 256 << 20;
 
 impl MountSettings {
     /// Parses options separated by commas. The later of two conflicting options counts. With `sloppy`, unknown options
@@ -222,92 +179,96 @@ impl MountSettings {
 
     /// Parses one option; false if it is unknown.
     fn take_one(&mut self, option: &str) -> Result<bool, String> {
-        if let Some((key, value)) = option.split_once('=')
-            && self.take_setting(key, value)?
+        if let Some((name, value)) = option.split_once('=')
+            && self.take_value(name, value)?
         {
             return Ok(true);
         }
-        self.plain_named.extend(PLAIN.iter().filter(|plain| **plain == option));
-        match option {
-            "ro" => self.read_only = true,
-            "rw" => self.read_only = false,
-            "dev" => self.dev = Some(true),
-            "nodev" => self.dev = Some(false),
-            "suid" => self.suid = Some(true),
-            "nosuid" => self.suid = Some(false),
-            "exec" => self.no_exec = false,
-            "noexec" => self.no_exec = true,
-            "atime" | "relatime" => self.no_atime = false,
-            "noatime" => self.no_atime = true,
-            "symfollow" => self.no_symlinks = false,
-            "nosymfollow" => self.no_symlinks = true,
-            "sync" => self.sync = true,
-            "async" => self.sync = false,
-            "dirsync" => self.dirsync = true,
-            "allow_other" => self.allow_other = Some(true),
-            "writeback" => self.writeback = true,
-            "lazy" => self.lazy = Some(self.lazy.unwrap_or_default()),
-            "direct_io" => self.direct_io = true,
-            "nofail" => self.no_fail = true,
-            "strictatime" => {
-                self.no_atime = false;
-                self.without_effect.extend(without_effect::reason(option));
-            }
-            "remount" => self.remount = true,
-            "bind" | "rbind" | "move" => {
-                return Err(format!("{option:?} is done by mount(8) itself: mount --{option} FROM TO"));
-            }
-            _ => {
-                let known = without_effect::reason(option);
-                let is_known = known.is_some() || without_effect::is_so_anyway(option);
-                self.without_effect.extend(known);
-                return Ok(is_known || is_for_others(option));
-            }
+        if self.take_flag(option)? {
+            self.notices.extend(without_effect::reason(option));
+            return Ok(true);
         }
+        if let "bind" | "rbind" | "move" = option {
+            return Err(format!("{option:?} is done by mount(8) itself: mount --{option} FROM TO"));
+        }
+        if let Some(setting) = table::all().find(|setting| setting.name == option) {
+            return Err(format!("the mount option {option:?} needs a value: {}", setting.form()));
+        }
+        let known = without_effect::reason(option);
+        let is_known = known.is_some() || without_effect::is_so_anyway(option);
+        self.notices.extend(known);
+        Ok(is_known || is_for_others(option))
+    }
+
+    /// Takes a flag, or a word that reverts one; false if it is none.
+    fn take_flag(&mut self, word: &str) -> Result<bool, String> {
+        for setting in table::all().filter(|setting| setting.is_flag()) {
+            let off = setting.reverts.iter().find(|revert| **revert == word);
+            if let Some(off) = off {
+                self.flags_named.push(off);
+                (setting.take)(self, Given::Off)?;
+            } else if word == setting.name || word == setting.old {
+                self.flags_named.push(setting.name);
+                self.tell_of_name(setting, word, "");
+                (setting.take)(self, Given::On)?;
+            } else {
+                continue;
+            }
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
+    /// Takes a setting with a value; false if it is unknown.
+    fn take_value(&mut self, name: &str, value: &str) -> Result<bool, String> {
+        let (name, value, is_tuned) = match value.split_once(':') {
+            Some((name_within, value)) if name == TUNE => (name_within, value, true),
+            _ if name == TUNE => {
+                return Err(format!("the mount option {TUNE:?}: {value:?} is no NAME:VALUE; {}", tunable()));
+            }
+            _ => (name, value, false),
+        };
+        let setting = table::all().filter(|setting| setting.takes_value()).find(|setting| match is_tuned {
+            true => setting.is_experimental && setting.name == name,
+            false => name == setting.name || name == setting.old,
+        });
+        let Some(setting) = setting else {
+            return match is_tuned {
+                true => Err(format!("the mount option {TUNE:?}: {name:?} is unknown; {}", tunable())),
+                false => Ok(false),
+            };
+        };
+        let taken = (setting.take)(self, Given::Value(value));
+        let taken = taken.and_then(|()| self.tier_settings.check().map_err(|error| error.to_string()));
+        taken.map_err(|error| format!("the mount option {name:?}: {error}"))?;
+        if !is_tuned {
+            self.tell_of_name(setting, name, value);
+        }
+        self.named.push((setting.name, value.to_owned()));
         Ok(true)
     }
 
-    /// Options that were given and have no effect, in words.
-    pub(crate) fn warnings(&self) -> &[String] {
-        &self.without_effect
+    /// Notes that a setting was given as it was called before, with the name that it has now.
+    fn tell_of_name(&mut self, setting: &Setting, name: &str, value: &str) {
+        if name != setting.name || setting.is_experimental {
+            let before = if value.is_empty() { name.to_owned() } else { format!("{name}={value}") };
+            self.notices.push(format!("the option {before:?} is {:?} now", setting.text(value)));
+        }
     }
 
-    fn take_setting(&mut self, key: &str, value: &str) -> Result<bool, String> {
-        let wrong = |error: &dyn std::fmt::Display| format!("the mount option {key:?}: {error}");
-        match key {
-            "threads" => self.threads = Some(threads(value).map_err(|error| wrong(&error))?),
-            "preset" => self.preset = Some(value.parse().map_err(|error| wrong(&error))?),
-            _ if key == "lazy" || key.starts_with("lazy_") => {
-                let mut lazy = self.lazy.unwrap_or_default();
-                if !lazy.take(key, value).map_err(|error| wrong(&error))? {
-                    return Ok(false);
-                }
-                self.lazy = Some(lazy);
-                self.lazy_named.push(format!("{key}={value}"));
-            }
-            "volume" if value.is_empty() => return Err(wrong(&"name a volume")),
-            "volume" => self.volume = Some(value.to_owned()),
-            "name_index" => self.name_index = Some(on_or_off(value).map_err(|error| wrong(&error))?),
-            "inode_cache" => self.inode_cache = Some(inodes(value).map_err(|error| wrong(&error))?),
-            "emulate" => self.emulation = Some(value.parse().map_err(|error| wrong(&error))?),
-            "require" => self.require = Some(value.parse().map_err(|error| wrong(&error))?),
-            "tier" | "log" if value.is_empty() => {
-                return Err(wrong(&"give a path, as tier=/dev/sdb or log=/var/log/nacre.log"));
-            }
-            "tier" => self.tiers.push(TierOption::parse(value)),
-            "tiers" => self.all_tiers = all_or_found(value).map_err(|error| wrong(&error))?,
-            _ if TIER_SETTINGS.contains(&key) => {
-                take_tier_setting(&mut self.tier_settings, key, value).map_err(|error| wrong(&error))?;
-            }
-            "log" => self.log = Some(PathBuf::from(value)),
-            _ => return Ok(false),
-        }
-        Ok(true)
+    /// The write buffer, which there is from now on.
+    fn buffer(&mut self) -> &mut Buffer {
+        self.buffer.get_or_insert_default()
+    }
+
+    /// Notices for the user: options that were given and have no effect, or have another name now.
+    pub(crate) fn notices(&self) -> &[String] {
+        &self.notices
     }
 
     /// The settings for a running write buffer, which has the settings `running`.
     pub(crate) fn buffer_settings(&self, running: CacheSettings) -> CacheSettings {
-        let Some(Lazy { settings, names_threads, .. }) = self.lazy else { return running };
+        let Some(Buffer { settings, names_threads, .. }) = self.buffer else { return running };
         CacheSettings {
             threads: if names_threads { settings.threads } else { running.threads },
             low_percent: settings.low_percent,
@@ -327,29 +288,29 @@ impl MountSettings {
                     .into(),
             );
         }
-        if self.lazy.is_some() && (self.writeback || self.sync) {
+        if self.buffer.is_some() && (self.writeback || self.sync) {
             return Err(
-                "lazy excludes writeback and sync: writes are buffered here, in the kernel, or nowhere; choose one"
+                "buffer excludes writeback and sync: writes are buffered here, in the kernel, or nowhere; choose one"
                     .into(),
             );
         }
-        if let Some(Lazy { settings, .. }) = &self.lazy
+        if let Some(Buffer { settings, .. }) = &self.buffer
             && settings.low_percent > settings.high_percent
         {
             return Err(format!(
-                "lazy_low={} exceeds lazy_high={}; give a smaller lazy_low, or a larger lazy_high",
+                "buffer_low:{} exceeds buffer_high:{}; give a smaller buffer_low, or a larger buffer_high",
                 settings.low_percent, settings.high_percent
             ));
         }
         if let Some(preset) = self.preset
             && preset.buffers_writes()
             && preset != Preset::Nacre
-            && self.lazy.is_none()
+            && self.buffer.is_none()
         {
             // The image may have the preset from mkfs, for programs that open the device. The option here means this
             // mount.
             return Err(format!(
-                "the preset {preset} buffers writes, and a mount does so with \"lazy\" only: add it"
+                "the preset {preset} buffers writes, and a mount does so with \"buffer\" only: add it"
             ));
         }
         if self.writeback && self.sync {
@@ -363,124 +324,24 @@ impl fmt::Display for MountSettings {
     /// Writes the options that describe the running mount, as after `-o`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.read_only { "ro" } else { "rw" })?;
-        let flags = [
-            (self.dev == Some(false), "nodev"),
-            (self.suid == Some(false), "nosuid"),
-            (self.no_exec, "noexec"),
-            (self.no_symlinks, "nosymfollow"),
-            (self.no_atime, "noatime"),
-            (self.sync, "sync"),
-            (self.dirsync, "dirsync"),
-            (self.writeback, "writeback"),
-            (self.direct_io, "direct_io"),
-        ];
-        for (_, name) in flags.iter().filter(|(set, _)| *set) {
-            write!(f, ",{name}")?;
-        }
-        if let Some(threads) = self.threads {
-            write!(f, ",threads={threads}")?;
-        }
-        if let Some(inodes) = self.inode_cache {
-            write!(f, ",inode_cache={inodes}")?;
-        }
-        if let Some(lazy) = self.lazy {
-            write!(f, ",lazy={}", as_option(lazy.size))?;
-            let (set, usual) = (lazy.settings, CacheSettings::default());
-            let settings = [
-                ("low", u64::from(set.low_percent), u64::from(usual.low_percent)),
-                ("high", u64::from(set.high_percent), u64::from(usual.high_percent)),
-                ("period", set.period_ms, usual.period_ms),
-                ("age", set.max_age_ms, usual.max_age_ms),
-                ("forget", set.forget_ms, usual.forget_ms),
-            ];
-            for (name, set, _) in settings.iter().filter(|(_, set, usual)| set != usual) {
-                write!(f, ",lazy_{name}={set}")?;
-            }
-            if lazy.names_threads {
-                write!(f, ",lazy_threads={}", set.threads)?;
-            }
-        }
-        if let Some(preset) = self.preset {
-            write!(f, ",preset={preset}")?;
-        }
-        if let Some(is_on) = self.name_index {
-            write!(f, ",name_index={}", on_off(is_on))?;
-        }
-        if let Some(volume) = &self.volume {
-            write!(f, ",volume={volume}")?;
-        }
-        if let Some(require) = self.require {
-            write!(f, ",require={}", require.as_str())?;
-        }
-        for option in tier_options(&self.tier_settings) {
+        for option in table::all().flat_map(|setting| setting.printed(self)) {
             write!(f, ",{option}")?;
-        }
-        if self.all_tiers {
-            f.write_str(",tiers=all")?;
-        }
-        for tier in &self.tiers {
-            let text = tier.to_string();
-            let quote = if text.contains(',') { "\"" } else { "" };
-            write!(f, ",tier={quote}{text}{quote}")?;
         }
         Ok(())
     }
 }
 
-/// Named settings of tiers, as after `-o`.
-fn tier_options(settings: &TierSettings) -> Vec<String> {
-    let TierSettings {
-        cache,
-        group,
-        sync_threshold,
-        large_writes,
-        read_factor,
-        balance,
-        mover_hours,
-        mover_limit,
-        log_threshold,
-        tier_threshold,
-        disk_threshold,
-        anticache,
-    } = *settings;
-    let limit = |limit| match limit {
-        MoverLimit::None => NO_LIMIT.to_owned(),
-        MoverLimit::Rate(rate) => as_option(rate),
-    };
-    let values = [
-        cache.map(as_option),
-        group.map(as_option),
-        sync_threshold.map(as_option),
-        large_writes.map(|count| count.to_string()),
-        read_factor.map(|factor| factor.to_string()),
-        balance.map(|is_on| on_off(is_on).to_owned()),
-        mover_hours.map(|hours| hours.to_string()),
-        mover_limit.map(limit),
-        log_threshold.map(|percent| percent.to_string()),
-        tier_threshold.map(|percent| percent.to_string()),
-        disk_threshold.map(|percent| percent.to_string()),
-        anticache.map(values::anticache_option),
-    ];
-    let option = |(name, value): (&str, Option<String>)| value.map(|value| format!("{name}={value}"));
-    TIER_SETTINGS.into_iter().zip(values).filter_map(option).collect()
-}
-
-fn on_off(is_on: bool) -> &'static str {
-    if is_on { "on" } else { "off" }
-}
-
-/// A size, as after `-o`.
-fn as_option(size: u64) -> String {
-    let units = [('T', 40), ('G', 30), ('M', 20), ('K', 10)];
-    let whole = units.into_iter().find(|(_, shift)| size.is_multiple_of(1 << shift));
-    whole.map_or_else(|| size.to_string(), |(letter, shift)| format!("{}{letter}", size >> shift))
+/// The settings within `tune=`, as an advice.
+fn tunable() -> String {
+    let names = table::all().filter(|setting| setting.is_experimental).map(|setting| setting.name);
+    format!("the names are {}", names.collect::<Vec<_>>().join(", "))
 }
 
 fn is_for_others(option: &str) -> bool {
     FOR_OTHERS.contains(&option) || PREFIXES_FOR_OTHERS.iter().any(|prefix| option.starts_with(prefix))
 }
 
-/// Settings within the values of `emulate=` and `tier=PATH@DISK`. Alone, they are parts that a comma has cut off.
+/// Settings within the values of `tune=emulate:` and `tier=PATH@DISK`. Alone, they are parts that a comma has cut off.
 const WITHIN_VALUES: [&str; 9] = [
     "latency",
     "write-latency",
@@ -497,8 +358,8 @@ const WITHIN_VALUES: [&str; 9] = [
 fn hint(option: &str) -> &'static str {
     match option.split_once('=') {
         Some((key, _)) if WITHIN_VALUES.contains(&key) => {
-            "a comma ends an option, so colons separate the settings of emulate= and of tier=PATH@DISK, as in \
-             emulate=latency=200:bandwidth=1G"
+            "a comma ends an option, so colons separate the settings of tune=emulate: and of tier=PATH@DISK, as in \
+             tune=emulate:latency=200:bandwidth=1G"
         }
         _ => "leave it out, or see nacre mount --help for those that are known",
     }
@@ -535,10 +396,10 @@ mod tests {
     fn what_fstab_says_to_others_changes_nothing() {
         let options = "defaults,rw,auto,noauto,user,users,nouser,owner,group,_netdev,x-systemd.automount,X-home,\
                        comment=home,user=joe,relatime,exec,async,default_permissions,,diratime";
-        let settings = MountSettings { plain_named: Vec::new(), ..take(options).unwrap() };
+        let settings = MountSettings { flags_named: Vec::new(), ..take(options).unwrap() };
         assert_eq!(settings, MountSettings::default());
         let settings = take("acl,user_xattr,nodiscard,nolazytime,nomand,symfollow,uhelper=nacre").unwrap();
-        assert_eq!(MountSettings { plain_named: Vec::new(), ..settings }, MountSettings::default());
+        assert_eq!(MountSettings { flags_named: Vec::new(), ..settings }, MountSettings::default());
         assert!(take("nofail").unwrap().no_fail);
     }
 
@@ -553,8 +414,8 @@ mod tests {
             (Some(false), Some(false), Some(true))
         );
         let settings = take("ro,rw,nodev,dev,noexec,exec,sync,async,noatime,relatime").unwrap();
-        let plain_named = settings.plain_named.clone();
-        assert_eq!(settings, MountSettings { dev: Some(true), plain_named, ..MountSettings::default() });
+        let flags_named = settings.flags_named.clone();
+        assert_eq!(settings, MountSettings { dev: Some(true), flags_named, ..MountSettings::default() });
         // As with mount(8), options come in several pieces.
         let mut settings = take("ro").unwrap();
         settings.take("rw,threads=3", false).unwrap();
@@ -570,8 +431,8 @@ mod tests {
         let settings = take(options).unwrap();
         assert_eq!(settings.to_string(), "rw");
         let words: Vec<&str> = options.split(',').collect();
-        assert_eq!(settings.warnings().len(), words.len());
-        for (option, warning) in words.iter().zip(settings.warnings()) {
+        assert_eq!(settings.notices().len(), words.len());
+        for (option, warning) in words.iter().zip(settings.notices()) {
             assert!(warning.starts_with(&format!("the option {option:?} has no effect: ")), "{warning}");
         }
         assert!(!take("noatime,strictatime").unwrap().no_atime);
@@ -580,7 +441,7 @@ mod tests {
     #[test]
     fn ours_are_taken_up() {
         let settings =
-            take("writeback,require=power,log=/var/log/nacre,emulate=\"pcm,latency=500\"").unwrap();
+            take("writeback,require=power,log=/var/log/nacre,tune=\"emulate:pcm,latency=500\"").unwrap();
         assert!(settings.writeback);
         assert_eq!(settings.require, Some(Promise::PowerLoss));
         assert_eq!(settings.log.as_deref(), Some(Path::new("/var/log/nacre")));
@@ -591,22 +452,26 @@ mod tests {
         assert!(take("tiers=all").unwrap().all_tiers && !take("tiers=all,tiers=found").unwrap().all_tiers);
         assert_eq!(take("tiers=all,tier=/srv/disk").unwrap().to_string(), "rw,tiers=all,tier=/srv/disk");
         assert_eq!(settings.to_string(), "rw,tier_cache=8M,tier=/srv/disk");
-        let all = "rw,tier_cache=1M,tier_group=64K,sync_threshold=1M,large_writes=2,read_factor=0,\
-                   tier_balance=off,mover_hours=12:00-13:00+22:00-06:00,mover_limit=100M,log_threshold=99,tier_threshold=60,disk_threshold=0,anticache=40M";
+        let all = "rw,tier_cache=1M,tier_threshold=60,mover_hours=12:00-13:00+22:00-06:00,mover_limit=100M,anticache=40M,\
+                   tune=tier_group:64K,tune=sync_threshold:1M,tune=large_writes:2,tune=read_factor:0,tune=tier_balance:off,\
+                   tune=log_threshold:99,tune=disk_threshold:0";
         assert_eq!(take(all).unwrap().to_string(), all);
         for said in ["rw,mover_hours=always,mover_limit=none", "rw,anticache=30%", "rw,anticache=off"] {
             assert_eq!(take(said).unwrap().to_string(), said);
         }
-        assert_eq!(take("lazy").unwrap().lazy.unwrap().options().size, 256 << 20);
-        assert_eq!(take("lazy=64M").unwrap().to_string(), "rw,lazy=64M");
-        let all = "rw,lazy=64M,lazy_low=10,lazy_high=30,lazy_period=1000,lazy_age=2000,lazy_forget=0,\
-                   lazy_threads=3,preset=hinfs-wb";
+        assert_eq!(take("buffer").unwrap().buffer.unwrap().options().size, 256 << 20);
+        assert_eq!(take("buffer=64M").unwrap().to_string(), "rw,buffer=64M");
+        let all = "rw,buffer=64M,buffer_age=2000,preset=hinfs-wb,tune=buffer_low:10,tune=buffer_high:30,\
+                   tune=buffer_period:1000,tune=buffer_forget:0,tune=buffer_threads:3";
         assert_eq!(take(all).unwrap().to_string(), all);
-        let settings = take("lazy_age=7,lazy").unwrap().lazy.unwrap().options().settings;
+        let settings = take("buffer_age=7,buffer").unwrap().buffer.unwrap().options().settings;
         assert_eq!(settings, CacheSettings { max_age_ms: 7, ..CacheSettings::default() });
         let said =
-            take("ro,noatime,threads=3,direct_io,nodev,x-gvfs,name_index=off,require=process").unwrap();
-        assert_eq!(said.to_string(), "ro,nodev,noatime,direct_io,threads=3,name_index=off,require=process");
+            take("ro,noatime,threads=3,direct_io,nodev,x-gvfs,tune=name_index:off,require=process").unwrap();
+        assert_eq!(
+            said.to_string(),
+            "ro,nodev,noatime,direct_io,threads=3,require=process,tune=name_index:off"
+        );
         assert_eq!(take("inode_cache=5000").unwrap().to_string(), "rw,inode_cache=5000");
     }
 
@@ -618,27 +483,31 @@ mod tests {
             ("commit", "commit"),
             ("threads=0", "1 to 256"),
             ("threads=many", "1 to 256"),
-            ("lazy=4K", "1M to 8T"),
-            ("lazy=9T", "1M to 8T"),
+            ("buffer=4K", "1M to 8T"),
+            ("buffer=9T", "1M to 8T"),
             ("tier=", "a path"),
             ("log=", "a path"),
             ("mover_limit=slow", "or none"),
             ("inode_cache=4294967296", "1024 to 4294967295"),
-            ("lazy_low=101", "percentage"),
-            ("lazy_period=0", "milliseconds"),
-            ("lazy_forget=86400001", "milliseconds"),
-            ("lazy_color=red", "lazy_color"),
+            ("tune=buffer_low:101", "percentage"),
+            ("tune=buffer_period:0", "milliseconds"),
+            ("tune=buffer_forget:86400001", "milliseconds"),
+            ("buffer_color=red", "buffer_color"),
+            ("tune=color:red", "the names are buffer_low"),
+            ("tune=tier_group", "no NAME:VALUE"),
+            ("tune=threads:3", "\"threads\" is unknown"),
+            ("threads", "threads=N"),
             ("preset=zfs", "the presets are"),
-            ("name_index=maybe", "neither on nor off"),
+            ("tune=name_index:maybe", "neither on nor off"),
             ("inode_cache=1023", "1024 to 4294967295"),
             ("inode_cache=all", "number of inodes"),
             ("tier_cache=64K", "1 MiB to 1 TiB"),
             ("tier_cache=2T", "1 MiB to 1 TiB"),
-            ("tier_group=5000", "whole blocks"),
-            ("sync_threshold=512", "4 KiB to 1 TiB"),
-            ("large_writes=-1", "0 to 65535"),
-            ("read_factor=65536", "0 to 65535"),
-            ("read_factor=twice", "read_factor"),
+            ("tune=tier_group:5000", "whole blocks"),
+            ("tune=sync_threshold:512", "4 KiB to 1 TiB"),
+            ("tune=large_writes:-1", "0 to 65535"),
+            ("tune=read_factor:65536", "0 to 65535"),
+            ("tune=read_factor:twice", "read_factor"),
             ("tier_cache=much", "tier_cache"),
             ("mover_hours=22:00", "22:00-06:00"),
             ("mover_hours=night", "mover_hours"),
@@ -646,15 +515,15 @@ mod tests {
             ("mover_limit=slow", "mover_limit"),
             ("anticache=101%", "0% to 100%"),
             ("anticache=much", "anticache"),
-            ("log_threshold=20", "50 to 100"),
-            ("log_threshold=high", "log_threshold"),
+            ("tune=log_threshold:20", "50 to 100"),
+            ("tune=log_threshold:high", "log_threshold"),
             ("tier_threshold=101", "50 to 100"),
             ("tier_threshold=full", "tier_threshold"),
             ("tiers=some", "neither all nor found"),
-            ("disk_threshold=101", "0 to 100"),
-            ("disk_threshold=-1", "disk_threshold"),
+            ("tune=disk_threshold:101", "0 to 100"),
+            ("tune=disk_threshold:-1", "disk_threshold"),
             ("emulate=nothing", "after -o by colons"),
-            ("emulate=latency=200,bandwidth=1G", "emulate=latency=200:bandwidth=1G"),
+            ("tune=emulate:latency=200,bandwidth=1G", "tune=emulate:latency=200:bandwidth=1G"),
             ("tier=/srv/disk@nvme,flush=0", "colons separate"),
             ("require=luck", "require"),
             ("emulate=\"pcm,latency=5", "quotation mark"),
@@ -677,14 +546,14 @@ mod tests {
     fn what_excludes_each_other_is_refused() {
         assert!(take("writeback,direct_io").unwrap().check().is_err());
         assert!(take("writeback,sync").unwrap().check().is_err());
-        assert!(take("lazy,writeback").unwrap().check().is_err());
-        assert!(take("lazy,sync").unwrap().check().is_err());
-        assert!(take("lazy,direct_io").unwrap().check().is_ok());
-        assert!(take("lazy,lazy_low=50,lazy_high=40").unwrap().check().is_err());
+        assert!(take("buffer,writeback").unwrap().check().is_err());
+        assert!(take("buffer,sync").unwrap().check().is_err());
+        assert!(take("buffer,direct_io").unwrap().check().is_ok());
+        assert!(take("buffer,tune=buffer_low:50,tune=buffer_high:40").unwrap().check().is_err());
         assert!(take("writeback,sync,async").unwrap().check().is_ok());
         let message = take("preset=hinfs-wb").unwrap().check().unwrap_err();
-        assert!(message.contains("\"lazy\" only"), "{message}");
-        assert!(take("preset=hinfs-wb,lazy").unwrap().check().is_ok());
+        assert!(message.contains("\"buffer\" only"), "{message}");
+        assert!(take("preset=hinfs-wb,buffer").unwrap().check().is_ok());
         assert!(
             take("preset=pmfs").unwrap().check().is_ok() && take("preset=nacre").unwrap().check().is_ok()
         );

@@ -10,7 +10,7 @@ use clap::builder::StyledStr;
 use clap::{Arg, Command, CommandFactory};
 
 use crate::args::Cli;
-use crate::mount_options::help;
+use crate::mount_options::table;
 use crate::pages::{self, Section};
 
 /// The command that writes the pages.
@@ -115,13 +115,13 @@ fn options() -> String {
          `nacre mount`. They can be in `/etc/fstab`.\n`mount -o remount` changes those that have \"yes\" in the column \
          remount.\n"
     );
-    for (title, options) in help::GROUPS {
+    for (title, settings) in table::GROUPS {
         write!(text, "\n## {title}\n\n").expect("a string takes it");
         text += &row(&["option", "meaning", "default", "remount"]);
         text += "| --- | --- | --- | --- |\n";
-        for option in options {
-            let remount = if option.remount { "yes" } else { "" };
-            text += &row(&[&format!("`{}`", option.form), option.meaning, option.default, remount]);
+        for setting in settings {
+            let remount = if setting.remount { "yes" } else { "" };
+            text += &row(&[&format!("`{}`", setting.form()), setting.meaning, setting.default, remount]);
         }
     }
     text

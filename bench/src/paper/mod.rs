@@ -149,7 +149,7 @@ pub struct Settings {
     pub pm: Option<String>,
     /// An emulated disk below, of peers that have one and of presets with tiers: `optane-ssd`, `nvme`, `sata-ssd`, `hdd`.
     pub disk: Option<String>,
-    /// For nacre, in the words of `mount -o`; sizes among them are not scaled: `group=16m`. `lazy`, `writeback` and `through`,
+    /// For nacre, in the words of `mount -o`; sizes among them are not scaled: `group=16m`. `buffer`, `writeback` and `through`,
     /// a word of ours, are for mounts: only they need to be told whether writes wait here, in the kernel or nowhere.
     pub options: Option<String>,
     /// How long the paper runs, in seconds.

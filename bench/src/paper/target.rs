@@ -289,7 +289,7 @@ impl<'a> Subject<'a> {
             }
             match key {
                 // In the process these presets buffer writes without being told.
-                "lazy" if self.buffers() => taken.extend(self.is_mounted().then_some(option)),
+                "buffer" if self.buffers() => taken.extend(self.is_mounted().then_some(option)),
                 // In the process there is no kernel that could; those without a disk write through, as NOVA does.
                 "writeback" => taken.extend(self.is_mounted_with(key).then_some(option)),
                 THROUGH => parameters.extend(self.is_mounted_with(key).then(|| ("buffer", "0m".to_owned()))),

@@ -427,15 +427,15 @@ impl Plan {
         // A mount buffers only where it is told to, and in one place.
         let options = self.options.as_deref().unwrap_or_default();
         let in_kernel = options.split(',').any(|option| option == "writeback");
-        let lazy = match self.buffer {
+        let buffer = match self.buffer {
             Some(0) => None,
-            Some(bytes) => Some(format!("lazy={bytes}")),
+            Some(bytes) => Some(format!("buffer={bytes}")),
             None if in_kernel => None,
             // As a mount without further options.
             None if preset == Preset::Nacre => None,
-            None => preset.buffers_writes().then(|| "lazy".to_owned()),
+            None => preset.buffers_writes().then(|| "buffer".to_owned()),
         };
-        let mut options: Vec<String> = lazy.into_iter().collect();
+        let mut options: Vec<String> = buffer.into_iter().collect();
         let size = self.device_size(ground.load).to_string();
         let mut mkfs = Command::new(ground.program);
         mkfs.args(["mkfs", "--preset", preset.as_str(), "--size", &size]);

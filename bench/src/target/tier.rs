@@ -75,13 +75,14 @@ impl Tier {
     /// Its settings as options of a mount.
     pub(super) fn options(&self) -> Vec<String> {
         let TierSettings { cache, group, sync_threshold, anticache, .. } = self.settings;
-        let all = [("tier_cache", cache), ("tier_group", group), ("sync_threshold", sync_threshold)];
+        let all =
+            [("tier_cache=", cache), ("tune=tier_group:", group), ("tune=sync_threshold:", sync_threshold)];
         let anticache = anticache.map(|anticache| match anticache {
             AntiCache::Off => "anticache=off".to_owned(),
             AntiCache::Size(bytes) => format!("anticache={bytes}"),
             AntiCache::Percent(percent) => format!("anticache={percent}%"),
         });
-        let sizes = all.into_iter().filter_map(|(name, value)| Some(format!("{name}={}", value?)));
+        let sizes = all.into_iter().filter_map(|(name, value)| Some(format!("{name}{}", value?)));
         sizes.chain(anticache).collect()
     }
 

@@ -1,16 +1,20 @@
 //! Changes of a running mount: the flags of the kernel, the settings of tiers, and those of the write buffer.
 
-use nacre::TierSettings;
 use nacre_fuse::mounts::MountEntry;
 use rustix::mount::MountFlags;
 
-use super::{MountSettings, PLAIN, TIER_SETTINGS, as_option, tier_options};
+use super::table::{self, Given, Setting};
+use super::values::text_of_size;
+use super::{Buffer, MountSettings};
+
+/// The setting with the size of the write buffer.
+const BUFFER: &str = "buffer";
 
 impl MountSettings {
     /// The kernel's flags of a mount with these settings after this remount. A flag that is not named stays. With
     /// `all`, as mount(8) hands flags on, it is off, except for read-only and access times.
     pub(crate) fn flags_after(&self, is: MountFlags, all: bool) -> MountFlags {
-        let named = |words: &[&str]| self.plain_named.iter().any(|word| words.contains(word));
+        let named = |words: &[&str]| self.flags_named.iter().any(|word| words.contains(word));
         let flags = [
             (MountFlags::RDONLY, self.read_only, named(&["ro", "rw"])),
             (MountFlags::NODEV, self.dev == Some(false), all || named(&["nodev", "dev"])),
@@ -51,76 +55,49 @@ impl MountSettings {
         asked: &MountSettings,
         kernel: &[String],
     ) -> Result<(MountSettings, String), String> {
-        // The tiers themselves are checked below.
-        let without_tiers =
-            |settings: &MountSettings| MountSettings { tiers: Vec::new(), ..settings.clone() };
-        let (is, wanted) = (without_tiers(self).to_string(), without_tiers(asked).to_string());
-        let is: Vec<&str> = is.split(',').chain(kernel.iter().map(String::as_str)).collect();
-        let can_change = |option: &str| {
-            let key = option.split_once('=').map_or(option, |(key, _)| key);
-            key.starts_with("lazy") || TIER_SETTINGS.contains(&key) || PLAIN.contains(&key)
-        };
-        let other = |option: &&str| !is.contains(option) && !can_change(option);
-        if let Some(option) = wanted.split(',').find(other) {
-            return Err(format!(
-                "{option:?} cannot be changed while it is mounted; unmount it and mount it again"
-            ));
+        // Tiers and the buffer are looked at below.
+        let is_fixed = |setting: &&Setting| !setting.remount && !["tier", BUFFER].contains(&setting.name);
+        for setting in table::all().filter(is_fixed) {
+            let is: Vec<String> = setting.printed(self).collect();
+            if let Some(option) =
+                setting.printed(asked).find(|option| !is.contains(option) && !kernel.contains(option))
+            {
+                return Err(format!(
+                    "{option:?} cannot be changed while it is mounted; unmount it and mount it again"
+                ));
+            }
         }
-        if asked.plain_named.contains(&"async") && self.sync && !asked.sync {
+        if asked.flags_named.contains(&"async") && self.sync && !asked.sync {
             return Err("\"async\" cannot be set while it is mounted; unmount it and mount it again".into());
         }
         // Settings that the options of a running mount do not show.
         if asked.emulation.is_some() || asked.log.is_some() {
-            return Err(
-                "\"emulate\" and \"log\" cannot be changed while it is mounted; unmount it and mount it again"
-                    .into(),
-            );
+            return Err("\"emulate\" and \"log\" cannot be changed while it is mounted; unmount it and mount it again".into());
         }
         if asked.tiers.iter().any(|tier| !self.tiers.contains(tier)) {
             return Err("tiers of a mount are changed by nacre tier online, add and remove".into());
         }
-        let mut changed = self.clone();
-        if asked.lazy.is_some() {
-            let Some(mut lazy) = self.lazy else {
-                return Err("the mount has no write buffer; unmount it and mount it with \"lazy\"".into());
-            };
-            let size = lazy.size;
-            for option in &asked.lazy_named {
-                let (key, value) = option.split_once('=').unwrap_or((option, ""));
-                lazy.take(key, value)?;
-            }
-            if lazy.size != size {
-                return Err(format!(
-                    "the size of the write buffer cannot be changed while it is mounted: it is lazy={}; unmount it \
-                     and mount it again",
-                    as_option(size)
-                ));
-            }
-            changed.lazy = Some(lazy);
+        if asked.buffer.is_some() && self.buffer.is_none() {
+            return Err("the mount has no write buffer; unmount it and mount it with \"buffer\"".into());
         }
-        changed.change_tier_settings(&asked.tier_settings);
+        let (mut changed, mut named) = (self.clone(), Vec::new());
+        for setting in table::all().filter(|setting| setting.remount || setting.name == BUFFER) {
+            // The last one counts.
+            let given = asked.named.iter().rev().find(|(name, _)| *name == setting.name);
+            if let Some((_, value)) = given {
+                (setting.take)(&mut changed, Given::Value(value))?;
+                named.push(setting.text(value));
+            }
+        }
+        let size = |settings: &MountSettings| settings.buffer.map(|Buffer { size, .. }| size);
+        if let Some(is) = size(self).filter(|_| size(&changed) != size(self)) {
+            return Err(format!(
+                "the size of the write buffer cannot be changed while it is mounted: it is {BUFFER}={}; unmount it and mount it again",
+                text_of_size(is)
+            ));
+        }
         changed.check()?;
-        let named = asked.lazy_named.iter().cloned().chain(tier_options(&asked.tier_settings));
-        Ok((changed, named.collect::<Vec<_>>().join(",")))
-    }
-
-    /// Adopts the named settings of tiers.
-    fn change_tier_settings(&mut self, asked: &TierSettings) {
-        let is = self.tier_settings;
-        self.tier_settings = TierSettings {
-            cache: asked.cache.or(is.cache),
-            group: asked.group.or(is.group),
-            sync_threshold: asked.sync_threshold.or(is.sync_threshold),
-            large_writes: asked.large_writes.or(is.large_writes),
-            read_factor: asked.read_factor.or(is.read_factor),
-            balance: asked.balance.or(is.balance),
-            mover_hours: asked.mover_hours.or(is.mover_hours),
-            mover_limit: asked.mover_limit.or(is.mover_limit),
-            log_threshold: asked.log_threshold.or(is.log_threshold),
-            tier_threshold: asked.tier_threshold.or(is.tier_threshold),
-            disk_threshold: asked.disk_threshold.or(is.disk_threshold),
-            anticache: asked.anticache.or(is.anticache),
-        };
+        Ok((changed, named.join(",")))
     }
 }
 
@@ -158,28 +135,33 @@ mod tests {
 
     #[test]
     fn a_remount_changes_the_settings_of_tiers() {
-        let running = take("threads=2,tier_cache=8M,tier_balance=off,tier=/srv/disk").unwrap();
+        let running = take("threads=2,tier_cache=8M,tune=tier_balance:off,tier=/srv/disk").unwrap();
         let remount = |options: &str| running.remounted(&take(options).unwrap(), &[]);
-        let (changed, named) =
-            remount("remount,threads=2,tier_balance=on,tier_group=64K,read_factor=4").unwrap();
-        assert_eq!(named, "tier_group=64K,read_factor=4,tier_balance=on");
+        let (changed, named) = remount(
+            "remount,threads=2,tune=tier_balance:on,tune=tier_group:64K,tier_threshold=60,tune=tier_balance:off",
+        )
+        .unwrap();
+        assert_eq!(
+            named, "tier_threshold=60,tune=tier_group:64K,tune=tier_balance:off",
+            "the last one counts"
+        );
         assert_eq!(
             changed.to_string(),
-            "rw,threads=2,tier_cache=8M,tier_group=64K,read_factor=4,tier_balance=on,tier=/srv/disk"
+            "rw,threads=2,tier_cache=8M,tier_threshold=60,tier=/srv/disk,tune=tier_group:64K,tune=tier_balance:off"
         );
         // The same, as the server takes it up.
         assert_eq!(remount(&named).unwrap().0, changed);
         // No size is rounded on the way.
         assert_eq!(
             remount("remount,tier_group=1052672,tier_cache=1.5G").unwrap().1,
-            "tier_cache=1536M,tier_group=1028K"
+            "tier_cache=1.5G,tune=tier_group:1052672"
         );
         // Without a write buffer, too, and beside one.
-        let lazy = take("lazy=64M").unwrap();
+        let buffered = take("buffer=64M").unwrap();
         let (changed, named) =
-            lazy.remounted(&take("remount,sync_threshold=1M,lazy_age=7").unwrap(), &[]).unwrap();
-        assert_eq!(named, "lazy_age=7,sync_threshold=1M");
-        assert_eq!(changed.to_string(), "rw,lazy=64M,lazy_age=7,sync_threshold=1M");
+            buffered.remounted(&take("remount,tune=sync_threshold:1M,buffer_age=7").unwrap(), &[]).unwrap();
+        assert_eq!(named, "buffer_age=7,tune=sync_threshold:1M");
+        assert_eq!(changed.to_string(), "rw,buffer=64M,buffer_age=7,tune=sync_threshold:1M");
         assert_eq!(remount("remount").unwrap(), (running.clone(), String::new()));
         // Hours and limits are taken back, too.
         let nights = take("mover_hours=22:00-06:00,mover_limit=1M").unwrap();
@@ -194,30 +176,33 @@ mod tests {
 
     #[test]
     fn a_remount_changes_the_write_buffer_and_nothing_else() {
-        let running = take("lazy=64M,lazy_age=2000,threads=2").unwrap();
+        let running = take("buffer=64M,buffer_age=2000,threads=2").unwrap();
         let kernel = ["rw", "nosuid", "relatime"].map(str::to_owned);
         let remount = |options: &str| running.remounted(&take(options).unwrap(), &kernel);
         let (changed, named) =
-            remount("remount,rw,nosuid,relatime,user_id=0,lazy_low=1,lazy_high=3").unwrap();
-        assert_eq!(changed.to_string(), "rw,threads=2,lazy=64M,lazy_low=1,lazy_high=3,lazy_age=2000");
-        assert_eq!(named, "lazy_low=1,lazy_high=3");
+            remount("remount,rw,nosuid,relatime,user_id=0,tune=buffer_low:1,tune=buffer_high:3").unwrap();
+        assert_eq!(
+            changed.to_string(),
+            "rw,buffer=64M,buffer_age=2000,threads=2,tune=buffer_low:1,tune=buffer_high:3"
+        );
+        assert_eq!(named, "tune=buffer_low:1,tune=buffer_high:3");
         // Threads that fit the memory stay, those that are named do not.
         let four = CacheSettings { threads: 4, ..CacheSettings::default() };
         assert_eq!(changed.buffer_settings(four).threads, 4);
-        let (fewer, _) = remount("remount,lazy_threads=2").unwrap();
+        let (fewer, _) = remount("remount,tune=buffer_threads:2").unwrap();
         assert_eq!(fewer.buffer_settings(four).threads, 2);
-        let (same, named) = remount("remount,lazy=64M").unwrap();
-        assert_eq!((&same, named.as_str()), (&running, "lazy=64M"));
+        let (same, named) = remount("remount,buffer=64M").unwrap();
+        assert_eq!((&same, named.as_str()), (&running, "buffer=64M"));
         assert_eq!(remount("remount").unwrap(), (running.clone(), String::new()));
         for (options, word) in [
             ("remount,sync", "\"sync\" cannot be changed"),
             ("remount,dirsync", "\"dirsync\" cannot be changed"),
             ("remount,threads=3", "\"threads=3\""),
-            ("remount,name_index=on", "\"name_index=on\""),
+            ("remount,tune=name_index:on", "\"tune=name_index:on\""),
             ("remount,log=/tmp/log", "\"log\""),
             ("remount,emulate=pcm", "\"emulate\""),
-            ("remount,lazy=32M", "size"),
-            ("remount,lazy_low=90", "lazy_high"),
+            ("remount,buffer=32M", "size"),
+            ("remount,tune=buffer_low:90", "buffer_high"),
         ] {
             let message = remount(options).unwrap_err();
             assert!(message.contains(word), "{options}: {message}");
@@ -227,13 +212,13 @@ mod tests {
         assert!(message.contains("\"async\""), "{message}");
         assert!(sync.remounted(&take("remount,async,sync").unwrap(), &kernel).is_ok());
         let bare = take("threads=2").unwrap();
-        let message = bare.remounted(&take("remount,lazy_low=1").unwrap(), &[]).unwrap_err();
+        let message = bare.remounted(&take("remount,tune=buffer_low:1").unwrap(), &[]).unwrap_err();
         assert!(message.contains("no write buffer"), "{message}");
         let set = changed.buffer_settings(CacheSettings { sync: true, ..CacheSettings::default() });
         assert_eq!((set.low_percent, set.high_percent, set.max_age_ms, set.forget_ms), (1, 3, 2000, 5000));
         assert!(set.sync, "what has no option stays");
-        let (forgets, named) = remount("remount,lazy_forget=60000").unwrap();
-        assert_eq!(named, "lazy_forget=60000");
+        let (forgets, named) = remount("remount,tune=buffer_forget:60000").unwrap();
+        assert_eq!(named, "tune=buffer_forget:60000");
         assert_eq!(forgets.buffer_settings(CacheSettings::default()).forget_ms, 60_000);
     }
 
@@ -259,10 +244,10 @@ mod tests {
         // mount(8) leaves out what is off.
         assert_eq!(after("rw,remount,nodev", true), kept | MountFlags::NODEV | MountFlags::NOATIME);
         // The server takes up the flags that the kernel says, and says the same.
-        let mut settings = take("nodev,lazy=64M").unwrap();
+        let mut settings = take("nodev,buffer=64M").unwrap();
         settings.take_up_flags(&line("rw,nosuid,noexec,nosymfollow,relatime", "ro"));
-        assert_eq!(settings.to_string(), "ro,nosuid,noexec,nosymfollow,lazy=64M");
+        assert_eq!(settings.to_string(), "ro,nosuid,noexec,nosymfollow,buffer=64M");
         settings.take_up_flags(&line("rw,relatime", "rw"));
-        assert_eq!(settings.to_string(), "rw,lazy=64M");
+        assert_eq!(settings.to_string(), "rw,buffer=64M");
     }
 }

@@ -19,7 +19,7 @@ const REASONS: [(&str, &str); 11] = [
 /// Options with a value, each with the reason that it changes nothing.
 const REASONS_WITH_VALUE: [(&str, &str); 10] = [
     ("errors", "damaged files give errors, and all others are served"),
-    ("commit", "writes are durable when they return; with lazy, lazy_age says when they are"),
+    ("commit", "writes are durable when they return; with buffer, buffer_age says when they are"),
     ("data", "data is there when its size is"),
     ("barrier", BARRIERS),
     ("discard", DISCARD),

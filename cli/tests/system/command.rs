@@ -177,8 +177,8 @@ fn the_promise_of_a_device_is_told_and_required() {
     assert!(code(&would) == 0 && harness::text(&would).contains(words), "{}", harness::text(&would));
     for (arguments, why) in [
         (&["--require", "power"][..], "not against power loss"),
-        (&["-o", "preset=hinfs,lazy"], "preset hinfs on the layout log"),
-        (&["-o", "name_index=off"], "name_index"),
+        (&["-o", "preset=hinfs,buffer"], "preset hinfs on the layout log"),
+        (&["-o", "tune=name_index:off"], "name_index"),
     ] {
         let refused = mount(arguments);
         assert_eq!(code(&refused), 32, "{arguments:?}: {}", harness::text(&refused));
@@ -333,7 +333,7 @@ fn a_mount_tells_about_itself_and_its_files() {
     if !harness::can_mount("info, df and stat of a mount") {
         return;
     }
-    let mut ground = Ground::nacre("64M", Some("noatime,emulate=dram"));
+    let mut ground = Ground::nacre("64M", Some("noatime,tune=emulate:dram"));
     // More extents than one answer of the mount holds: every second block.
     let path = ground.dir().join("scattered");
     let file = fs::File::create(&path).expect("a file");
@@ -384,12 +384,12 @@ fn mount_by_type_and_by_fstab() {
             umount "$DIR/mnt"
         done
         # Settings within an option stand behind colons; a comma there is told.
-        slow=emulate=latency=200:bandwidth=1G
+        slow=tune=emulate:latency=200:bandwidth=1G
         mount -t nacre -o "ro,$slow" "$IMAGE" "$DIR/mnt"
         "$NACRE" info "$DIR/mnt" | grep -q "write 200 ns a line, 1.00 GB/s"
         umount "$DIR/mnt"
-        mount -t nacre -o ro,emulate=latency=200,bandwidth=1G "$IMAGE" "$DIR/mnt" 2>"$DIR/said" && exit 1
-        grep -q "emulate=latency=200:bandwidth=1G" "$DIR/said"
+        mount -t nacre -o ro,tune=emulate:latency=200,bandwidth=1G "$IMAGE" "$DIR/mnt" 2>"$DIR/said" && exit 1
+        grep -q "tune=emulate:latency=200:bandwidth=1G" "$DIR/said"
         echo "$IMAGE $DIR/mnt nacre defaults,nofail,x-systemd.automount,$slow 0 2" >"$DIR/fstab"
         mount -T "$DIR/fstab" "$DIR/mnt"
         "$NACRE" info "$DIR/mnt" | grep -q "write 200 ns a line, 1.00 GB/s"

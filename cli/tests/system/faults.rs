@@ -41,7 +41,7 @@ fn a_media_error_is_told_of(preset: &str) {
     let at = first_byte(&ground, "bad") + 3 * BLOCK + 64;
     ground.unmount();
 
-    ground.set_options(Some(&format!("emulate=poison={at}+64")));
+    ground.set_options(Some(&format!("tune=emulate:poison={at}+64")));
     ground.mount();
     let mut file = fs::File::open(&bad).expect("open");
     let mut block = [0; BLOCK as usize];

@@ -32,23 +32,23 @@ const fn kind(preset: &'static str, options: &'static str) -> Kind {
 /// first three are tried where there is no time for all. Over a tier nearly all that is not O_SYNC goes from the buffer to
 /// the disk at once, large or small, aligned or not.
 pub(crate) const BUFFERED: [Kind; 8] = [
-    kind("hinfs", "lazy=2M,emulate=latency=100"),
+    kind("hinfs", "buffer=2M,tune=emulate:latency=100"),
     Kind {
         preset: "nacre",
-        options: "lazy=2M,emulate=latency=100,disk_threshold=0,large_writes=0,sync_threshold=4K",
+        options: "buffer=2M,tune=emulate:latency=100,tune=disk_threshold:0,tune=large_writes:0,tune=sync_threshold:4K",
         tier: Some("128M"),
     },
     kind("nova", "writeback"),
-    kind("nacre", "lazy=2M,emulate=latency=100"),
-    Kind { preset: "tpfs", options: "lazy=2M,emulate=latency=100", tier: Some("128M") },
+    kind("nacre", "buffer=2M,tune=emulate:latency=100"),
+    Kind { preset: "tpfs", options: "buffer=2M,tune=emulate:latency=100", tier: Some("128M") },
     kind("pmfs", "writeback"),
-    kind("hinfs-wb", "lazy=2M,emulate=latency=100"),
-    kind("hinfs-nclfw", "lazy=2M,emulate=latency=100"),
+    kind("hinfs-wb", "buffer=2M,tune=emulate:latency=100"),
+    kind("hinfs-nclfw", "buffer=2M,tune=emulate:latency=100"),
 ];
 /// Those of them with our write buffer: the first `usual`, and with `NACRE_ALL_MOUNTS` each.
 pub(crate) fn lazy_mounts(usual: usize) -> impl Iterator<Item = Kind> {
     let count = if all_mounts() { BUFFERED.len() } else { usual };
-    BUFFERED.into_iter().filter(|kind| kind.options.starts_with("lazy")).take(count)
+    BUFFERED.into_iter().filter(|kind| kind.options.starts_with("buffer")).take(count)
 }
 
 /// True when tests are to run on each kind of mount, as they do at night.

@@ -11,7 +11,8 @@ use crate::harness::{self, Ground};
 /// How long anything here may take.
 const LIMIT: Duration = Duration::from_secs(30);
 /// Nothing is written back of itself; on memory that is slower than DRAM, or else writes go past the buffer.
-pub(crate) const LAZY: &str = "lazy=8M,lazy_age=86400000,lazy_period=86400000,emulate=latency=200";
+pub(crate) const LAZY: &str =
+    "buffer=8M,buffer_age=86400000,tune=buffer_period:86400000,tune=emulate:latency=200";
 
 #[test]
 fn what_was_synchronised_survives_the_death_of_a_lazy_mount() {
@@ -83,17 +84,22 @@ fn a_remount_changes_how_long_writes_wait() {
     };
     for (options, word) in [
         ("remount,sync", "\"sync\" cannot be changed"),
-        ("remount,lazy=16M", "size"),
-        ("remount,lazy_low=90", "lazy_high"),
+        ("remount,buffer=16M", "size"),
+        ("remount,tune=buffer_low:90", "buffer_high"),
     ] {
         let refused = remount(options);
         assert!(!refused.status.success() && harness::text(&refused).contains(word), "{refused:?}");
     }
-    assert_eq!(remount("remount,rw,lazy_age=10,lazy_period=20,lazy_forget=30").status.code(), Some(0));
+    assert_eq!(
+        remount("remount,rw,buffer_age=10,tune=buffer_period:20,tune=buffer_forget:30").status.code(),
+        Some(0)
+    );
     let told = info(&ground);
     let options = told["mount"]["options"].as_str().expect("options");
     assert!(
-        ["lazy_age=10", "lazy_period=20", "lazy_forget=30"].iter().all(|set| options.contains(set)),
+        ["buffer_age=10", "tune=buffer_period:20", "tune=buffer_forget:30"]
+            .iter()
+            .all(|set| options.contains(set)),
         "{options}"
     );
     let end = Instant::now() + LIMIT;

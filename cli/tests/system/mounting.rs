@@ -143,7 +143,7 @@ fn a_server_in_the_foreground_outlives_who_reads_its_messages() {
     }
     let place = Place::new();
     let mut command = nacre();
-    command.args(["mount", "-f", "-o", "lazy"]).arg(place.device()).arg(place.dir());
+    command.args(["mount", "-f", "-o", "buffer"]).arg(place.device()).arg(place.dir());
     let mut server =
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     drop((server.stdout.take(), server.stderr.take()));

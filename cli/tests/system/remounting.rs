@@ -42,7 +42,9 @@ fn a_mount_becomes_read_only_and_writable_again() {
     if !can_mount("remounting read-only") {
         return;
     }
-    for options_of_mount in ["rw", "lazy=8M,lazy_period=600000,lazy_age=600000,emulate=latency=100"] {
+    for options_of_mount in
+        ["rw", "buffer=8M,tune=buffer_period:600000,buffer_age=600000,tune=emulate:latency=100"]
+    {
         let place = Place::new();
         assert!(place.mount(&["-o", options_of_mount]).status.success());
         let path = place.dir().join("file");
@@ -66,15 +68,15 @@ fn a_mount_becomes_read_only_and_writable_again() {
         let error = fs::write(place.dir().join("other"), b"").unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EROFS));
         // Nothing waits any more: what was accepted survives a server that is killed.
-        let said = text(&remount(&place, "tier_group=64K"));
+        let said = text(&remount(&place, "tune=tier_group:64K"));
         assert!(said.contains("cannot be set while it is read-only"), "{said}");
         rustix::process::kill_process(place.server(), rustix::process::Signal::KILL).unwrap();
         until("it is dead", || rustix::fs::statfs(place.dir()).is_err());
         assert!(place.mount(&["-o", options_of_mount]).status.success());
         assert_eq!(fs::read(&path).unwrap(), b"accepted, still");
         remounted(&place, "ro");
-        remounted(&place, "rw,tier_group=64K");
-        assert!(options(&place).0.starts_with("rw") && options(&place).0.contains("tier_group=64K"));
+        remounted(&place, "rw,tune=tier_group:64K");
+        assert!(options(&place).0.starts_with("rw") && options(&place).0.contains("tune=tier_group:64K"));
         fs::write(&path, b"again").unwrap();
         place.free(|| place.umount_command(&place.dir()));
         assert!(place.is_clean());

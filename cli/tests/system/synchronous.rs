@@ -126,13 +126,13 @@ fn a_mount_that_buffers_is_not_mounted_with_sync() {
         assert!(!refused.status.success(), "{options}: {refused:?}");
         harness::text(&refused)
     };
-    let words = remount(&ground, "remount,lazy_age=1000");
+    let words = remount(&ground, "remount,buffer_age=1000");
     assert!(words.contains("no write buffer"), "{words}");
     ground.unmount();
-    for options in ["lazy,sync", "sync,lazy=8M", "preset=hinfs-wb,sync,lazy_age=1000"] {
+    for options in ["buffer,sync", "sync,buffer=8M", "preset=hinfs-wb,sync,buffer_age=1000"] {
         ground.set_options(Some(options));
         let words = ground.try_mount().expect_err(options);
-        assert!(words.contains("lazy excludes writeback and sync"), "{options}: {words}");
+        assert!(words.contains("buffer excludes writeback and sync"), "{options}: {words}");
     }
     ground.set_options(Some(LAZY));
     ground.mount();

@@ -15,7 +15,7 @@ use crate::tiers::{LIMIT, MIB, assert_content, content, json, places, refused, s
 
 /// Presets and options: without a write buffer and with one, which also writes to disks itself.
 const MOUNTS: [(&str, Option<&str>); 2] =
-    [("nova", None), ("nacre", Some("lazy=2M,emulate=latency=100,disk_threshold=0"))];
+    [("nova", None), ("nacre", Some("buffer=2M,tune=emulate:latency=100,tune=disk_threshold:0"))];
 
 /// Writes a file and makes it durable; an error says that it may not be.
 fn put(path: &Path, number: usize) -> io::Result<()> {
@@ -167,7 +167,7 @@ fn what_no_disk_takes_keeps_it_mounted_unless_that_is_forced() {
     let place = Tmpfs::new("64M");
     let (disk, hog) = (place.path().join("disk"), place.path().join("hog"));
     // Nothing that waits is old for as long as this takes.
-    let options = "lazy=16M,lazy_age=1000000,emulate=latency=100";
+    let options = "buffer=16M,buffer_age=1000000,tune=emulate:latency=100";
     let mut ground = Ground::preset("nacre", "24M", Some(options));
     let dir = ground.dir();
     json("tier add --size 256M", &[&dir, &disk]);

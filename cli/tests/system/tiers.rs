@@ -174,7 +174,7 @@ fn many_files_move_together_and_one_that_cannot_stops_no_other() {
     let stat = json("stat", &[few.join("17")]);
     let at = stat["extents"][0]["block"].as_u64().unwrap() * 4096;
     ground.unmount();
-    ground.set_options(Some(&format!("emulate=poison={at}+64")));
+    ground.set_options(Some(&format!("tune=emulate:poison={at}+64")));
     ground.mount();
     let (output, words) = said("demote -r", &[&few]);
     assert_eq!(output.status.code(), Some(1), "{words}");
@@ -368,11 +368,11 @@ fn top_shows_places_and_traffic_and_ends_with_the_mount() {
     let remount = |options: &str| {
         run(nacre().args(["mount", "-o", options]).arg(ground.image()).arg(&dir), LIMIT).unwrap()
     };
-    let done = remount("remount,tier_cache=8M,tier_balance=off");
+    let done = remount("remount,tier_cache=8M,tune=tier_balance:off");
     assert!(done.status.success(), "{}", text(&done));
     assert_eq!(json("mover status", &[&dir])["cache_size"].as_u64(), Some(8 << 20));
     let options = json("info", &[&dir])["mount"]["options"].as_str().unwrap().to_owned();
-    assert!(options.contains("tier_cache=8M,tier_balance=off"), "{options}");
+    assert!(options.contains("tier_cache=8M,tune=tier_balance:off"), "{options}");
     // A window of an hour that begins after the next full hour but one.
     let hour = Command::new("date").arg("+%H").output().unwrap().stdout;
     let hour: u64 = String::from_utf8(hour).unwrap().trim().parse().unwrap();
@@ -391,7 +391,7 @@ fn top_shows_places_and_traffic_and_ends_with_the_mount() {
         status["hours"].is_null() && status["rate"].is_null() && status["next_window"].is_null(),
         "{status}"
     );
-    let wrong = remount("remount,tier_group=5000");
+    let wrong = remount("remount,tune=tier_group:5000");
     assert!(!wrong.status.success() && text(&wrong).contains("whole blocks"), "{}", text(&wrong));
     refused("top --interval 0", &[&dir], "seconds");
     refused("top", &[Path::new("/proc")], "not on a mounted nacre file system");
@@ -531,7 +531,7 @@ fn logs_of_old_files_go_to_their_tier() {
     let years_ago = SystemTime::now() - Duration::from_secs(100_000_000);
     file.set_times(fs::FileTimes::new().set_modified(years_ago)).unwrap();
     drop(file);
-    let remount = "remount,log_threshold=50";
+    let remount = "remount,tune=log_threshold:50";
     let image = ground.image().to_owned();
     succeed(nacre().args(["mount", "-o", remount]).arg(&image).arg(&dir), LIMIT);
     let (begun, mut status) = (Instant::now(), json("mover status", &[&dir]));

@@ -134,7 +134,7 @@ fn umount_8_returns_when_what_was_accepted_is_written() {
     let (device, dir) = (place.device(), place.dir());
     let (device_name, dir_name) = (device.to_str().unwrap(), dir.to_str().unwrap());
     succeed(nacre().args(["mkfs", "-f", "--preset", "hinfs"]).arg(&device), LIMIT);
-    let options = "lazy=16M,lazy_period=600000,lazy_age=600000,emulate=latency=1000";
+    let options = "buffer=16M,tune=buffer_period:600000,buffer_age=600000,tune=emulate:latency=1000";
     let data: Vec<u8> =
         (0..4 << 20).map(|byte: u32| (byte.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     let ways: [&[&str]; 7] = [
