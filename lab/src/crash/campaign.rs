@@ -23,7 +23,7 @@ use super::report::Report;
 use super::sequences::{Length, sequences};
 use super::subject::{Mounting, Subject};
 use super::threads::{Threads, explore_threads, threads_for};
-use super::workload::{Workload, deep_for, fixed};
+use super::workload::{Workload, deep, deep_for, fixed};
 
 /// Time between two looks at the workers.
 const TICK: Duration = Duration::from_millis(200);
@@ -120,6 +120,12 @@ impl Outcome {
     }
 }
 
+/// The workloads that a subject wants first.
+fn first<S: Subject>(subject: &S) -> impl Iterator<Item = Workload> {
+    let names = subject.first();
+    fixed().into_iter().chain(deep()).filter(move |workload| names.contains(&workload.name.as_str()))
+}
+
 impl Stage {
     /// Its workloads, and how each is explored.
     fn jobs<S: Subject>(self, subject: &S, seed: u64, per_point: Option<u64>) -> Vec<Job> {
@@ -140,7 +146,18 @@ impl Stage {
                 let mut own = subject.workloads();
                 // A run that ends early has seen some of each kind.
                 own.shuffle(&mut SmallRng::seed_from_u64(seed));
-                own
+                let first = first(subject).flat_map(|workload| {
+                    // With many images, and with few and a crash in the recovery of each.
+                    let each = |exhaustive_up_to, samples, recovery_every| Settings {
+                        sampling: Sampling { exhaustive_up_to, samples, ..settings.sampling },
+                        recovery_every,
+                        ..settings
+                    };
+                    let all = [each(1 << 11, 256, 128), each(16, 8, 1)];
+                    all.map(|settings| Job::Workload(workload.clone(), settings))
+                });
+                let own = own.into_iter().map(|workload| Job::Workload(workload, settings));
+                return first.chain(own).collect();
             }
             Stage::Cached(count) => {
                 let sampling = settings.sampling;

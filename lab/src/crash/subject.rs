@@ -115,6 +115,11 @@ pub trait Subject: Sync {
         Vec::new()
     }
 
+    /// Names of workloads with commits that others seldom meet. A campaign begins with them, and crashes in each recovery.
+    fn first(&self) -> &'static [&'static str] {
+        &[]
+    }
+
     /// Workloads, deep ones and those of threads, that are not for it: the beginning of their names, and the reason.
     fn left_out(&self) -> &'static [(&'static str, &'static str)] {
         &[]
@@ -214,6 +219,9 @@ pub trait Registered: Copy + Default + Send + Sync + 'static {
     /// Sites that no workload has to pass: name and reason.
     const PASSED_ELSEWHERE: &'static [(&'static str, &'static str)];
 
+    /// See [`Subject::first`].
+    const FIRST: &'static [&'static str] = &[];
+
     /// Deep workloads that are not for it: the beginning of their names, and the reason.
     const LEFT_OUT: &'static [(&'static str, &'static str)] = &[];
 
@@ -247,6 +255,10 @@ impl<R: Registered> Subject for R {
 
     fn overwrites(&self) -> Overwrites {
         Registered::overwrites(self)
+    }
+
+    fn first(&self) -> &'static [&'static str] {
+        R::FIRST
     }
 
     fn left_out(&self) -> &'static [(&'static str, &'static str)] {

@@ -130,3 +130,12 @@ fn durable(start: Image, trace: &Trace) -> Image {
     while replay.advance().is_some() {}
     replay.media().clone()
 }
+
+/// A campaign begins with these.
+#[test]
+fn what_comes_first_is_there() {
+    assert!(!Shadow.first().is_empty());
+    for name in Shadow.first() {
+        by_name(name);
+    }
+}
