@@ -12,6 +12,7 @@ use nacre_engine::{
     Written,
 };
 use nacre_layout_parts::tree::edit::join;
+use nacre_layout_parts::versions::{MOST_BLOCKS, PART};
 use nacre_media::{Durable, Flushed, Pm};
 
 use crate::alloc::{Purpose, Run, Runs};
@@ -21,7 +22,6 @@ use crate::fs::Shared;
 use crate::inode::{Body, Inode};
 use crate::publish::Changes;
 use crate::state::MAX_BLOCKS;
-use crate::versions::PART;
 
 /// How blocks on tiers become a write.
 #[derive(Debug, Clone, Copy)]
@@ -31,6 +31,8 @@ pub(crate) struct AsWritten {
     /// The file has the blocks there already, allocated and not written.
     pub(crate) has: bool,
 }
+
+const _: () = assert!(MAX_BLOCKS <= MOST_BLOCKS);
 
 impl<P: Pm> Shared<P> {
     /// The pieces in a range that `is_meant`, cut where parts of the file end.
@@ -123,11 +125,15 @@ impl<P: Pm> Shared<P> {
         self.check_unbroken()?;
         let (mut current, mut refused) = (Vec::new(), Vec::new());
         for copy in copied {
-            match self.is_current(inode, &body, &copy.from)? {
-                true => current.push(copy),
-                false => refused.push(*copy),
-            }
             self.check_on_tier(copy.tier, copy.block, copy.from.extent.len)?;
+            let (unchanged, changed) = self.versions.unchanged(inode.number, copy);
+            refused.extend(changed);
+            for part in unchanged {
+                match self.is_current(inode, &body, &part.from)? {
+                    true => current.push(part),
+                    false => refused.push(part),
+                }
+            }
         }
         if current.is_empty() {
             return Ok(refused);
