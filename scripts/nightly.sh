@@ -259,7 +259,7 @@ step_crash_shadow() {
 # Over memory alone, and over memory and one disk or two together.
 step_crash_cached() {
     NACRE_CRASH_ALL=1 cargo test --release -p nacre-lab --test crash -- buffer:: || return 1
-    for layout in log inplace log-with-disk log-on-disk log-with-disks; do
+    for layout in log inplace pool shadow shadow-in-place log-with-disk log-on-disk log-with-disks; do
         (cd "$logs" && "$nacre" crash --layout $layout --cached 100000 --images 100000 \
             --seed "${NACRE_CRASH_SEED:-$(date +%j)}") || return 1
     done

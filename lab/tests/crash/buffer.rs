@@ -5,7 +5,8 @@
 
 use nacre_lab::crash::{
     Belief, BufferMistake, CachedCase, CachedSettings, Campaign, Case, Flaw, Inplace, Limits, Log,
-    LogWithDisk, MEMORY, Overwrites, Rig, Stage, Subject, cached, explore_cached, minimise, reproduce,
+    LogWithDisk, MEMORY, Overwrites, Pool, Rig, Shadow, ShadowInPlace, Stage, Subject, cached,
+    explore_cached, minimise, reproduce,
 };
 use nacre_lab::environment::number;
 use nacre_media::sim::Defect;
@@ -71,6 +72,17 @@ fn what_was_synchronised_survives_on_the_inplace_layout() {
     survives(&Inplace);
 }
 
+#[test]
+fn what_was_synchronised_survives_on_the_pool_layout() {
+    survives(&Pool);
+}
+
+#[test]
+fn what_was_synchronised_survives_on_the_shadow_layout() {
+    survives(&Shadow);
+    survives(&ShadowInPlace);
+}
+
 /// Where the predictors send few writes to the disk, and where they send nearly all; while blocks move up and down.
 #[test]
 fn what_was_synchronised_survives_beside_a_disk() {
@@ -90,6 +102,8 @@ fn wrong_beliefs_and_flaws_are_found() {
         is_found(&Inplace, belief, Flaw::None);
     }
     is_found(&Log, Belief::Right, Flaw::Memory(Defect::NoFences));
+    is_found(&Pool, Belief::Right, Flaw::Memory(Defect::NoFences));
+    is_found(&Shadow, Belief::Right, Flaw::Memory(Defect::NoFences));
     is_found(&Inplace, Belief::Right, Flaw::Memory(Defect::NoFences));
     let early = mistake(&Inplace, "a single word is stored before its data is durable");
     is_found(&Inplace, Belief::Right, early);
@@ -133,6 +147,16 @@ fn mistakes_of_the_buffer_are_found_over_the_log_layout() {
 #[test]
 fn mistakes_of_the_buffer_are_found_over_the_inplace_layout() {
     mistakes_of_the_buffer_are_found(&Inplace);
+}
+
+#[test]
+fn mistakes_of_the_buffer_are_found_over_the_pool_layout() {
+    mistakes_of_the_buffer_are_found(&Pool);
+}
+
+#[test]
+fn mistakes_of_the_buffer_are_found_over_the_shadow_layout() {
+    mistakes_of_the_buffer_are_found(&Shadow);
 }
 
 #[test]
