@@ -8,7 +8,7 @@ KILLS ?= 500
 FUZZ_SECONDS ?= 3600
 # See docs/design/testing.md, "Fuzzing by coverage".
 FUZZ_ARGS ?= --sanitizer none --no-trace-compares
-FUZZ_TARGETS = image inplace shadow log tier fuse options
+FUZZ_TARGETS = image inplace pool shadow log tier fuse options
 TRIPLES ?= 40000
 SEED ?= $(shell date +%s)
 OPERATIONS ?= 10000000

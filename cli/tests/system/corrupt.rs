@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use nacre::{FileSystem, Kind, MkfsOptions, OpenOptions, Preset};
 use nacre_layout_inplace::anatomy as inplace;
+use nacre_layout_pool::anatomy as pool;
 use nacre_layout_shadow::anatomy as shadow;
 use nacre_media::SimPm;
 
@@ -20,8 +21,8 @@ const LINE: usize = 64;
 const BLOCK: usize = 4096;
 /// How long anything may take on an image of this size.
 const LIMIT: Duration = Duration::from_secs(30);
-/// A preset for each layout with a known anatomy.
-const PRESETS: [Preset; 3] = [Preset::Nova, Preset::Pmfs, Preset::Bpfs];
+/// A preset for each layout.
+const PRESETS: [Preset; 4] = [Preset::Nova, Preset::Pmfs, Preset::Bpfs, Preset::Spfs];
 /// Files of a greater size, which damage may claim, are not read.
 const LARGEST: u64 = 4 * SIZE;
 /// What the blocks of files are filled with, so that they are told from structures; data has no checksums yet.
@@ -160,12 +161,25 @@ fn shadow_pieces(image: &[u8]) -> Vec<Piece> {
     pieces.map(piece).collect()
 }
 
+/// Each structure is there twice, under a checksum.
+fn pool_pieces(image: &[u8]) -> Vec<Piece> {
+    let pieces = pool::structures(&SimPm::from_image(image)).expect("a sound image").into_iter();
+    let piece = |pool::Structure { kind, offset, len, .. }| Piece {
+        name: format!("{kind:?}"),
+        proven: true,
+        offset,
+        len,
+    };
+    pieces.map(piece).collect()
+}
+
 /// Lines of each structure.
 fn structures(image: &[u8], preset: Preset) -> BTreeMap<String, Lines> {
     let mut found: BTreeMap<String, Lines> = BTreeMap::new();
     let pieces = match preset {
         Preset::Pmfs => inplace_pieces(image),
         Preset::Bpfs => shadow_pieces(image),
+        Preset::Spfs => pool_pieces(image),
         _ => Vec::new(),
     };
     if !pieces.is_empty() {
@@ -196,6 +210,7 @@ fn expected_structures(preset: Preset) -> &'static [&'static str] {
         Preset::Bpfs => {
             &["Superblock", "Switch", "TableSlot", "Header", "Slot", "Node", "Directory", "Xattrs"]
         }
+        Preset::Spfs => &["Zone", "Volume", "Map", "PoolHead", "PoolBits", "Inode", "Name", "Node", "Bytes"],
         _ => &["superblock", "second superblock", "header of a log page", "header of an inode"],
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! - [`image`]: an image whose structures are changed, with right checksums or without: it may be refused or repaired.
 //! - [`inplace`]: an image of the in-place layout whose structures are changed, its journal among them.
+//! - [`pool`]: an image of the pool layout whose structures are changed, one copy of them or both.
 //! - [`shadow`]: an image of the shadow layout whose structures are changed, its switches among them.
 //! - [`log`]: entries of any content, with right checksums, as the log of an inode.
 //! - [`tier`]: PM and a disk below it, both changed: superblocks of the tier, offloaded extent maps, entries that name
@@ -20,6 +21,7 @@ mod ground;
 pub mod image;
 pub mod inplace;
 pub mod log;
+pub mod pool;
 pub mod shadow;
 pub mod tier;
 

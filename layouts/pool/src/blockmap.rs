@@ -99,9 +99,16 @@ pub(crate) fn node_of(value: u64) -> u64 {
 /// A visitor of pieces.
 pub(crate) type Visit<'v> = dyn FnMut(Piece) -> Result<()> + 'v;
 
+/// The error of a tree that leads to more nodes than there can be.
+pub(crate) fn again_and_again(node: u64) -> Error {
+    Error::corrupt(format!("a tree leads to the node at byte {node} again and again"))
+}
+
 /// Joins pieces that follow each other before they are visited.
 struct Joined<'v, 'f> {
     last: Option<Piece>,
+    /// More nodes than there can be are a damaged tree that leads to one node again and again.
+    nodes_left: u64,
     visit: &'v mut Visit<'f>,
 }
 
@@ -134,7 +141,7 @@ impl<P: Pm> Shared<P> {
 
     /// Calls `visit` with the pieces in a range of blocks, in order.
     pub(crate) fn for_each(&self, tree: Tree, first: u64, last: u64, visit: &mut Visit<'_>) -> Result<()> {
-        let mut joined = Joined { last: None, visit };
+        let mut joined = Joined { last: None, nodes_left: self.geometry.blocks(), visit };
         if let Some(extent) = tree.extent() {
             if let Some(piece) = extent.within(first, last) {
                 joined.put(self.checked(piece)?)?;
@@ -156,6 +163,7 @@ impl<P: Pm> Shared<P> {
         (first, last): (u64, u64),
         joined: &mut Joined<'_, '_>,
     ) -> Result<()> {
+        joined.nodes_left = joined.nodes_left.checked_sub(1).ok_or_else(|| again_and_again(node))?;
         let below = span(height - 1);
         let from = ((first.max(base) - base) / below) as usize;
         let to = ((last.min(base + span(height)) - 1 - base) / below) as usize;

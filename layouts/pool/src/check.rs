@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use nacre_engine::{BLOCK_SIZE, Block, FileKind, Kind, Result, size};
 use nacre_layout_parts::badblocks;
-use nacre_layout_parts::report::{CheckReport, RecoveryReport, Repair};
+use nacre_layout_parts::report::{CheckReport, Problem, RecoveryReport, Repair};
 use nacre_layout_parts::rules::check_name;
 use nacre_media::{Overlay, Pm};
 
@@ -20,7 +20,7 @@ use crate::directory::{Part, TIE_BITS, hash, long_name};
 use crate::format::pools::{INODES, NODES, SIZES};
 use crate::format::{
     GROUP_BLOCKS, GROUP_BYTES, INLINE_TARGET, LONG_NAME, NODE_WORDS, ORPHAN_HEADS, POOL_BITS, POOL_HEAD,
-    ROOT_INODE, RawInode, RawVolume, WORD_BITS, purpose, volume_state, word,
+    ROOT_INODE, RawInode, RawVolume, WORD_BITS, purpose, seal_any, volume_state, word,
 };
 use crate::fs::Shared;
 use crate::geometry::{Geometry, Use};
@@ -38,10 +38,42 @@ pub(crate) fn check<P: Pm>(pm: &P, repair: Repair) -> Result<CheckReport> {
         return examine(&Overlay::new(pm)).map(|(report, _)| report);
     }
     crate::superblock::read(pm)?.superblock.check_writable()?;
-    let (mut report, fixes) = examine(pm)?;
-    if repair == Repair::Safe && report.loses() {
-        return Ok(report);
+    let mut before: Vec<Problem> = Vec::new();
+    for _ in 0..MOST_ROUNDS {
+        let (mut report, fixes) = match examine(pm) {
+            Ok(examined) => examined,
+            // A repair went by a copy that is whole and wrong.
+            Err(error) if !before.is_empty() => return Err(error.advice(SPOILT)),
+            Err(error) => return Err(error),
+        };
+        if repair == Repair::Safe && report.loses() {
+            return Ok(report);
+        }
+        let is_over = report.problems.is_empty();
+        if !is_over || before.is_empty() {
+            repair_all(pm, fixes)?;
+            let repaired = report.problems.iter_mut().filter(|problem| !problem.repair.is_empty());
+            repaired.for_each(|problem| problem.repaired = true);
+        }
+        before.append(&mut report.problems);
+        report.problems = before.clone();
+        // What a repair has written is looked at, too: it may lead to what could not be seen before.
+        if is_over || !report.is_sound() {
+            return Ok(report);
+        }
     }
+    let mut report = examine(&Overlay::new(pm))?.0;
+    before.append(&mut report.problems);
+    report.problems = before;
+    Ok(report)
+}
+
+/// Repairs of what earlier repairs have uncovered, at most.
+const MOST_ROUNDS: usize = 4;
+const SPOILT: &str = "a repair could not be finished; restore the device from a copy";
+
+/// Writes the corrections of one pass, and what follows from them.
+fn repair_all<P: Pm>(pm: &P, fixes: Vec<Placed>) -> Result<()> {
     let found = crate::superblock::read(pm)?;
     for (geometry, fix) in fixes {
         apply(pm, &geometry, &fix)?;
@@ -49,11 +81,7 @@ pub(crate) fn check<P: Pm>(pm: &P, repair: Repair) -> Result<CheckReport> {
     renew_rows(pm, &found.superblock)?;
     let mut superblock = found.superblock.clone();
     superblock.note_copies(&found);
-    superblock.write(pm)?;
-    for problem in report.problems.iter_mut().filter(|problem| !problem.repair.is_empty()) {
-        problem.repaired = true;
-    }
-    Ok(report)
+    superblock.write(pm)
 }
 
 /// Counts free blocks and inodes anew after repairs, which may have freed some, and forgets errors that were noted.
@@ -279,7 +307,9 @@ impl<'f, P: Pm> Walk<'f, P> {
             let of = geometry.use_of(of_group);
             if self.is_ours(of) {
                 self.free += bits::count(&free);
-                self.in_use += GROUP_BLOCKS - geometry.regions_in(group) - bits::count(&free);
+                // A damaged map may have blocks of regions free.
+                let usable = GROUP_BLOCKS - geometry.regions_in(group);
+                self.in_use += usable.saturating_sub(bits::count(&free));
             }
             if of != Use::Pool {
                 continue;
@@ -321,6 +351,11 @@ impl<'f, P: Pm> Walk<'f, P> {
             count.div_ceil(WORD_BITS) as usize,
             format!("the bits of the pool block at byte {block}"),
         ));
+        for (address, bits) in self.fs.bits_behind_the_end(block, pool).unwrap_or_default() {
+            let what = format!("the pool block at byte {block} says that entries behind its end are free");
+            self.problems.push((what, "say so no more"));
+            self.fix(address, &seal_any(bits, geometry.seed(block)).to_le_bytes());
+        }
         for index in 0..count {
             let entry = block + POOL_HEAD + index * SIZES[pool];
             match self.fs.is_in_use(pool, entry) {

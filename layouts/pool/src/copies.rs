@@ -118,6 +118,15 @@ impl<'n> Copies<'n> {
         }
     }
 
+    /// Where both copies are, their size in bytes, and the seed of their checksums.
+    pub(crate) fn places(&self, geometry: &Geometry) -> ([u64; 2], u64, u32) {
+        let owner = match self.form {
+            Form::Words(owner) | Form::Done(owner) => owner,
+            _ => self.address,
+        };
+        ([self.address, geometry.twin(self.address)], self.len as u64, geometry.seed(owner))
+    }
+
     fn is_valid(&self, geometry: &Geometry, bytes: &[u8]) -> bool {
         let seed = geometry.seed(self.address);
         match self.form {
@@ -129,12 +138,12 @@ impl<'n> Copies<'n> {
             Form::Zone => {
                 let mut row = RawZone::new_zeroed();
                 row.as_mut_bytes().copy_from_slice(bytes);
-                row.checksum == row.compute_checksum(seed)
+                row.is_whole(seed)
             }
             Form::Volume => {
                 let mut row = RawVolume::new_zeroed();
                 row.as_mut_bytes()[..VOLUME_BYTES].copy_from_slice(bytes);
-                row.checksum == row.compute_checksum(seed)
+                row.is_whole(seed)
             }
             Form::PoolHead => {
                 let mut head = RawPoolHead::new_zeroed();
@@ -208,6 +217,9 @@ impl<'n> Copies<'n> {
     ) -> Option<(String, Option<Fix>)> {
         let lost = Some((format!("both copies of {} are damaged", self.what), None));
         let Form::Words(owner) = self.form else { return lost };
+        if self.address % LINE + self.len as u64 <= LINE {
+            return lost;
+        }
         let mut at = 0;
         while at < self.len {
             let count = ((LINE - (self.address + at as u64) % LINE) as usize).min(self.len - at);

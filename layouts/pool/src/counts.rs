@@ -3,11 +3,11 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use nacre_engine::{Durability, Error, Resource, Result};
+use nacre_engine::{BLOCK_SIZE, Durability, Error, Resource, Result};
 use smallvec::SmallVec;
 
 use crate::bits::{self, Bits};
-use crate::format::{GROUP_BLOCKS, RawVolume, RawZone};
+use crate::format::{GROUP_BLOCKS, INODE_SIZE, RawVolume, RawZone};
 use crate::geometry::{Geometry, Use};
 
 /// Blocks that follow each other.
@@ -41,7 +41,7 @@ impl Purpose {
     }
 }
 
-/// Counts of blocks and inodes.
+/// Counts of blocks and inodes. Those of a damaged row may be too low, so that none falls below zero.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Counts {
     /// Free blocks in the volume's groups of data, and in groups of no volume.
@@ -94,6 +94,15 @@ impl Counts {
         }
     }
 
+    /// Whether what clean unmounts kept can be so.
+    pub(crate) fn can_be(row: &RawVolume, zone: &RawZone, geometry: &Geometry) -> bool {
+        let blocks = [zone.free_blocks, row.free_blocks, row.free_in_pools, row.used_blocks];
+        let inodes = geometry.blocks() * (BLOCK_SIZE / INODE_SIZE);
+        blocks.into_iter().all(|blocks| blocks <= geometry.blocks())
+            && zone.whole_groups <= geometry.blocks() / GROUP_BLOCKS
+            && row.inodes <= inodes
+    }
+
     /// Takes up what clean unmounts kept.
     pub(crate) fn take_up(&mut self, row: &RawVolume, zone: &RawZone) {
         (self.unowned, self.whole) = (zone.free_blocks, zone.whole_groups);
@@ -137,21 +146,21 @@ impl Counts {
             return Err(Error::no_space(Resource::Pm, blocks));
         }
         self.check_quota(blocks)?;
-        self.free -= blocks;
+        self.free = self.free.saturating_sub(blocks);
         self.used += blocks;
         Ok(())
     }
 
     /// A free block becomes a bad one.
     pub(crate) fn lose_block(&mut self) {
-        self.free -= 1;
+        self.free = self.free.saturating_sub(1);
         self.used += 1;
     }
 
     /// Takes a pool block of so many blocks from a group that has others.
     pub(crate) fn take_slot(&mut self, blocks: u64) -> Result<()> {
         self.check_quota(blocks)?;
-        self.in_pools -= blocks;
+        self.in_pools = self.in_pools.saturating_sub(blocks);
         self.used += blocks;
         Ok(())
     }
@@ -167,14 +176,14 @@ impl Counts {
         if self.free < GROUP_BLOCKS + left {
             return Err(Error::no_space(Resource::Pm, GROUP_BLOCKS));
         }
-        self.free -= GROUP_BLOCKS;
+        self.free = self.free.saturating_sub(GROUP_BLOCKS);
         self.used += GROUP_BLOCKS;
         Ok(())
     }
 
     /// The group that was taken has its first pool block.
     pub(crate) fn has_group(&mut self, blocks: u64) {
-        self.used -= GROUP_BLOCKS - blocks;
+        self.used = self.used.saturating_sub(GROUP_BLOCKS - blocks);
         self.in_pools += GROUP_BLOCKS - blocks;
         self.whole = self.whole.saturating_sub(1);
         self.unowned = self.unowned.saturating_sub(GROUP_BLOCKS);
@@ -182,10 +191,10 @@ impl Counts {
 
     /// A pool block is free, and its group of no volume if nothing else is in it.
     pub(crate) fn release_slot(&mut self, blocks: u64, is_whole: bool) {
-        self.used -= blocks;
+        self.used = self.used.saturating_sub(blocks);
         self.in_pools += blocks;
         if is_whole {
-            self.in_pools -= GROUP_BLOCKS;
+            self.in_pools = self.in_pools.saturating_sub(GROUP_BLOCKS);
             self.free += GROUP_BLOCKS;
         }
     }
@@ -202,7 +211,7 @@ impl Counts {
     /// An operation does not happen.
     pub(crate) fn give_back(&mut self, account: &Account) {
         self.free += account.taken;
-        self.used -= account.taken;
+        self.used = self.used.saturating_sub(account.taken);
     }
 }
 

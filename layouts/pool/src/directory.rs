@@ -9,7 +9,7 @@ use nacre_media::Pm;
 use smallvec::SmallVec;
 use zerocopy::{FromZeros, IntoBytes};
 
-use crate::blockmap::Tree;
+use crate::blockmap::{Tree, again_and_again};
 use crate::format::pools::{SETS, SIZES};
 use crate::format::{
     INLINE_NAME, LEVEL_BITS, LONG_NAME, NODE_WORDS, PREFIX, RawDentry, RawInode, branch, word,
@@ -249,11 +249,21 @@ impl<P: Pm> Shared<P> {
         match self.way(directory, 0)? {
             None => Ok(()),
             Some(Way { set, node: None, .. }) => visit(Part::Set(set)),
-            Some(_) => self.parts_below(node_of(directory.root), 0, visit),
+            Some(_) => {
+                let mut nodes_left = self.geometry.blocks();
+                self.parts_below(node_of(directory.root), 0, &mut nodes_left, visit)
+            }
         }
     }
 
-    fn parts_below(&self, node: u64, above: u32, visit: &mut PartVisitor<'_>) -> Result<()> {
+    fn parts_below(
+        &self,
+        node: u64,
+        above: u32,
+        nodes_left: &mut u64,
+        visit: &mut PartVisitor<'_>,
+    ) -> Result<()> {
+        *nodes_left = nodes_left.checked_sub(1).ok_or_else(|| again_and_again(node))?;
         if LEVEL_BITS * (above + 1) > HASH_BITS {
             return Err(Error::corrupt("the tree of a directory"));
         }
@@ -265,7 +275,7 @@ impl<P: Pm> Shared<P> {
                 value if value & branch::SET != 0 => {
                     visit(Part::Set(Set { address: node_of(value), pool: SETS + 2 }))?;
                 }
-                value => self.parts_below(node_of(value), above + 1, visit)?,
+                value => self.parts_below(node_of(value), above + 1, nodes_left, visit)?,
             }
         }
         visit(Part::Node(node))

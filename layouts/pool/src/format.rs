@@ -429,12 +429,23 @@ fn checksum_behind(bytes: &[u8], seed: u32) -> u32 {
 }
 
 impl RawZone {
+    /// The checksum of a row in use holds.
+    pub(crate) fn is_whole(&self, seed: u32) -> bool {
+        self.state == 1 && self.checksum == self.compute_checksum(seed)
+    }
+
     pub(crate) fn compute_checksum(&self, seed: u32) -> u32 {
         checksum_behind(self.as_bytes(), seed)
     }
 }
 
 impl RawVolume {
+    /// The checksum of a row in use holds.
+    pub(crate) fn is_whole(&self, seed: u32) -> bool {
+        let is_used = matches!(self.state, volume_state::LIVE | volume_state::GOING);
+        is_used && self.checksum == self.compute_checksum(seed)
+    }
+
     pub(crate) fn compute_checksum(&self, seed: u32) -> u32 {
         checksum_behind(&self.as_bytes()[..VOLUME_BYTES], seed)
     }

@@ -59,7 +59,7 @@ impl<P: Pm> Shared<P> {
         let mut raw = RawInode::new_zeroed();
         let is_valid = |bytes: &[u8]| is_inode(bytes, seed);
         self.read_entry(address, raw.as_mut_bytes(), is_valid, || format!("inode {number}"))?;
-        if FileKind::from_u8(raw.kind).is_none() || raw.size > MAX_FILE_SIZE || raw.height > 5 {
+        if !raw.can_be() {
             return Err(Error::corrupt(format!("inode {number}")));
         }
         Ok(raw)
@@ -74,6 +74,9 @@ impl<P: Pm> Shared<P> {
     /// The attributes of an inode.
     pub(crate) fn attr(&self, number: u64, raw: &RawInode) -> Result<Attr> {
         let damaged = |what: &str| Error::corrupt(format!("inode {number}: {what}"));
+        if !raw.can_be() {
+            return Err(damaged("what it counts"));
+        }
         let time = |packed| self.times.unpack(packed).ok_or_else(|| damaged("time"));
         let kind = kind_of(raw)?;
         let is_directory = kind == FileKind::Directory;
@@ -165,6 +168,14 @@ pub(crate) fn kind_of(raw: &RawInode) -> Result<FileKind> {
     FileKind::from_u8(raw.kind).ok_or_else(|| Error::corrupt("the kind of an inode"))
 }
 
+/// No inode has so many names or blocks.
+const MOST_COUNTED: u64 = 1 << 40;
+
+/// The error of an inode that has more of something than it counts.
+pub(crate) fn miscounted(number: u64) -> Error {
+    Error::corrupt(format!("inode {number} has more than it counts")).advice("run fsck")
+}
+
 impl RawInode {
     /// mtime and ctime are `now`.
     pub(crate) fn modified(&mut self, now: u64) {
@@ -180,6 +191,15 @@ impl RawInode {
 
     pub(crate) fn is_directory(&self) -> bool {
         self.kind == FileKind::Directory as u8
+    }
+
+    /// Whether there can be such an inode.
+    fn can_be(&self) -> bool {
+        FileKind::from_u8(self.kind).is_some()
+            && self.size <= MAX_FILE_SIZE
+            && self.height <= 5
+            && self.entries < MOST_COUNTED
+            && self.links.max(self.subdirectories) <= u32::MAX / 2
     }
 }
 

@@ -7,6 +7,7 @@
 //! | `geometry` | where the structures are, and where their copies are |
 //! | `mkfs`, `mount`, `recover` | making, mounting and recovering a file system |
 //! | `check`, `compare` | checking one: the walk, and its comparison with bits and counts |
+//! | [`anatomy`] | where the structures of an image are, for fuzzing |
 //! | `superblock`, `zones`, `volumes` | the superblock of this layout; the rows of zones and of volumes |
 //! | `twin`, `mend`, `copies` | reading from the copy that is whole; mending the other; comparing both |
 //! | `lanes`, `edits`, `commit` | where an operation says its changes; its parts; the commit protocol |
@@ -27,6 +28,7 @@
 //! Guarantees: every operation is durable when it returns, and all or nothing after a crash, data included. One
 //! damaged copy of any piece of metadata costs nothing.
 
+pub mod anatomy;
 mod bits;
 mod blockmap;
 mod buddy;

@@ -120,7 +120,7 @@ impl<P: Pm + 'static> PoolFs<P> {
         if let Some(lanes) = options.lanes {
             shared.lanes.truncate(lanes.clamp(1, shared.lanes.len()));
         }
-        if row.clean == 1 && zone.counted == 1 {
+        if row.clean == 1 && zone.counted == 1 && Counts::can_be(&row, &zone, &geometry) {
             shared.counts.lock().take_up(&row, &zone);
         } else {
             let (counted, unused) = shared.count()?;

@@ -18,7 +18,7 @@ use crate::directory::Found;
 use crate::format::{GROUP_BLOCKS, INLINE_TARGET, MAX_XATTR_SIZE, RawInode};
 use crate::fs::Shared;
 use crate::held::{HeldInode, Name, Node};
-use crate::inode::{Facts, kind_of};
+use crate::inode::{Facts, kind_of, miscounted};
 use crate::seeded::Mistake;
 use crate::sets::Entry;
 
@@ -243,7 +243,7 @@ impl<P: Pm> Change<'_, P> {
         let forgets = Mistake::LinksForgotten.is_made(&*self.fs.pm);
         let inode = self.edit(number)?;
         if !forgets {
-            inode.links -= 1;
+            inode.links = inode.links.checked_sub(1).ok_or_else(|| miscounted(number))?;
         }
         inode.changed(now);
         if gone == Gone::Later { self.enter_list(number) } else { Ok(()) }

@@ -148,7 +148,8 @@ impl<P: Pm> Change<'_, P> {
         let edited = self.edit_tree(tree, &Edit { first: *first, last: *last, new: pieces, purpose })?;
         self.set_root(number, edited.tree.height, edited.tree.root)?;
         let inode = self.edit(number)?;
-        inode.entries = inode.entries.wrapping_add_signed(edited.blocks);
+        // A damaged count may be too low.
+        inode.entries = inode.entries.saturating_add_signed(edited.blocks);
         Ok(())
     }
 

@@ -29,10 +29,13 @@ const FEW_GROUPS: u64 = 64;
 
 /// The sealed words of a new head: every entry is free.
 fn free_words(count: u64) -> impl Iterator<Item = u64> {
-    (0..count.div_ceil(WORD_BITS)).map(move |index| {
-        let bits = (count - index * WORD_BITS).min(WORD_BITS);
-        u64::MAX >> (64 - bits)
-    })
+    (0..words_of(count)).map(move |index| bits_of_word(count, index))
+}
+
+/// The bits of a word that are of entries, of so many entries.
+fn bits_of_word(count: u64, index: u64) -> u64 {
+    let bits = (count - index * WORD_BITS).min(WORD_BITS);
+    u64::MAX >> (64 - bits)
 }
 
 /// The number of words of bits of a pool block.
@@ -64,17 +67,31 @@ impl<P: Pm> Shared<P> {
         self.geometry.entry_bytes() / SIZES[pool]
     }
 
-    /// A word of bits of a pool block.
-    fn read_bits(&self, block: u64, index: u64) -> Result<u64> {
+    /// A word of bits of a pool block. Bits behind its last entry, which only damage sets, are left out.
+    fn read_bits(&self, block: u64, pool: usize, index: u64) -> Result<u64> {
         let address = block + POOL_BITS + index * 8;
-        self.read_word(address, self.geometry.seed(block), || format!("the pool block at byte {block}"))
+        let lost = || format!("the pool block at byte {block}");
+        let bits = self.read_word(address, self.geometry.seed(block), lost)?;
+        Ok(bits & bits_of_word(self.entries_in_block(pool), index))
+    }
+
+    /// The words of a pool block's bits that have some behind the last entry: their addresses, and what they should be.
+    pub(crate) fn bits_behind_the_end(&self, block: u64, pool: usize) -> Result<Vec<(u64, u64)>> {
+        let mut found = Vec::new();
+        for index in 0..words_of(self.entries_in_block(pool)) {
+            let address = block + POOL_BITS + index * 8;
+            let bits = self.read_word(address, self.geometry.seed(block), String::new)?;
+            let right = self.read_bits(block, pool, index)?;
+            found.extend((bits != right).then_some((address, right)));
+        }
+        Ok(found)
     }
 
     /// Whether the entry at an address is in use. The caller knows that a pool block with entries of this size is there.
     pub(crate) fn is_in_use(&self, pool: usize, address: u64) -> Result<bool> {
         let block = self.geometry.pool_of(address);
         let index = (address - block - POOL_HEAD) / SIZES[pool];
-        Ok(self.read_bits(block, index / WORD_BITS)? >> (index % WORD_BITS) & 1 == 0)
+        Ok(self.read_bits(block, pool, index / WORD_BITS)? >> (index % WORD_BITS) & 1 == 0)
     }
 
     /// The lane whose pool blocks an operation of a lane uses.
@@ -86,8 +103,10 @@ impl<P: Pm> Shared<P> {
     /// Entries in use of a pool block.
     pub(crate) fn entries_in_use(&self, block: u64, pool: usize) -> Result<u64> {
         let words = 0..words_of(self.entries_in_block(pool));
-        let free = words.map(|index| self.read_bits(block, index).map(|bits| u64::from(bits.count_ones())));
-        Ok(self.entries_in_block(pool) - free.sum::<Result<u64>>()?)
+        let free =
+            words.map(|index| self.read_bits(block, pool, index).map(|bits| u64::from(bits.count_ones())));
+        let in_use = self.entries_in_block(pool).checked_sub(free.sum::<Result<u64>>()?);
+        in_use.ok_or_else(|| Error::corrupt(format!("the bits of the pool block at byte {block}")))
     }
 
     /// No lane takes entries from any pool block from now on; those without an entry are given back.
@@ -144,9 +163,9 @@ impl<P: Pm> Shared<P> {
             }
             let head = self.read_head(block)?;
             let mut words = free_words(head.count.into()).zip(0..);
-            if !words
-                .try_fold(true, |all, (free, at)| Ok::<_, Error>(all && self.read_bits(block, at)? == free))?
-            {
+            if !words.try_fold(true, |all, (free, at)| {
+                Ok::<_, Error>(all && self.read_bits(block, head.pool as usize, at)? == free)
+            })? {
                 return Ok(());
             }
             self.settle_lanes()?;
@@ -251,7 +270,7 @@ impl<P: Pm> Change<'_, P> {
         if let Some(index) = self.bits.iter().position(|edit| edit.address == address) {
             return Ok(index);
         }
-        let old = self.fs.read_bits(block, word)?;
+        let old = self.fs.read_bits(block, pool, word)?;
         self.bits.push(BitsEdit { address, block, pool, old, taken: 0, freed: 0 });
         Ok(self.bits.len() - 1)
     }

@@ -129,7 +129,7 @@ impl<P: Pm + 'static> Scrubbed for Shared<P> {
 
 impl<P: Pm> Shared<P> {
     /// The pool blocks of a group.
-    fn pool_blocks(&self, group: u64) -> Result<Vec<u64>> {
+    pub(crate) fn pool_blocks(&self, group: u64) -> Result<Vec<u64>> {
         let (free, of_group) = self.read_map(group)?;
         if self.geometry.use_of(of_group) != Use::Pool {
             return Ok(Vec::new());

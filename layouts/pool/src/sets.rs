@@ -17,6 +17,7 @@ use crate::format::{
     INLINE_NAME, LEVEL_BITS, LONG_NAME, NODE_WORDS, PREFIX, RawDentry, RawHead, seal_any, status,
 };
 use crate::fs::Shared;
+use crate::inode::miscounted;
 use crate::seeded::Mistake;
 
 /// Of so many places of a set, one less is used before a larger one takes its place.
@@ -80,8 +81,8 @@ impl<P: Pm> Change<'_, P> {
         dentry.cookie = cookie_for(hash, &ties)?;
         self.put_place(place, dentry, sequence);
         let inode = self.edit(dir)?;
-        inode.entries += 1;
-        inode.subdirectories += is_directory(entry.kind as u8);
+        inode.entries = inode.entries.saturating_add(1);
+        inode.subdirectories = inode.subdirectories.saturating_add(is_directory(entry.kind as u8));
         Ok(())
     }
 
@@ -289,8 +290,9 @@ impl<P: Pm> Change<'_, P> {
         let cookie = if is_last { 0 } else { found.raw.cookie };
         self.put_place(found.place, RawDentry { cookie, ..RawDentry::default() }, found.raw.head.sequence);
         let inode = self.edit(dir)?;
-        inode.entries -= 1;
-        inode.subdirectories -= is_directory(found.raw.kind);
+        let subdirectories = inode.subdirectories.checked_sub(is_directory(found.raw.kind));
+        let fewer = inode.entries.checked_sub(1).zip(subdirectories);
+        (inode.entries, inode.subdirectories) = fewer.ok_or_else(|| miscounted(dir))?;
         Ok(())
     }
 

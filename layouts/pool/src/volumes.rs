@@ -86,8 +86,7 @@ fn read_row(pm: &impl Pm, superblock: &Superblock, index: u32) -> Result<Option<
     let is_valid = |bytes: &[u8]| {
         let mut row = RawVolume::new_zeroed();
         row.as_mut_bytes()[..VOLUME_BYTES].copy_from_slice(bytes);
-        let is_used = matches!(row.state, volume_state::LIVE | volume_state::GOING);
-        bytes.iter().all(|&byte| byte == 0) || is_used && row.checksum == row.compute_checksum(seed)
+        bytes.iter().all(|&byte| byte == 0) || row.is_whole(seed)
     };
     let bytes = &mut row.as_mut_bytes()[..VOLUME_BYTES];
     read_either(pm, [address, address + halves.len], bytes, is_valid)

@@ -20,7 +20,7 @@ fn read_row(pm: &impl Pm, superblock: &Superblock, zone: u32) -> Result<Option<R
     let is_valid = |bytes: &[u8]| {
         let mut row = RawZone::new_zeroed();
         row.as_mut_bytes().copy_from_slice(bytes);
-        bytes.iter().all(|&byte| byte == 0) || row.state == 1 && row.checksum == row.compute_checksum(seed)
+        bytes.iter().all(|&byte| byte == 0) || row.is_whole(seed)
     };
     read_either(pm, [address, address + halves.len], row.as_mut_bytes(), is_valid)
         .map_err(|error| error.object(format!("the row of zone {zone}")))?;
