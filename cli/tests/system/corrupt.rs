@@ -308,6 +308,8 @@ fn damage_one(dir: &Path, image: &[u8], tree: &Tree, what: &str, bit: usize, exa
     write();
     let (mended, text) = fsck("-y", &path);
     assert!(matches!(mended, 0 | 1 | 4 | 5), "{what}: fsck -y exits with {mended}\n{text}");
+    // Without its inode the root directory is made anew, and what it named has other names.
+    let exact = exact && !text.contains("with a name for each of them");
     if mended & 4 == 0 {
         let (again, text) = fsck("-n", &path);
         assert_eq!(again, 0, "{what}: fsck -y says it is sound, fsck -n says:\n{text}");

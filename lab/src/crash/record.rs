@@ -285,7 +285,7 @@ impl<'s, S: Subject> Rig<'s, S> {
                 }
                 Op::Mkfs => {
                     self.subject.abandon(real.into_fs());
-                    self.subject.mkfs(&self.pm)?;
+                    self.subject.remake(&self.pm)?;
                     self.pm.mark(MARK_MADE + index as u64);
                     real =
                         Runner::writing(self.subject.mount(&self.pm, mounting)?, self.subject.writes_back());

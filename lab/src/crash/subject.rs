@@ -144,6 +144,11 @@ pub trait Subject: Sync {
     /// Makes an empty file system.
     fn mkfs(&self, pm: &Arc<SimPm>) -> Result<()>;
 
+    /// Makes another one in its place. What is left of the first must not be taken for its own.
+    fn remake(&self, pm: &Arc<SimPm>) -> Result<()> {
+        self.mkfs(pm)
+    }
+
     /// True when there is a file system, whole or not.
     fn is_formatted(&self, pm: &Arc<SimPm>) -> bool;
 
@@ -267,6 +272,12 @@ impl<R: Registered> Subject for R {
 
     fn mkfs(&self, pm: &Arc<SimPm>) -> Result<()> {
         R::Fs::mkfs(pm, &self.properties()).map(drop)
+    }
+
+    fn remake(&self, pm: &Arc<SimPm>) -> Result<()> {
+        let properties = self.properties();
+        let uuid = properties.uuid.map(|uuid| Uuid::from_u128(uuid.as_u128() + 1));
+        R::Fs::mkfs(pm, &MkfsOptions { uuid, ..properties }).map(drop)
     }
 
     fn is_formatted(&self, pm: &Arc<SimPm>) -> bool {
