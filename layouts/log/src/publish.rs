@@ -383,7 +383,7 @@ impl Commit<'_> {
             batch.push_line(&entry);
         }
         let flushed = self.append(fs, &mut batch)?;
-        fs.note_changes(inode, changes);
+        // Their content is what it was, and another mover that copied them sees that their place is not.
         for (index, change) in changes.iter().enumerate() {
             apply_change(inode, map, self.log, change, batch.placed(index).0, freed, None);
         }

@@ -75,7 +75,7 @@ impl<P: Pm> Shared<P> {
     pub(crate) fn attr(&self, number: u64, raw: &RawInode) -> Result<Attr> {
         let damaged = |what: &str| Error::corrupt(format!("inode {number}: {what}"));
         if !raw.can_be() {
-            return Err(damaged("what it counts"));
+            return Err(damaged("its counts"));
         }
         let time = |packed| self.times.unpack(packed).ok_or_else(|| damaged("time"));
         let kind = kind_of(raw)?;

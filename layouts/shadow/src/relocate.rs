@@ -151,8 +151,8 @@ impl<P: Pm> Shared<P> {
             let piece = Piece { start, len, place: on_tier(copy.tier, copy.block), is_written };
             changes.replaced.extend(self.old_run(inode, &body, start, len)?);
             prepared = prepared.and_then(|()| changes.edit.set(piece));
+            // Their content is what it was, and another mover that copied them sees that their place is not.
             changes.arrived += len;
-            self.versions.change(inode.number, start..start + len);
         }
         changes.touches(0..0);
         let prepared = prepared.and_then(|()| changes.lift());
