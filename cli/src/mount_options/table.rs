@@ -699,7 +699,7 @@ mod tests {
         }
     }
 
-    /// What they were called before still works, with a notice of the new name.
+    /// The names before still work, with a notice of the new one.
     #[test]
     fn old_names_are_taken_with_a_notice() {
         let mut count = 0;

@@ -144,7 +144,7 @@ pub trait Subject: Sync {
     /// Makes an empty file system.
     fn mkfs(&self, pm: &Arc<SimPm>) -> Result<()>;
 
-    /// Makes another one in its place. What is left of the first must not be taken for its own.
+    /// Makes another one in its place. Structures of the first one that are left must not be taken for its own.
     fn remake(&self, pm: &Arc<SimPm>) -> Result<()> {
         self.mkfs(pm)
     }

@@ -249,7 +249,7 @@ fn what_was_moved_is_there_and_read_by_nobody_here() {
     }
 }
 
-/// And what did not change has moved.
+/// The rest of it has moved.
 #[test]
 fn a_copy_of_what_changed_since_is_refused() {
     type Change = fn(&Fs, &Node);
