@@ -10,7 +10,6 @@ use nacre_layout_parts::table::Table;
 use nacre_layout_parts::table::inodes::Inodes;
 use nacre_layout_parts::tiers::TierSpaces;
 use nacre_layout_parts::tree::Tree;
-use nacre_layout_parts::versions::Versions;
 use nacre_media::Pm;
 
 use crate::alloc::{Allocator, Purpose, Run, Runs};
@@ -20,6 +19,7 @@ use crate::inode::Inode;
 use crate::state::{Judge, State};
 use crate::superblock::Superblock;
 use crate::switches::Switches;
+use crate::versions::Versions;
 
 /// The state that all operations share.
 pub(crate) struct Shared<P> {

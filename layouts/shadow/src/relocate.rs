@@ -12,7 +12,6 @@ use nacre_engine::{
     Written,
 };
 use nacre_layout_parts::tree::edit::join;
-use nacre_layout_parts::versions::{MOST_BLOCKS, PART};
 use nacre_media::{Durable, Flushed, Pm};
 
 use crate::alloc::{Purpose, Run, Runs};
@@ -22,6 +21,7 @@ use crate::fs::Shared;
 use crate::inode::{Body, Inode};
 use crate::publish::Changes;
 use crate::state::MAX_BLOCKS;
+use crate::versions::PART;
 
 /// How blocks on tiers become a write.
 #[derive(Debug, Clone, Copy)]
@@ -31,8 +31,6 @@ pub(crate) struct AsWritten {
     /// The file has the blocks there already, allocated and not written.
     pub(crate) has: bool,
 }
-
-const _: () = assert!(MAX_BLOCKS <= MOST_BLOCKS);
 
 impl<P: Pm> Shared<P> {
     /// The pieces in a range that `is_meant`, cut where parts of the file end.
@@ -125,15 +123,11 @@ impl<P: Pm> Shared<P> {
         self.check_unbroken()?;
         let (mut current, mut refused) = (Vec::new(), Vec::new());
         for copy in copied {
-            self.check_on_tier(copy.tier, copy.block, copy.from.extent.len)?;
-            let (unchanged, changed) = self.versions.unchanged(inode.number, copy);
-            refused.extend(changed);
-            for part in unchanged {
-                match self.is_current(inode, &body, &part.from)? {
-                    true => current.push(part),
-                    false => refused.push(part),
-                }
+            match self.is_current(inode, &body, &copy.from)? {
+                true => current.push(copy),
+                false => refused.push(*copy),
             }
+            self.check_on_tier(copy.tier, copy.block, copy.from.extent.len)?;
         }
         if current.is_empty() {
             return Ok(refused);
@@ -151,8 +145,8 @@ impl<P: Pm> Shared<P> {
             let piece = Piece { start, len, place: on_tier(copy.tier, copy.block), is_written };
             changes.replaced.extend(self.old_run(inode, &body, start, len)?);
             prepared = prepared.and_then(|()| changes.edit.set(piece));
-            // Their content is what it was, and another mover that copied them sees that their place is not.
             changes.arrived += len;
+            self.versions.change(inode.number, start..start + len);
         }
         changes.touches(0..0);
         let prepared = prepared.and_then(|()| changes.lift());

@@ -44,35 +44,26 @@ pub(crate) type Freed = SmallVec<[Piece; 4]>;
 
 impl<P: Pm> Shared<P> {
     /// Zeroes the part of the last block that lies behind the size, before the size grows to `until` or beyond.
-    pub(crate) fn zero_gap(&self, inode: &Inode, size: u64, until: u64) -> Result<Option<Flushed>> {
+    pub(crate) fn zero_gap(&self, map: &BlockMap, size: u64, until: u64) -> Result<Option<Flushed>> {
         fault!(self.pm, GapNotZeroed => return Ok(None));
         let end = until.min(size.next_multiple_of(BLOCK_SIZE));
         if end <= size {
             return Ok(None);
         }
-        let (map, block) = (self.file(inode)?, size / BLOCK_SIZE);
-        match map.find(block, 1).0 {
+        match map.find(size / BLOCK_SIZE, 1).0 {
             Some(raw) if is_written(raw) => {
                 let zeroed = self.pm.zero(media_offset(raw)? + size % BLOCK_SIZE, end - size)?;
-                map.note_change(block);
-                self.versions.change(inode.number, block..block + 1);
+                map.note_change(size / BLOCK_SIZE);
                 Ok(Some(zeroed))
             }
             _ => Ok(None),
-        }
-    }
-
-    /// Has those that copy blocks meanwhile see that they change. Under the log's lock.
-    pub(crate) fn note_changes(&self, inode: &Inode, changes: &[Change]) {
-        for Change { start, len, .. } in changes {
-            self.versions.change(inode.number, *start..start + len);
         }
     }
 }
 
 impl Commit<'_> {
     /// Commits new places of parts of a file, and its size and times, as one operation; the replaced blocks go to
-    /// `freed`. The caller has noted what changes.
+    /// `freed`.
     pub(crate) fn changes<P: Pm>(
         mut self,
         fs: &Shared<P>,

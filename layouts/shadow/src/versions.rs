@@ -9,26 +9,27 @@ use std::ops::Range;
 
 use nacre_engine::sync::SMALL;
 use nacre_engine::sync::atomic::{AtomicU64, Ordering};
-use nacre_engine::{Copied, FileBlock, PlacedExtent};
+
+use crate::format::NODE_WORDS;
+use crate::state::MAX_BLOCKS;
 
 /// Blocks of a part.
-pub const PART: u64 = 512;
+pub(crate) const PART: u64 = NODE_WORDS as u64;
 /// Blocks of a change that are noted one by one.
 const FEW_BLOCKS: u64 = 2 * PART;
 /// Parts of a change that are noted one by one.
 const FEW_PARTS: u64 = 256;
 
-/// The most blocks of a file.
-pub const MOST_BLOCKS: u64 = 1 << 40;
 /// Beside the numbers of blocks, those of parts, for changes of all of their blocks. Low enough to count in the hash.
-const WHOLE: u64 = MOST_BLOCKS;
+const WHOLE: u64 = 1 << 40;
+const _: () = assert!(MAX_BLOCKS <= WHOLE);
 
 const FILES: usize = if SMALL { 8 } else { 1024 };
 const PARTS: usize = if SMALL { 32 } else { 4096 };
 const BLOCKS: usize = if SMALL { 256 } else { 32 << 10 };
 
 /// Times of the last changes: 300 KiB of DRAM.
-pub struct Versions {
+pub(crate) struct Versions {
     clock: AtomicU64,
     files: Box<[AtomicU64]>,
     /// Of parts with a change of few blocks, too.
@@ -57,12 +58,12 @@ fn parts_of(blocks: &Range<u64>) -> Range<u64> {
 
 impl Versions {
     /// The version of the blocks of an inode that are looked at now. Under its lock.
-    pub fn now(&self) -> u64 {
+    pub(crate) fn now(&self) -> u64 {
         self.clock.fetch_add(1, Ordering::AcqRel)
     }
 
     /// These blocks change. Under the lock of the inode, exclusively.
-    pub fn change(&self, inode: u64, blocks: Range<u64>) {
+    pub(crate) fn change(&self, inode: u64, blocks: Range<u64>) {
         let now = self.clock.load(Ordering::Acquire);
         if now == 0 || blocks.is_empty() {
             return;
@@ -91,7 +92,7 @@ impl Versions {
     }
 
     /// Whether blocks did not change since a version was theirs. Under the lock of the inode.
-    pub fn is_unchanged(&self, inode: u64, blocks: Range<u64>, version: u64) -> bool {
+    pub(crate) fn is_unchanged(&self, inode: u64, blocks: Range<u64>, version: u64) -> bool {
         let is_old = |counter: &AtomicU64| counter.load(Ordering::Acquire) <= version;
         if !is_old(counter(&self.files, inode, 0)) {
             return false;
@@ -103,38 +104,10 @@ impl Versions {
                     && within.into_iter().all(|block| is_old(counter(&self.blocks, inode, block)))
         })
     }
-
-    /// Copied blocks that did not change since their version was theirs, in as few pieces as can be, and the others.
-    /// Under the lock of the inode.
-    pub fn unchanged(&self, inode: u64, copied: &Copied) -> (Vec<Copied>, Vec<Copied>) {
-        let PlacedExtent { start: FileBlock(start), len, .. } = copied.from.extent;
-        let is_unchanged = |blocks| self.is_unchanged(inode, blocks, copied.from.version);
-        if len == 0 || is_unchanged(start..start + len) {
-            return (vec![*copied], Vec::new());
-        }
-        let (mut unchanged, mut changed) = (Vec::new(), Vec::new());
-        let mut at = 0;
-        while at < len {
-            let is_same = is_unchanged(start + at..start + at + 1);
-            let other = |block: &u64| is_unchanged(start + block..start + block + 1) != is_same;
-            let end = (at + 1..len).find(other).unwrap_or(len);
-            let list = if is_same { &mut unchanged } else { &mut changed };
-            list.push(part_of(copied, at, end - at));
-            at = end;
-        }
-        (unchanged, changed)
-    }
-}
-
-/// So many of the copied blocks, from the one with number `skip` on.
-fn part_of(copied: &Copied, skip: u64, len: u64) -> Copied {
-    Copied { from: copied.from.part(skip, len), block: copied.block.plus(skip), ..*copied }
 }
 
 #[cfg(test)]
 mod tests {
-    use nacre_engine::{Block, Copied, FileBlock, Movable, Place, PlacedExtent};
-
     use super::{PART, Versions};
 
     #[test]
@@ -181,25 +154,6 @@ mod tests {
         }
         let is_kept = |part: &u64| versions.is_unchanged(7, part * PART + 100..part * PART + 101, before);
         assert_eq!((1..20).filter(is_kept).count(), 19);
-    }
-
-    #[test]
-    fn what_did_not_change_is_found_in_pieces() {
-        let versions = Versions::default();
-        let version = versions.now();
-        let extent = PlacedExtent { start: FileBlock(100), len: 50, place: Place::Pm(Block(1000)) };
-        let copied = Copied { from: Movable { extent, version }, tier: 3, block: Block(7) };
-        assert_eq!(versions.unchanged(9, &copied), (vec![copied], vec![]));
-        versions.change(9, 100..101);
-        versions.change(9, 110..112);
-        let part =
-            |skip: u64, len| Copied { from: copied.from.part(skip, len), block: Block(7 + skip), ..copied };
-        let (unchanged, changed) = versions.unchanged(9, &copied);
-        assert_eq!(unchanged, [part(1, 9), part(12, 38)]);
-        assert_eq!(changed, [part(0, 1), part(10, 2)]);
-        assert_eq!(unchanged[1].from.extent.place, Place::Pm(Block(1012)));
-        versions.change(9, 0..u64::MAX);
-        assert_eq!(versions.unchanged(9, &copied), (vec![], vec![copied]));
     }
 
     #[test]
