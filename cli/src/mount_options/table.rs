@@ -88,6 +88,11 @@ const fn setting(
     }
 }
 
+/// A flag.
+const fn switch(name: &'static str, meaning: &'static str, take: Take, print: Print) -> Setting {
+    setting(name, "", "", meaning, take, print)
+}
+
 /// A setting of those for experiments.
 const fn experiment(
     name: &'static str,
@@ -104,6 +109,10 @@ impl Setting {
     /// A remount can change it.
     const fn live(self) -> Setting {
         Setting { remount: true, ..self }
+    }
+
+    const fn usually(self, default: &'static str) -> Setting {
+        Setting { default, ..self }
     }
 
     const fn reverted_by(self, reverts: &'static [&'static str]) -> Setting {
@@ -200,10 +209,8 @@ fn unprinted(_: &MountSettings) -> Vec<String> {
 }
 
 const FLAGS: [Setting; 12] = [
-    setting(
+    switch(
         "ro",
-        "",
-        "",
         "Refuses every change. rw reverts it.",
         |to, given| put(&mut to.read_only, Ok(given.is_on())),
         // Each line of options begins with it, or with its opposite.
@@ -211,111 +218,85 @@ const FLAGS: [Setting; 12] = [
     )
     .live()
     .reverted_by(&["rw"]),
-    setting(
+    switch(
         "nodev",
-        "",
-        "on for users, off for root",
         "Device nodes have no effect. dev reverts it.",
         |to, given| put(&mut to.dev, Ok(Some(!given.is_on()))),
         |of| flag(of.dev == Some(false)),
     )
+    .usually("on for users, off for root")
     .live()
     .reverted_by(&["dev"]),
-    setting(
+    switch(
         "nosuid",
-        "",
-        "on for users, off for root",
         "Set-id bits have no effect. suid reverts it.",
         |to, given| put(&mut to.suid, Ok(Some(!given.is_on()))),
         |of| flag(of.suid == Some(false)),
     )
+    .usually("on for users, off for root")
     .live()
     .reverted_by(&["suid"]),
-    setting(
+    switch(
         "noexec",
-        "",
-        "",
         "No program can be executed. exec reverts it.",
         |to, given| put(&mut to.no_exec, Ok(given.is_on())),
         |of| flag(of.no_exec),
     )
     .live()
     .reverted_by(&["exec"]),
-    setting(
+    switch(
         "nosymfollow",
-        "",
-        "",
         "Symbolic links are not followed. symfollow reverts it.",
         |to, given| put(&mut to.no_symlinks, Ok(given.is_on())),
         |of| flag(of.no_symlinks),
     )
     .live()
     .reverted_by(&["symfollow"]),
-    setting(
+    switch(
         "noatime",
-        "",
-        "",
         "Reads do not change access times. relatime, atime and strictatime revert it.",
         |to, given| put(&mut to.no_atime, Ok(given.is_on())),
         |of| flag(of.no_atime),
     )
     .live()
     .reverted_by(&["relatime", "atime", "strictatime"]),
-    setting(
+    switch(
         "sync",
-        "",
-        "",
         "Each write is durable when it returns. async reverts it before the mount.",
         |to, given| put(&mut to.sync, Ok(given.is_on())),
         |of| flag(of.sync),
     )
     .reverted_by(&["async"]),
-    setting(
+    switch(
         "dirsync",
-        "",
-        "",
         "Each change of a directory is durable when it returns.",
         |to, _| put(&mut to.dirsync, Ok(true)),
         |of| flag(of.dirsync),
     ),
-    setting(
+    switch(
         "direct_io",
-        "",
-        "",
         "Reads and writes bypass the kernel's page cache. It needs Linux 6.6.",
         |to, _| put(&mut to.direct_io, Ok(true)),
         |of| flag(of.direct_io),
     ),
-    setting(
+    switch(
         "allow_other",
-        "",
-        "on for root",
         "Other users can access the mount.",
         |to, _| put(&mut to.allow_other, Ok(Some(true))),
         unprinted,
-    ),
-    setting(
-        "nofail",
-        "",
-        "",
-        "A missing device is no failure.",
-        |to, _| put(&mut to.no_fail, Ok(true)),
-        unprinted,
-    ),
-    setting(
+    )
+    .usually("on for root"),
+    switch("nofail", "A missing device is no failure.", |to, _| put(&mut to.no_fail, Ok(true)), unprinted),
+    switch(
         "remount",
-        "",
-        "",
         "Changes the mount that is there, by the options marked \"remount\".",
         |to, _| put(&mut to.remount, Ok(true)),
         unprinted,
     ),
 ];
 
-const KERNEL: [Setting; 1] = [setting(
+const KERNEL: [Setting; 1] = [switch(
     "writeback",
-    "",
-    "",
     "The kernel buffers writes. fsync(2) and close(2) wait for them; sync(2) and syncfs(2) do not. A full device is \
      reported by fsync(2), by close(2), or by the next write to a file that lost a write. Files cannot be made \
      immutable or append-only, and do not report their holes.",

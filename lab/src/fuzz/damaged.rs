@@ -1,32 +1,14 @@
 //! A damaged image of a layout is used as it is, and repaired.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use nacre_engine::Result;
 use nacre_layout_parts::lifecycle::{Lifecycle, MkfsOptions, MountOptions};
 use nacre_layout_parts::report::Repair;
-use nacre_media::{Image, SimPm};
+use nacre_media::SimPm;
 
-use super::ground::{SIZE, change_all, populate, read_all};
-
-/// An image and where its structures are.
-pub(super) struct Ground<S> {
-    pub(super) image: Image,
-    pub(super) structures: Vec<S>,
-    /// The same by their kinds.
-    pub(super) kinds: Vec<Vec<S>>,
-}
-
-impl<S: Copy> Ground<S> {
-    fn new<K: Ord>(bytes: Vec<u8>, structures: Vec<S>, kind: impl Fn(&S) -> K) -> Ground<S> {
-        let mut kinds: BTreeMap<K, Vec<S>> = BTreeMap::new();
-        for structure in &structures {
-            kinds.entry(kind(structure)).or_default().push(*structure);
-        }
-        Ground { structures, kinds: kinds.into_values().collect(), image: Image::from(bytes) }
-    }
-}
+use super::ground::{Ground, SIZE, change_all, memory, populate, read_all};
+use super::{Input, edit};
 
 /// The images of a layout: one after a clean unmount, and one as a crash leaves it.
 pub(super) fn grounds<F: Lifecycle<Pm = SimPm>, S: Copy, K: Ord>(
@@ -46,12 +28,38 @@ pub(super) fn grounds<F: Lifecycle<Pm = SimPm>, S: Copy, K: Ord>(
     })
 }
 
+/// Makes the image that the first byte of an input chooses, with the edits that follow. `range` gives the offset and the
+/// length of a structure, and `reseal` makes it validate again.
+pub(super) fn edited<S: Copy>(
+    grounds: &[Ground<S>; 2],
+    data: &[u8],
+    range: impl Fn(&S) -> (u64, u64),
+    reseal: impl Fn(&SimPm, &S) -> Result<()>,
+) -> impl Fn() -> Arc<SimPm> {
+    let mut input = Input::new(data);
+    let ground = &grounds[usize::from(input.byte() & 1)];
+    move || {
+        let pm = memory(&ground.image);
+        for structure in edit::apply(&*pm, &ground.structures, &ground.kinds, &range, input) {
+            // A superblock that was changed beyond recognition cannot be sealed; then it is simply damaged.
+            let _ = reseal(&pm, &structure);
+        }
+        pm
+    }
+}
+
+/// Uses an image as it is, and another one like it after a repair.
+pub(super) fn use_and_repair<F: Lifecycle<Pm = SimPm>>(image: impl Fn() -> Arc<SimPm>) {
+    use_damaged::<F>(&image());
+    repair::<F>(&image());
+}
+
 pub(super) fn mount<F: Lifecycle<Pm = SimPm>>(pm: &Arc<SimPm>) -> Result<F> {
     F::mount(Arc::clone(pm), &MountOptions { lanes: Some(1), ..MountOptions::default() })
 }
 
 /// Mounts, uses and checks a damaged image: each damage is an error or does no harm.
-pub(super) fn use_damaged<F: Lifecycle<Pm = SimPm>>(pm: &Arc<SimPm>) {
+fn use_damaged<F: Lifecycle<Pm = SimPm>>(pm: &Arc<SimPm>) {
     if let Ok(fs) = mount::<F>(pm) {
         let (_, files) = read_all(&fs);
         change_all(&fs, &files);
@@ -63,7 +71,7 @@ pub(super) fn use_damaged<F: Lifecycle<Pm = SimPm>>(pm: &Arc<SimPm>) {
 }
 
 /// Repairs a damaged image: the result is sound if the repair says so.
-pub(super) fn repair<F: Lifecycle<Pm = SimPm>>(pm: &Arc<SimPm>) {
+fn repair<F: Lifecycle<Pm = SimPm>>(pm: &Arc<SimPm>) {
     let Ok(report) = F::check(pm, Repair::All, None) else { return };
     if !report.is_sound() {
         return;

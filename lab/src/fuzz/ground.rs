@@ -31,31 +31,41 @@ fn new(kind: FileKind) -> NewInode<'static> {
 }
 
 /// An image and where its structures are.
-pub(super) struct Ground {
+pub(super) struct Ground<S> {
     pub(super) image: Image,
-    pub(super) structures: Vec<Structure>,
-    /// The same by kind, entries of logs by the kind of the entry, so that rare kinds are met as often as frequent
-    /// ones.
-    pub(super) kinds: Vec<Vec<Structure>>,
+    pub(super) structures: Vec<S>,
+    /// The same by their kinds.
+    pub(super) kinds: Vec<Vec<S>>,
 }
 
-impl Ground {
-    fn new(bytes: Vec<u8>) -> Ground {
-        let mut structures = structures(&SimPm::from_image(&bytes)).expect("a sound image");
-        let mut kinds: BTreeMap<(Kind, u8), Vec<Structure>> = BTreeMap::new();
+impl<S: Copy> Ground<S> {
+    pub(super) fn new<K: Ord>(bytes: Vec<u8>, structures: Vec<S>, kind: impl Fn(&S) -> K) -> Ground<S> {
+        let mut kinds: BTreeMap<K, Vec<S>> = BTreeMap::new();
         for structure in &structures {
-            let entry = if structure.kind == Kind::Entry { bytes[structure.offset as usize + 4] } else { 0 };
-            kinds.entry((structure.kind, entry)).or_default().push(*structure);
+            kinds.entry(kind(structure)).or_default().push(*structure);
         }
-        // These came later, and inputs are to mean what they meant.
-        structures.retain(|structure| structure.kind != Kind::BadBlock);
         Ground { structures, kinds: kinds.into_values().collect(), image: Image::from(bytes) }
     }
 }
 
+/// Kinds of structures are told apart by the kind of an entry of a log, too, so that rare kinds are met as often as
+/// frequent ones.
+fn ground(bytes: Vec<u8>) -> Ground<Structure> {
+    let structures = structures(&SimPm::from_image(&bytes)).expect("a sound image");
+    let image = bytes.clone();
+    let kind = |structure: &Structure| {
+        let entry = if structure.kind == Kind::Entry { image[structure.offset as usize + 4] } else { 0 };
+        (structure.kind, entry)
+    };
+    let mut ground = Ground::new(bytes, structures, kind);
+    // These came later, and inputs are to mean what they meant.
+    ground.structures.retain(|structure| structure.kind != Kind::BadBlock);
+    ground
+}
+
 /// The images: one after a clean unmount, and one as a crash leaves it.
-pub(super) fn grounds() -> &'static [Ground; 2] {
-    static GROUNDS: OnceLock<[Ground; 2]> = OnceLock::new();
+pub(super) fn grounds() -> &'static [Ground<Structure>; 2] {
+    static GROUNDS: OnceLock<[Ground<Structure>; 2]> = OnceLock::new();
     GROUNDS.get_or_init(|| {
         let pm = Arc::new(SimPm::new(SIZE));
         let uuid = Some(uuid::Uuid::from_u128(0x6675_7a7a));
@@ -64,7 +74,7 @@ pub(super) fn grounds() -> &'static [Ground; 2] {
         populate(&fs).expect("a tree");
         let crashed = pm.snapshot();
         fs.unmount().expect("unmount");
-        [pm.snapshot(), crashed].map(Ground::new)
+        [pm.snapshot(), crashed].map(ground)
     })
 }
 

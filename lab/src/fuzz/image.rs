@@ -12,26 +12,17 @@ use nacre_layout_log::anatomy::{Structure, reseal};
 use nacre_layout_log::check::check;
 use nacre_media::SimPm;
 
-use super::ground::{change_all, grounds, memory, mount, read_all};
-use super::{Input, edit};
+use super::damaged;
+use super::ground::{change_all, grounds, mount, read_all};
 
 /// Damages an image, checks it, uses it as it is, repairs it, and uses it again.
 ///
 /// Panics when a repaired file system is not sound, cannot be mounted, or cannot be read.
 pub fn damaged_image(data: &[u8]) {
-    let mut input = Input::new(data);
-    let ground = &grounds()[usize::from(input.byte() & 1)];
-    let edit = || {
-        let pm = memory(&ground.image);
-        let range = |structure: &Structure| (structure.offset, structure.len);
-        for structure in edit::apply(&*pm, &ground.structures, &ground.kinds, range, input) {
-            // A superblock that was changed beyond recognition cannot be sealed; then it is simply damaged.
-            let _ = reseal(&*pm, &structure);
-        }
-        pm
-    };
-    use_damaged(&edit());
-    repair(&edit());
+    let range = |structure: &Structure| (structure.offset, structure.len);
+    let image = damaged::edited(grounds(), data, range, reseal);
+    use_damaged(&image());
+    repair(&image());
 }
 
 /// Mounts, uses and checks a damaged image: each damage is an error or does no harm.

@@ -10,9 +10,8 @@ use nacre_layout_inplace::InplaceFs;
 use nacre_layout_inplace::anatomy::{Structure, reseal, structures};
 use nacre_media::{Image, SimPm};
 
-use super::damaged::{self, Ground};
-use super::ground::memory;
-use super::{Input, edit};
+use super::damaged;
+use super::ground::Ground;
 
 type Fs = InplaceFs<SimPm>;
 
@@ -34,17 +33,6 @@ pub(super) fn mount(pm: &Arc<SimPm>) -> Result<Fs> {
 ///
 /// Panics when a repaired file system is not sound, cannot be mounted, or cannot be read.
 pub fn damaged_inplace(data: &[u8]) {
-    let mut input = Input::new(data);
-    let ground = &grounds()[usize::from(input.byte() & 1)];
-    let edit = || {
-        let pm = memory(&ground.image);
-        let range = |structure: &Structure| (structure.offset, structure.len);
-        for structure in edit::apply(&*pm, &ground.structures, &ground.kinds, range, input) {
-            // A superblock that was changed beyond recognition cannot be sealed; then it is simply damaged.
-            let _ = reseal(&*pm, &structure);
-        }
-        pm
-    };
-    damaged::use_damaged::<Fs>(&edit());
-    damaged::repair::<Fs>(&edit());
+    let range = |structure: &Structure| (structure.offset, structure.len);
+    damaged::use_and_repair::<Fs>(damaged::edited(grounds(), data, range, reseal));
 }

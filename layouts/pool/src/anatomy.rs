@@ -66,7 +66,7 @@ pub fn structures<P: Pm>(pm: &P) -> Result<Vec<Structure>> {
     let mut found: Vec<Structure> = [0, 64 << 10]
         .map(|offset| Structure { kind: Kind::Superblock, offset, len: BLOCK_SIZE, seed: 0 })
         .into();
-    // What the crash of an operation has left is decided, and the image stays as it is.
+    // Operations that a crash interrupted are completed or undone in DRAM, and the image stays as it is.
     let overlay = Overlay::new(pm);
     for geometry in volumes::all(&overlay, &superblock)? {
         let fs = volumes::open_one(&overlay, &superblock, geometry, true)?;

@@ -38,37 +38,34 @@ pub(crate) fn check<P: Pm>(pm: &P, repair: Repair) -> Result<CheckReport> {
         return examine(&Overlay::new(pm)).map(|(report, _)| report);
     }
     crate::superblock::read(pm)?.superblock.check_writable()?;
-    let mut before: Vec<Problem> = Vec::new();
-    for _ in 0..MOST_ROUNDS {
-        let (mut report, fixes) = match examine(pm) {
-            Ok(examined) => examined,
+    let mut problems: Vec<Problem> = Vec::new();
+    let mut round = 0;
+    loop {
+        let examined = examine(pm);
+        let (mut report, fixes) = match round {
+            0 => examined?,
             // A repair went by a copy that is whole and wrong.
-            Err(error) if !before.is_empty() => return Err(error.advice(SPOILT)),
-            Err(error) => return Err(error),
+            _ => examined.map_err(|error| error.advice(SPOILT))?,
         };
-        if repair == Repair::Safe && report.loses() {
-            return Ok(report);
-        }
-        let is_over = report.problems.is_empty();
-        if !is_over || before.is_empty() {
+        let may_repair = round < MOST_ROUNDS && (repair == Repair::All || !report.loses());
+        let is_clean = report.problems.is_empty();
+        if may_repair && (round == 0 || !is_clean) {
             repair_all(pm, fixes)?;
             let repaired = report.problems.iter_mut().filter(|problem| !problem.repair.is_empty());
             repaired.for_each(|problem| problem.repaired = true);
         }
-        before.append(&mut report.problems);
-        report.problems = before.clone();
-        // What a repair has written is looked at, too: it may lead to what could not be seen before.
-        if is_over || !report.is_sound() {
+        // A repair is examined, too: it may lead to structures that could not be seen before.
+        let goes_on = may_repair && !is_clean && report.is_sound();
+        problems.append(&mut report.problems);
+        if !goes_on {
+            report.problems = problems;
             return Ok(report);
         }
+        round += 1;
     }
-    let mut report = examine(&Overlay::new(pm))?.0;
-    before.append(&mut report.problems);
-    report.problems = before;
-    Ok(report)
 }
 
-/// Repairs of what earlier repairs have uncovered, at most.
+/// Passes that repair: the later ones repair problems that the earlier ones have uncovered.
 const MOST_ROUNDS: usize = 4;
 const SPOILT: &str = "a repair could not be finished; restore the device from a copy";
 

@@ -168,7 +168,9 @@ pub(crate) fn kind_of(raw: &RawInode) -> Result<FileKind> {
     FileKind::from_u8(raw.kind).ok_or_else(|| Error::corrupt("the kind of an inode"))
 }
 
-/// No inode has so many names or blocks.
+/// The most names of one inode, and the most directories in one.
+pub(crate) const MAX_LINKS: u32 = u32::MAX / 2;
+/// No inode has so many names or blocks: more than a device of 16 TiB has room for.
 const MOST_COUNTED: u64 = 1 << 40;
 
 /// The error of an inode that has more of something than it counts.
@@ -199,7 +201,7 @@ impl RawInode {
             && self.size <= MAX_FILE_SIZE
             && self.height <= 5
             && self.entries < MOST_COUNTED
-            && self.links.max(self.subdirectories) <= u32::MAX / 2
+            && self.links.max(self.subdirectories) <= MAX_LINKS
     }
 }
 

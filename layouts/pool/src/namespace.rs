@@ -18,12 +18,10 @@ use crate::directory::Found;
 use crate::format::{GROUP_BLOCKS, INLINE_TARGET, MAX_XATTR_SIZE, RawInode};
 use crate::fs::Shared;
 use crate::held::{HeldInode, Name, Node};
-use crate::inode::{Facts, kind_of, miscounted};
+use crate::inode::{Facts, MAX_LINKS, kind_of, miscounted};
 use crate::seeded::Mistake;
 use crate::sets::Entry;
 
-/// The most names of one inode.
-const MAX_LINKS: u32 = u32::MAX / 2;
 /// An inode with more blocks is freed after its removal, and not by it.
 const FREED_AT_ONCE: u64 = 8 * GROUP_BLOCKS;
 

@@ -1,7 +1,7 @@
 //! Changing the names of a directory. A set that is full is replaced by a larger one, or by two that each have a half
 //! of its hashes.
 
-use nacre_engine::{Error, FileKind, InodeId, Resource, Result};
+use nacre_engine::{Error, FileKind, InodeId, Kind, Resource, Result};
 use nacre_media::Pm;
 use zerocopy::IntoBytes;
 
@@ -17,7 +17,7 @@ use crate::format::{
     INLINE_NAME, LEVEL_BITS, LONG_NAME, NODE_WORDS, PREFIX, RawDentry, RawHead, seal_any, status,
 };
 use crate::fs::Shared;
-use crate::inode::miscounted;
+use crate::inode::{MAX_LINKS, miscounted};
 use crate::seeded::Mistake;
 
 /// Of so many places of a set, one less is used before a larger one takes its place.
@@ -81,8 +81,11 @@ impl<P: Pm> Change<'_, P> {
         dentry.cookie = cookie_for(hash, &ties)?;
         self.put_place(place, dentry, sequence);
         let inode = self.edit(dir)?;
-        inode.entries = inode.entries.saturating_add(1);
-        inode.subdirectories = inode.subdirectories.saturating_add(is_directory(entry.kind as u8));
+        let subdirectories = inode.subdirectories + is_directory(entry.kind as u8);
+        if subdirectories > MAX_LINKS {
+            return Err(Error::new(Kind::TooManyLinks));
+        }
+        (inode.entries, inode.subdirectories) = (inode.entries + 1, subdirectories);
         Ok(())
     }
 

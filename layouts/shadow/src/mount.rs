@@ -93,7 +93,9 @@ impl<P: Pm + 'static> ShadowFs<P> {
             bounds: Bounds::of(&superblock),
             in_place: superblock.raw.features_compatible & feature::OVERWRITE_IN_PLACE != 0,
             table_state: Mutex::new(table_state),
-            table_addresses: table_addresses(&superblock)?.map(|address| usable(address, &bad)),
+            table_addresses: usable(table_addresses(&superblock)?, &bad, || {
+                "the inode of the inode table".to_owned()
+            })?,
             superblock: Mutex::new(superblock),
             pm,
             alloc,

@@ -57,9 +57,13 @@ pub(crate) fn unless_bad(written: Result<()>, address: u64, bad: &mut Vec<u64>) 
     }
 }
 
-/// A copy that can be written.
-pub(crate) fn usable(address: u64, bad: &[u64]) -> Option<u64> {
-    Some(address).filter(|address| !bad.contains(address))
+/// The copies of a structure that can be written: one at least, because a commit in none would be lost.
+pub(crate) fn usable(copies: [u64; 2], bad: &[u64], what: impl Fn() -> String) -> Result<[Option<u64>; 2]> {
+    let usable = copies.map(|address| Some(address).filter(|address| !bad.contains(address)));
+    match usable {
+        [None, None] => Err(Error::new(Kind::Media).object(format!("both copies of {}", what()))),
+        _ => Ok(usable),
+    }
 }
 
 impl Read {
@@ -148,14 +152,17 @@ impl Switches {
     /// The switches as they were read, of which a mount uses so many; `bad` are copies that cannot be written.
     pub(crate) fn new(read: &Read, superblock: &Superblock, used: usize, bad: &[u64]) -> Result<Switches> {
         let region = superblock.region(region::SWITCHES)?;
-        let lane = |(number, &generation): (u64, &u64)| Lane {
-            number,
-            addresses: addresses(region, number).map(|address| usable(address, bad)),
-            seed: switch_seed(superblock.seed(), number),
-            next: Mutex::new(generation + 1),
-            done: AtomicU64::new(generation),
+        let lane = |(number, &generation): (u64, &u64)| {
+            let what = || format!("the switch of lane {number}");
+            Ok::<_, Error>(Lane {
+                number,
+                addresses: usable(addresses(region, number), bad, what)?,
+                seed: switch_seed(superblock.seed(), number),
+                next: Mutex::new(generation + 1),
+                done: AtomicU64::new(generation),
+            })
         };
-        let lanes = (0..).zip(&read.generations).map(lane).collect();
+        let lanes = (0..).zip(&read.generations).map(lane).collect::<Result<_>>()?;
         Ok(Switches { lanes, used: used.clamp(1, LANES as usize) })
     }
 
@@ -192,5 +199,19 @@ impl Lane {
         }
         self.done.store(generation, Ordering::Release);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::usable;
+
+    #[test]
+    fn one_copy_is_enough_and_none_is_not() {
+        let of = |bad: &[u64]| usable([64, 4160], bad, || "a switch".to_owned());
+        assert_eq!(of(&[]).unwrap(), [Some(64), Some(4160)]);
+        assert_eq!(of(&[64, 7]).unwrap(), [None, Some(4160)]);
+        let error = of(&[4160, 64]).unwrap_err().to_string();
+        assert!(error.contains("both copies of a switch"), "{error}");
     }
 }
