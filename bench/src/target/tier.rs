@@ -153,7 +153,8 @@ mod tests {
         assert_eq!(tier("preset:nova,tier=file,tier_size=1g,cache=8m").memory(load), 8 << 20);
         assert_eq!(usual.options(), ["tier_cache=67108864"]);
         let set = tier("preset:nova,tier=nvme,cache=8m,group=1m,sync_threshold=64k");
-        assert_eq!(set.options(), ["tier_cache=8388608", "tier_group=1048576", "sync_threshold=65536"]);
+        let options = ["tier_cache=8388608", "tune=tier_group:1048576", "tune=sync_threshold:65536"];
+        assert_eq!(set.options(), options);
         assert_eq!(parse("preset:nova", Preset::Nova, pm), Ok(None));
     }
 
