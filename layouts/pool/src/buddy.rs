@@ -73,7 +73,7 @@ impl<P: Pm> Change<'_, P> {
     pub(crate) fn take_space(&mut self, blocks: u64, purpose: Purpose) -> Result<()> {
         if blocks > 0 {
             self.fs.counts.lock().take(blocks, purpose, self.fs.reserved.blocks())?;
-            self.account.taken += blocks;
+            self.taken_space += blocks;
         }
         Ok(())
     }
@@ -149,7 +149,7 @@ impl<P: Pm> Change<'_, P> {
         if let Some(at) = self.try_group(first, len, &mut busy)? {
             return Ok(at);
         }
-        let may_break = self.fs.counts.lock().may_break_group();
+        let may_break = !self.fs.is_counted() || self.fs.counts.lock().may_break_group();
         let turns: &[bool] = if may_break || len == 1 { &[false, true] } else { &[false] };
         for &whole in turns {
             for group in self.fs.geometry.groups_from(first) {
@@ -211,7 +211,6 @@ impl<P: Pm> Change<'_, P> {
                 freed = bits::without(&freed, &bits::run(block % GROUP_BLOCKS, 1));
             }
             edit.freed = bits::either(&edit.freed, &freed);
-            self.account.freed += bits::count(&freed);
             run = Run { start: run.start + len, len: run.len - len };
         }
         Ok(())
@@ -270,18 +269,6 @@ impl<P: Pm> Change<'_, P> {
                 }
             }
         }
-    }
-
-    /// How many more groups, and free blocks in them, are of no volume.
-    pub(crate) fn change_of_unowned(&self) -> (i64, i64) {
-        let of = |free: &Bits, purpose: u64| {
-            let free = if purpose == purpose::FREE { bits::count(free) as i64 } else { 0 };
-            (i64::from(free == GROUP_BLOCKS as i64), free)
-        };
-        self.groups.iter().fold((0, 0), |(whole, unowned), edit| {
-            let (old, new) = (of(&edit.old, edit.old_purpose), of(&edit.new_bits(), edit.purpose));
-            (whole + new.0 - old.0, unowned + new.1 - old.1)
-        })
     }
 
     /// Notes hints for later searches, after the commit.

@@ -21,7 +21,7 @@ use nacre_media::{Flushed, Pm};
 use smallvec::SmallVec;
 use zerocopy::IntoBytes;
 
-use crate::counts::Account;
+use crate::counting::COUNTED_AT_ONCE;
 use crate::edits::{BitsEdit, GroupEdit, InodeEdit};
 use crate::format::{RawIntent, intent_checksum};
 use crate::fs::{GROUP_LOCKS, Shared};
@@ -52,14 +52,15 @@ pub(crate) struct Change<'f, P: Pm> {
     pub(crate) inodes: SmallVec<[InodeEdit; 4]>,
     /// Stores that are durable with the first fence.
     pub(crate) pending: Option<Flushed>,
-    pub(crate) account: Account,
+    /// Blocks that were taken from the count of free ones.
+    pub(crate) taken_space: u64,
     /// Pool blocks that may have no entry any more.
     pub(crate) emptied: SmallVec<[u64; 2]>,
 }
 
 impl<P: Pm> Shared<P> {
     /// Runs an operation. It is prepared again when another one has what it needs, when damage was mended, and when
-    /// space was found that was to be freed.
+    /// more space was counted.
     pub(crate) fn change<T>(&self, mut act: impl FnMut(&mut Change<'_, P>) -> Result<T>) -> Result<T> {
         self.check_writable()?;
         let mut wanted: SmallVec<[usize; 8]> = SmallVec::new();
@@ -67,6 +68,11 @@ impl<P: Pm> Shared<P> {
         loop {
             if self.damaged.is_any() {
                 self.mend_noted()?;
+            }
+            let is_counted = self.is_counted();
+            if !is_counted && self.counts.lock().quota != u64::MAX {
+                // What a quota leaves is not known before.
+                self.finish_counting();
             }
             let (result, taken, emptied) = {
                 let mut change = Change::begin(self, &wanted);
@@ -81,6 +87,10 @@ impl<P: Pm> Shared<P> {
                 }
                 Err(error) if error.kind() == Kind::Media && self.damaged.is_any() && !has_mended => {
                     has_mended = true;
+                }
+                // Space may be in groups that are not counted yet.
+                Err(error) if error.kind() == Kind::NoSpace && !is_counted => {
+                    self.count_some(COUNTED_AT_ONCE)
                 }
                 Ok(value) => {
                     for block in emptied {
@@ -110,7 +120,7 @@ impl<'f, P: Pm> Change<'f, P> {
             bits: SmallVec::new(),
             inodes: SmallVec::new(),
             pending: None,
-            account: Account::default(),
+            taken_space: 0,
             emptied: SmallVec::new(),
         }
     }
@@ -213,9 +223,7 @@ impl<'f, P: Pm> Change<'f, P> {
 
     /// Counts what was taken and freed, after the commit.
     fn is_over(&mut self) {
-        let mut account = std::mem::take(&mut self.account);
-        (account.whole, account.unowned) = self.change_of_unowned();
-        self.fs.counts.lock().is_over(&account);
+        self.count();
         self.hint_groups();
         self.groups.clear();
         self.bits.clear();
@@ -227,9 +235,8 @@ impl<'f, P: Pm> Change<'f, P> {
 impl<P: Pm> Drop for Change<'_, P> {
     fn drop(&mut self) {
         // Blocks that a failed operation took from the count are free.
-        let account = std::mem::take(&mut self.account);
-        if account.taken > 0 {
-            self.fs.counts.lock().give_back(&account);
+        if self.taken_space > 0 {
+            self.fs.counts.lock().give_back(self.taken_space);
         }
         if self.items.bytes.capacity() > KEPT {
             *self.items = Items::default();

@@ -42,7 +42,7 @@ impl Purpose {
 }
 
 /// Counts of blocks and inodes. Those of a damaged row may be too low, so that none falls below zero.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     /// Free blocks in the volume's groups of data, and in groups of no volume.
     pub(crate) free: u64,
@@ -73,25 +73,20 @@ impl Counts {
         Counts { reserve: part.max(32), for_pools: part.max(64), quota, ..Counts::default() }
     }
 
-    /// Counts a group, with its free blocks.
-    pub(crate) fn add_group(&mut self, of: Use, free: &Bits, regions: u64) {
-        let free = bits::count(free);
-        match of {
-            Use::Free => {
-                self.free += free;
-                self.unowned += free;
-                self.whole += u64::from(free == GROUP_BLOCKS);
-            }
-            Use::Data => {
-                self.free += free;
-                self.used += (GROUP_BLOCKS - regions).saturating_sub(free);
-            }
-            Use::Pool => {
-                self.in_pools += free;
-                self.used += GROUP_BLOCKS - free;
-            }
-            Use::Other(_) => {}
-        }
+    /// Counts a group.
+    pub(crate) fn add(&mut self, group: &GroupCounts) {
+        self.replace(&GroupCounts::default(), group);
+    }
+
+    /// A group that was counted counts for something else now.
+    pub(crate) fn replace(&mut self, old: &GroupCounts, new: &GroupCounts) {
+        let changed = |count: &mut u64, old: u64, new: u64| *count = (*count + new).saturating_sub(old);
+        changed(&mut self.free, old.free, new.free);
+        changed(&mut self.unowned, old.unowned, new.unowned);
+        changed(&mut self.in_pools, old.in_pools, new.in_pools);
+        changed(&mut self.whole, old.whole, new.whole);
+        changed(&mut self.used, old.used, new.used);
+        changed(&mut self.inodes, old.inodes, new.inodes);
     }
 
     /// Whether what clean unmounts kept can be so.
@@ -103,11 +98,17 @@ impl Counts {
             && row.inodes <= inodes
     }
 
-    /// Takes up what clean unmounts kept.
-    pub(crate) fn take_up(&mut self, row: &RawVolume, zone: &RawZone) {
-        (self.unowned, self.whole) = (zone.free_blocks, zone.whole_groups);
-        self.free = row.free_blocks + self.unowned;
-        (self.in_pools, self.used, self.inodes) = (row.free_in_pools, row.used_blocks, row.inodes);
+    /// What clean unmounts kept.
+    pub(crate) fn kept(geometry: &Geometry, row: &RawVolume, zone: &RawZone) -> Counts {
+        Counts {
+            free: row.free_blocks + zone.free_blocks,
+            unowned: zone.free_blocks,
+            in_pools: row.free_in_pools,
+            whole: zone.whole_groups,
+            used: row.used_blocks,
+            inodes: row.inodes,
+            ..Counts::none(geometry, row.quota)
+        }
     }
 
     /// Blocks that a user can still take, beside `reserved` ones.
@@ -151,18 +152,16 @@ impl Counts {
         Ok(())
     }
 
-    /// A free block becomes a bad one.
-    pub(crate) fn lose_block(&mut self) {
-        self.free = self.free.saturating_sub(1);
-        self.used += 1;
-    }
-
     /// Takes a pool block of so many blocks from a group that has others.
     pub(crate) fn take_slot(&mut self, blocks: u64) -> Result<()> {
         self.check_quota(blocks)?;
-        self.in_pools = self.in_pools.saturating_sub(blocks);
         self.used += blocks;
         Ok(())
+    }
+
+    /// The pool block is a part of its group, or was not made.
+    pub(crate) fn give_slot_back(&mut self, blocks: u64) {
+        self.used = self.used.saturating_sub(blocks);
     }
 
     /// Takes a whole group for pool blocks, the first of which has so many blocks, from those that are kept for them,
@@ -181,37 +180,40 @@ impl Counts {
         Ok(())
     }
 
-    /// The group that was taken has its first pool block.
-    pub(crate) fn has_group(&mut self, blocks: u64) {
-        self.used = self.used.saturating_sub(GROUP_BLOCKS - blocks);
-        self.in_pools += GROUP_BLOCKS - blocks;
-        self.whole = self.whole.saturating_sub(1);
-        self.unowned = self.unowned.saturating_sub(GROUP_BLOCKS);
-    }
-
-    /// A pool block is free, and its group of no volume if nothing else is in it.
-    pub(crate) fn release_slot(&mut self, blocks: u64, is_whole: bool) {
+    /// Blocks that were taken are counted with their groups, or the operation does not happen.
+    pub(crate) fn give_back(&mut self, blocks: u64) {
+        self.free += blocks;
         self.used = self.used.saturating_sub(blocks);
-        self.in_pools += blocks;
-        if is_whole {
-            self.in_pools = self.in_pools.saturating_sub(GROUP_BLOCKS);
-            self.free += GROUP_BLOCKS;
+    }
+}
+
+/// What the blocks and entries of one group count for.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct GroupCounts {
+    free: u64,
+    unowned: u64,
+    in_pools: u64,
+    whole: u64,
+    used: u64,
+    /// Inodes in use in its pool blocks.
+    pub(crate) inodes: u64,
+}
+
+impl GroupCounts {
+    /// Those of the blocks of a group.
+    pub(crate) fn of(of: Use, free: &Bits, regions: u64) -> GroupCounts {
+        let (free, none) = (bits::count(free), GroupCounts::default());
+        match of {
+            Use::Free => GroupCounts { free, unowned: free, whole: u64::from(free == GROUP_BLOCKS), ..none },
+            Use::Data => GroupCounts { free, used: (GROUP_BLOCKS - regions).saturating_sub(free), ..none },
+            Use::Pool => GroupCounts { in_pools: free, used: GROUP_BLOCKS - free, ..none },
+            Use::Other(_) => none,
         }
     }
 
-    /// An operation is over.
-    pub(crate) fn is_over(&mut self, account: &Account) {
-        self.free += account.freed;
-        self.used = self.used.saturating_sub(account.freed);
-        self.whole = self.whole.saturating_add_signed(account.whole);
-        self.unowned = self.unowned.saturating_add_signed(account.unowned);
-        self.inodes = self.inodes.saturating_add_signed(account.inodes);
-    }
-
-    /// An operation does not happen.
-    pub(crate) fn give_back(&mut self, account: &Account) {
-        self.free += account.taken;
-        self.used = self.used.saturating_sub(account.taken);
+    /// Those of inodes alone.
+    pub(crate) fn of_inodes(inodes: u32) -> GroupCounts {
+        GroupCounts { inodes: inodes.into(), ..GroupCounts::default() }
     }
 }
 
@@ -282,19 +284,4 @@ impl Hints {
     pub(crate) fn bytes(&self) -> u64 {
         self.groups.len() as u64
     }
-}
-
-/// The blocks and inodes that an operation takes and gives, counted when it is over.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Account {
-    /// Blocks that it took from the count of free ones.
-    pub(crate) taken: u64,
-    /// Blocks that are free with the commit.
-    pub(crate) freed: u64,
-    /// More groups without a block in use, or fewer.
-    pub(crate) whole: i64,
-    /// More free blocks in groups of no volume, or fewer.
-    pub(crate) unowned: i64,
-    /// More inodes, or fewer.
-    pub(crate) inodes: i64,
 }

@@ -10,6 +10,7 @@ use nacre_layout_parts::alloc::lane_of_thread;
 use nacre_media::Pm;
 use smallvec::SmallVec;
 
+use crate::counting::Counting;
 use crate::counts::{Counts, Hints};
 use crate::format::RawVolume;
 use crate::geometry::Geometry;
@@ -49,6 +50,7 @@ pub(crate) struct Shared<P> {
     pub(crate) orphans_left: AtomicBool,
     pub(crate) hints: Hints,
     pub(crate) counts: Mutex<Counts>,
+    pub(crate) counting: Counting,
     /// Blocks with a reservation.
     pub(crate) reserved: Arc<ReservedBlocks>,
     pub(crate) held: Arc<HeldTable>,

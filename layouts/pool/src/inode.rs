@@ -299,7 +299,6 @@ impl<P: Pm> Change<'_, P> {
         (raw.next_orphan, raw.previous_orphan) = (seal_any(0, seed), seal_any(0, seed));
         raw.head.checksum = raw.compute_checksum(seed);
         self.write_new(address, raw.as_bytes())?;
-        self.account.inodes += 1;
         Ok(InodeId { number: fs.number_of(address), generation, volume: fs.geometry.volume })
     }
 }

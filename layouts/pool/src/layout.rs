@@ -287,6 +287,7 @@ impl<P: Pm + 'static> Extents for PoolFs<P> {
     fn stat(&self) -> FsStat {
         let fs = &self.shared;
         fs.reclaim_all();
+        fs.finish_counting();
         let counts = *fs.counts.lock();
         let reserved = fs.reserved.blocks();
         let blocks = fs.geometry.blocks().min(counts.quota);

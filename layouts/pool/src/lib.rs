@@ -11,7 +11,7 @@
 //! | `superblock`, `zones`, `volumes` | the superblock of this layout; the rows of zones and of volumes |
 //! | `twin`, `mend`, `copies` | reading from the copy that is whole; mending the other; comparing both |
 //! | `lanes`, `edits`, `commit` | where an operation says its changes; its parts; the commit protocol |
-//! | `bits`, `counts`, `buddy` | the free blocks of a group; counts and hints; taking and freeing blocks |
+//! | `bits`, `counts`, `counting`, `buddy` | the free blocks of a group; counts and hints; counting after a crash; taking and freeing blocks |
 //! | `pools`, `bytes` | pools of entries; entries that hold bytes |
 //! | `fs`, `held` | the state of a mount; inodes that callers hold |
 //! | `inode`, `orphans`, `buried` | inodes where they are; those without names; those to be freed |
@@ -38,6 +38,7 @@ mod check;
 mod commit;
 mod compare;
 mod copies;
+mod counting;
 mod counts;
 mod directory;
 mod edits;

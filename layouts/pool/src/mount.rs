@@ -13,12 +13,11 @@ use nacre_layout_parts::lifecycle::MountOptions;
 use nacre_layout_parts::report::RecoveryReport;
 use nacre_media::Pm;
 
-use crate::bits;
+use crate::counting::{COUNTED_AT_ONCE, Counting};
 use crate::counts::{Counts, Hints};
-use crate::format::pools::INODES;
-use crate::format::{GROUP_BYTES, ROOT_INODE, RawVolume};
+use crate::format::{ROOT_INODE, RawVolume};
 use crate::fs::{GROUP_LOCKS, Shared, stripes};
-use crate::geometry::{Geometry, Use};
+use crate::geometry::Geometry;
 use crate::held::{HeldTable, Node};
 use crate::lanes::Lane;
 use crate::mend::Damaged;
@@ -35,11 +34,11 @@ pub struct PoolFs<P: Pm> {
     recovery: RecoveryReport,
     summary: Summary,
     pub(crate) scrubber: Mutex<Scrubber>,
-    reclaimer: Option<Reclaimer>,
+    worker: Option<Worker>,
 }
 
-/// The thread that frees inodes without names that a crash left.
-struct Reclaimer {
+/// The thread that counts what a crash left uncounted, and frees the inodes without names that it left.
+struct Worker {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<()>,
 }
@@ -71,6 +70,7 @@ pub(crate) fn open<P: Pm>(
         orphans: Mutex::new(()),
         orphans_left: AtomicBool::new(false),
         hints: Hints::new(geometry.groups()),
+        counting: Counting::of(&geometry.groups()),
         counts: Mutex::new(Counts::none(&geometry, row.quota)),
         reserved: Arc::default(),
         held: HeldTable::new(geometry.volume),
@@ -121,14 +121,7 @@ impl<P: Pm + 'static> PoolFs<P> {
             shared.lanes.truncate(lanes.clamp(1, shared.lanes.len()));
         }
         if row.clean == 1 && zone.counted == 1 && Counts::can_be(&row, &zone, &geometry) {
-            shared.counts.lock().take_up(&row, &zone);
-        } else {
-            let (counted, unused) = shared.count()?;
-            *shared.counts.lock() = counted;
-            // A crash came between the making of a pool block and its first entry.
-            if !read_only {
-                unused.into_iter().try_for_each(|block| shared.release_pool_block(block))?;
-            }
+            shared.take_up(Counts::kept(&geometry, &row, &zone));
         }
         if !read_only {
             let began = |row: &mut RawVolume| (row.clean, row.mount_epoch) = (0, row.mount_epoch + 1);
@@ -138,68 +131,47 @@ impl<P: Pm + 'static> PoolFs<P> {
         let shared = Arc::new(shared);
         let root = shared.hold(ROOT_INODE, None).map_err(|error| error.object("root directory"))?;
         root.inode.check_directory().map_err(|_| Error::corrupt("root directory"))?;
-        let reclaimer = if read_only { None } else { shared.begin_reclaim(options.background)? };
+        let worker = shared.begin_work(options.background)?;
         let recovery = RecoveryReport {
             torn: recovered.back,
             rolled_back: recovered.forward,
             duration: started.elapsed(),
             ..RecoveryReport::default()
         };
-        Ok(PoolFs { shared, root: Some(root), recovery, summary, scrubber: Mutex::default(), reclaimer })
+        Ok(PoolFs { shared, root: Some(root), recovery, summary, scrubber: Mutex::default(), worker })
     }
 }
 
 impl<P: Pm + 'static> Shared<P> {
-    /// Frees inodes without names that a crash left, in a thread if there may be one.
-    fn begin_reclaim(self: &Arc<Shared<P>>, in_background: bool) -> Result<Option<Reclaimer>> {
+    /// Does what a crash left to do, in a thread if there may be one.
+    fn begin_work(self: &Arc<Shared<P>>, in_background: bool) -> Result<Option<Worker>> {
         let stop = Arc::new(AtomicBool::new(false));
         if !in_background {
-            self.reclaim_left(&stop);
+            self.work(&stop);
             return Ok(None);
         }
-        if self.orphan_left(&BTreeSet::new())?.is_none() {
+        let has_orphans = !self.read_only && self.orphan_left(&BTreeSet::new())?.is_some();
+        if self.is_counted() && !has_orphans {
             return Ok(None);
         }
-        self.orphans_left.store(true, Ordering::Release);
+        self.orphans_left.store(has_orphans, Ordering::Release);
         let (fs, until) = (Arc::clone(self), Arc::clone(&stop));
-        let thread = thread::Builder::new().name("nacre-reclaim".to_owned()).spawn(move || {
+        let thread = thread::Builder::new().name("nacre-recover".to_owned()).spawn(move || {
             background::begin();
-            fs.reclaim_left(&until);
+            fs.work(&until);
         });
-        let thread = thread.map_err(|error| Error::io("mount", "the thread that frees inodes", error))?;
-        Ok(Some(Reclaimer { stop, thread }))
+        let thread =
+            thread.map_err(|error| Error::io("mount", "the thread that counts free space", error))?;
+        Ok(Some(Worker { stop, thread }))
     }
-}
 
-impl<P: Pm> Shared<P> {
-    /// Counts free blocks and inodes, from the bits; and finds pool blocks without an entry in use.
-    pub(crate) fn count(&self) -> Result<(Counts, Vec<u64>)> {
-        let geometry = self.geometry;
-        let mut counts = Counts::none(&geometry, self.row.lock().quota);
-        let mut unused = Vec::new();
-        for group in geometry.groups() {
-            let (free, of_group) = self.read_map(group)?;
-            let of = geometry.use_of(of_group);
-            self.hints.note(group, of, &free);
-            counts.add_group(of, &free, geometry.regions_in(group));
-            if of != Use::Pool {
-                continue;
-            }
-            for slot in 0..geometry.pool_blocks_in_group() {
-                let block = group * GROUP_BYTES + slot * geometry.pool_block;
-                let within = block % GROUP_BYTES / nacre_engine::BLOCK_SIZE;
-                if bits::meet(&free, &bits::run(within, 1)) {
-                    continue;
-                }
-                let pool = self.read_head(block)?.pool as usize;
-                let in_use = self.entries_in_use(block, pool)?;
-                if pool == INODES {
-                    counts.inodes += in_use;
-                }
-                unused.extend((in_use == 0).then_some(block));
-            }
+    fn work(&self, stop: &AtomicBool) {
+        while !self.is_counted() && !stop.load(Ordering::Acquire) {
+            self.count_some(COUNTED_AT_ONCE);
         }
-        Ok((counts, unused))
+        if !self.read_only {
+            self.reclaim_left(stop);
+        }
     }
 }
 
@@ -224,12 +196,16 @@ impl<P: Pm> PoolFs<P> {
         fs.reclaim_all();
         fs.reclaim_left(&AtomicBool::new(false));
         fs.release_active()?;
-        let counts = *fs.counts.lock();
-        let ended = |row: &mut RawVolume| {
-            row.clean = 1;
-            row.keep(&counts);
-        };
-        fs.change_rows(ended, |zone| zone.keep(&counts))?;
+        fs.finish_counting();
+        // The next mount counts again what could not be read.
+        if fs.counts_are_right() {
+            let counts = *fs.counts.lock();
+            let ended = |row: &mut RawVolume| {
+                row.clean = 1;
+                row.keep(&counts);
+            };
+            fs.change_rows(ended, |zone| zone.keep(&counts))?;
+        }
         fs.settle_lanes()
     }
 
@@ -241,7 +217,7 @@ impl<P: Pm> PoolFs<P> {
 
     fn stop_threads(&mut self) {
         self.scrubber.lock().stop();
-        if let Some(Reclaimer { stop, thread }) = self.reclaimer.take() {
+        if let Some(Worker { stop, thread }) = self.worker.take() {
             stop.store(true, Ordering::Release);
             // A panic of the thread was reported when it happened.
             let _ = thread.join();

@@ -202,7 +202,6 @@ impl<P: Pm> Change<'_, P> {
         if raw.attributes != 0 {
             self.free_bytes(raw.attributes)?;
         }
-        self.account.inodes -= 1;
         self.free_entry(INODES, fs.address(number)?)
     }
 }

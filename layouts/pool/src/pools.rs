@@ -96,7 +96,7 @@ impl<P: Pm> Shared<P> {
 
     /// The lane whose pool blocks an operation of a lane uses.
     fn lane_of_pools<'f>(&'f self, own: &'f crate::lanes::Lane) -> &'f crate::lanes::Lane {
-        let few = self.counts.lock().free < FEW_GROUPS * GROUP_BLOCKS;
+        let few = self.is_counted() && self.counts.lock().free < FEW_GROUPS * GROUP_BLOCKS;
         if few { &self.lanes[0] } else { own }
     }
 
@@ -171,8 +171,7 @@ impl<P: Pm> Shared<P> {
             self.settle_lanes()?;
             let edit = &mut change.groups[index];
             edit.freed = slot;
-            let is_whole = edit.new_bits() == [u64::MAX; 8];
-            if is_whole {
+            if edit.new_bits() == [u64::MAX; 8] {
                 edit.purpose = purpose::FREE;
             }
             let seed = match head.pool as usize {
@@ -190,7 +189,6 @@ impl<P: Pm> Shared<P> {
                     *row = after;
                 }
             }
-            self.counts.lock().release_slot(blocks, is_whole);
             Ok(())
         })
     }
@@ -358,13 +356,12 @@ impl<P: Pm> Change<'_, P> {
         let blocks = geometry.pool_block / BLOCK_SIZE;
         if let Some(block) = self.slot_of_pools(blocks)? {
             self.fs.counts.lock().take_slot(blocks)?;
-            let written = self.write_pool_block(pool, block);
-            return written
-                .map(|()| block)
-                .inspect_err(|_| self.fs.counts.lock().release_slot(blocks, false));
+            let written = self.write_pool_block(pool, block, 0);
+            self.fs.counts.lock().give_slot_back(blocks);
+            return written.map(|()| block);
         }
         self.fs.counts.lock().take_group(blocks, purpose, self.fs.reserved.blocks())?;
-        self.account.taken += GROUP_BLOCKS;
+        self.taken_space += GROUP_BLOCKS;
         let group = match self.whole_group()? {
             Some(index) => self.groups[index].group,
             None => {
@@ -374,9 +371,8 @@ impl<P: Pm> Change<'_, P> {
             }
         };
         let block = group * GROUP_BYTES;
-        self.write_pool_block(pool, block)?;
-        self.account.taken -= GROUP_BLOCKS;
-        self.fs.counts.lock().has_group(blocks);
+        self.write_pool_block(pool, block, GROUP_BLOCKS)?;
+        self.taken_space -= GROUP_BLOCKS;
         self.lane.pool_group.store(group, Ordering::Relaxed);
         Ok(block)
     }
@@ -384,7 +380,8 @@ impl<P: Pm> Change<'_, P> {
     /// Room for a pool block in a group that has others.
     fn slot_of_pools(&mut self, blocks: u64) -> Result<Option<u64>> {
         let geometry = self.fs.geometry;
-        if geometry.pool_blocks_in_group() == 1 || self.fs.counts.lock().in_pools == 0 {
+        let has_room = !self.fs.is_counted() || self.fs.counts.lock().in_pools > 0;
+        if geometry.pool_blocks_in_group() == 1 || !has_room {
             return Ok(None);
         }
         let first = self.lane.pool_group.load(Ordering::Relaxed);
@@ -407,8 +404,8 @@ impl<P: Pm> Change<'_, P> {
     }
 
     /// Writes an empty pool block and commits that it is one. Nothing of its group's map is changed by the operation
-    /// around it.
-    fn write_pool_block(&mut self, pool: usize, block: u64) -> Result<()> {
+    /// around it, which took so many blocks from the count of free ones.
+    fn write_pool_block(&mut self, pool: usize, block: u64, taken: u64) -> Result<()> {
         let fs = self.fs;
         let geometry = fs.geometry;
         let count = fs.entries_in_block(pool);
@@ -451,8 +448,9 @@ impl<P: Pm> Change<'_, P> {
             bytes.extend_from_slice(&seal_any(word, map_seed).to_le_bytes());
         }
         items.put(map, &bytes);
-        self.groups.swap_remove(index);
+        let edit = self.groups.swap_remove(index);
         run(fs, self.lane, &items, None, pending)?;
+        fs.count_change(&edit, taken);
         fs.hints.note(group, Use::Pool, &[0; 8]);
         Ok(())
     }

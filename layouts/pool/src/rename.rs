@@ -94,6 +94,7 @@ impl<P: Pm> Shared<P> {
             target: target.as_deref(),
             mode: asked.mode,
         };
+        self.finish_counting();
         let inodes = self.counts.lock().inodes + 1;
         rules.check_no_cycle(inodes, |number| locked(number)?.ok_or(Error::new(Kind::NotFound)))?;
         Ok(true)
