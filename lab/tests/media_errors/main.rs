@@ -4,6 +4,7 @@
 mod both;
 mod common;
 mod inplace;
+mod lanes;
 mod log;
 mod pool;
 mod shadow;

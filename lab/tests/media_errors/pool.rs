@@ -18,7 +18,7 @@ use crate::common::{LINE, checked, image, lookup, mount, new, now, put, read, sc
 type Fs = PoolFs<SimPm>;
 
 /// Bytes of a page, the unit in which hardware clears media errors.
-const PAGE: u64 = 4096;
+pub(crate) const PAGE: u64 = 4096;
 
 /// A file system with every kind of structure: long names, targets of both sizes, trees of both kinds, attributes.
 fn everything() -> Arc<SimPm> {
@@ -259,7 +259,7 @@ fn problems_without_lanes(mistake: u32) -> Vec<String> {
 }
 
 /// The pages that a recovery and a walk read, without those of the superblock.
-fn metadata_pages(pm: &Arc<SimPm>) -> BTreeSet<u64> {
+pub(crate) fn metadata_pages(pm: &Arc<SimPm>) -> BTreeSet<u64> {
     let copy = Arc::new(SimPm::from_image(&pm.snapshot()));
     copy.start_noting_reads();
     let fs: Fs = mount(&copy);
