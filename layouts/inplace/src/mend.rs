@@ -13,7 +13,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, LINE_SIZE, Resource, Result, size};
-use nacre_layout_parts::renew::{has_pattern, is_lost, renew, store_word};
+use nacre_layout_parts::renew::{LostInodes, has_pattern, is_lost, renew, store_word};
 use nacre_layout_parts::report::Problem;
 use nacre_media::{Durable, Overlay, Pm};
 use zerocopy::{FromZeros, IntoBytes};
@@ -34,13 +34,6 @@ use crate::transaction::lane_address;
 /// Lines of an inode that it cannot do without; behind them is only the target of a symbolic link.
 const NEEDED: usize = 2 * LINE_SIZE as usize;
 
-/// A block of the table that lost something.
-struct Lost {
-    block: Block,
-    /// Numbers of the inodes that are lost.
-    numbers: Vec<u64>,
-}
-
 /// Gives up the inodes that cannot be read, and names for them, and gives the problems found and repaired. Gives
 /// nothing if nothing is lost, or if more is damaged than this can judge. Each of these repairs loses something.
 pub(crate) fn rescue<P: Pm>(pm: &P) -> Result<Vec<Problem>> {
@@ -55,7 +48,7 @@ pub(crate) fn rescue<P: Pm>(pm: &P) -> Result<Vec<Problem>> {
         return Ok(Vec::new());
     }
     let generation = lanes.first().map_or(1, LaneState::next);
-    let lost: Vec<Lost> =
+    let lost: Vec<LostInodes> =
         (0..).zip(&walk.table).filter_map(|(at, &block)| look(pm, at, Block(block))).collect();
     if lost.is_empty() {
         return Ok(Vec::new());
@@ -64,7 +57,7 @@ pub(crate) fn rescue<P: Pm>(pm: &P) -> Result<Vec<Problem>> {
 }
 
 /// The inodes that a block of the table lost.
-fn look<P: Pm>(pm: &P, at: u64, block: Block) -> Option<Lost> {
+fn look<P: Pm>(pm: &P, at: u64, block: Block) -> Option<LostInodes> {
     let over = Overlay::new(pm);
     if is_lost(pm, block) {
         renew(&over, block, |_| {}).ok()?;
@@ -81,15 +74,14 @@ fn look<P: Pm>(pm: &P, at: u64, block: Block) -> Option<Lost> {
         let is_gone = has_pattern(counts) || number == ROOT_INODE && bytes.iter().all(|&byte| byte == 0);
         (is_gone && number != TABLE_INODE).then_some(number)
     });
-    let numbers: Vec<u64> = numbers.collect();
-    (!numbers.is_empty() || is_lost(pm, block)).then_some(Lost { block, numbers })
+    LostInodes::of(pm, block, numbers.collect())
 }
 
 struct Rescue<'a, P> {
     pm: &'a P,
     superblock: Superblock,
     table: Vec<u64>,
-    lost: Vec<Lost>,
+    lost: Vec<LostInodes>,
     /// The generation of the next transaction in the first lane of the journal.
     generation: u64,
 }
@@ -109,7 +101,7 @@ impl<P: Pm> Rescue<'_, P> {
             }
         })?;
         let names = Names::of(&after, Bounds::of(&self.superblock), &inodes, &lost);
-        let mut problems: Vec<Problem> = self.lost.iter().map(problem).collect();
+        let mut problems: Vec<Problem> = self.lost.iter().map(LostInodes::problem).collect();
         problems.extend(names.problems);
         let is_orphan = |number: &u64| *number != ROOT_INODE && !names.named.contains(number);
         let orphans: Vec<(u64, RawInode)> = inodes
@@ -118,7 +110,7 @@ impl<P: Pm> Rescue<'_, P> {
             .map(|(&number, &raw)| (number, raw))
             .collect();
         // From now on lost inodes stay so, also if the hardware reads them again one day: their blocks are free.
-        for lost in self.lost.iter().filter(|lost| is_lost(self.pm, lost.block)) {
+        for lost in self.lost.iter().filter(|lost| lost.has_error) {
             renew(self.pm, lost.block, |_| {})?;
         }
         let alloc = Allocator::new(self.superblock.raw.device_blocks, 1, 0);
@@ -127,7 +119,7 @@ impl<P: Pm> Rescue<'_, P> {
         let mut root = None;
         if root_is_lost {
             let nameless = size::count(orphans.len() as u64, "inode has", "inodes have");
-            problems.push(loss(
+            problems.push(Problem::loss(
                 format!("the root directory is lost, and {nameless} no name"),
                 "write a new one, with a name for each of them: #NUMBER",
             ));
@@ -138,7 +130,7 @@ impl<P: Pm> Rescue<'_, P> {
             let Some(old) = inodes.get(&ROOT_INODE) else { return Ok(Vec::new()) };
             let Some((blocks, taken)) = self.contents(old) else { return Ok(Vec::new()) };
             let nameless = size::count(orphans.len() as u64, "inode was", "inodes were");
-            problems.push(loss(
+            problems.push(Problem::loss(
                 format!("{nameless} named in lost directories"),
                 "give them names in the root directory: #NUMBER",
             ));
@@ -259,24 +251,6 @@ impl<P: Pm> Rescue<'_, P> {
     }
 }
 
-fn loss(what: String, repair: &'static str) -> Problem {
-    Problem { what, repair, loses: true, repaired: true }
-}
-
-fn problem(lost: &Lost) -> Problem {
-    let block = lost.block.0;
-    match (lost.numbers.first(), lost.numbers.last()) {
-        (Some(first), Some(last)) => loss(
-            format!(
-                "inodes {first} to {last}: {} of them are lost to a media error in block {block}",
-                lost.numbers.len()
-            ),
-            "give them up, with the names that refer to them",
-        ),
-        _ => loss(format!("a media error in block {block} of the inode table"), "write it again, empty"),
-    }
-}
-
 /// Blocks of a directory that has a name for each inode, none of which is `taken`.
 fn pages_of(inodes: &[(u64, RawInode)], taken: &BTreeSet<Vec<u8>>) -> Vec<Page> {
     let mut pages: Vec<Page> = Vec::new();
@@ -370,7 +344,7 @@ impl Names {
             }
             let name = String::from_utf8_lossy(record.name(&page)).into_owned();
             self.lost_directories |= record.raw.kind == FileKind::Directory as u8;
-            self.problems.push(loss(
+            self.problems.push(Problem::loss(
                 format!(
                     "directory {directory}: {name:?} refers to inode {}, which is lost",
                     record.raw.inode

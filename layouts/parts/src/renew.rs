@@ -7,6 +7,8 @@
 use nacre_engine::{BLOCK_SIZE, Block, Kind, LINE_SIZE, Result};
 use nacre_media::{Durable, Pm};
 
+use crate::report::Problem;
+
 /// The byte that fills a line that was lost: as a checked word, a checksum, a magic number or a block it is wrong.
 const LOST: u8 = 0xbd;
 
@@ -56,6 +58,42 @@ pub fn is_lost(pm: &impl Pm, block: Block) -> bool {
     what_is_left(pm, block).1
 }
 
+/// A block of an inode table that lost something.
+#[derive(Debug)]
+pub struct LostInodes {
+    /// The block.
+    pub block: Block,
+    /// Numbers of the inodes that are lost.
+    pub numbers: Vec<u64>,
+    /// It has lines that cannot be read. Without one, a repair that a crash ended renewed the block, or other damage is
+    /// in it.
+    pub has_error: bool,
+}
+
+impl LostInodes {
+    /// `None` for a block that lost nothing.
+    pub fn of(pm: &impl Pm, block: Block, numbers: Vec<u64>) -> Option<LostInodes> {
+        let has_error = is_lost(pm, block);
+        (has_error || !numbers.is_empty()).then_some(LostInodes { block, numbers, has_error })
+    }
+
+    /// What a check says of it.
+    pub fn problem(&self) -> Problem {
+        let Block(block) = self.block;
+        let cause = if self.has_error { "has a media error" } else { "is damaged" };
+        let lost = match &self.numbers[..] {
+            [] => {
+                let what = format!("a media error in block {block} of the inode table");
+                return Problem::loss(what, "write it again, empty");
+            }
+            [one] => format!("inode {one} is lost"),
+            [first, .., last] => format!("{} of the inodes {first} to {last} are lost", self.numbers.len()),
+        };
+        let what = format!("{lost}: block {block} of the inode table {cause}");
+        Problem::loss(what, "give up what is lost, with the names that refer to it")
+    }
+}
+
 /// Stores a word, durable when it returns, and with it renews its block where that has a media error there.
 pub fn store_word(pm: &impl Pm, offset: u64, word: u64) -> Result<()> {
     match pm.publish_u64(offset, word, Durable::nothing_before()) {
@@ -79,7 +117,27 @@ mod tests {
     use nacre_engine::{Block, Kind};
     use nacre_media::{Pm, SimPm};
 
-    use super::{LOST, is_lost, renew, store_word};
+    use super::{LOST, LostInodes, is_lost, renew, store_word};
+
+    #[test]
+    fn the_cause_of_lost_inodes_is_told() {
+        let pm = SimPm::from_image(&[7; 2 * 4096]);
+        pm.poison(4096 + 64, 64);
+        let words = |block, numbers| LostInodes::of(&pm, block, numbers).map(|lost| lost.problem().what);
+        assert_eq!(words(Block(0), vec![]), None);
+        let expected = [
+            (Block(0), vec![3], "inode 3 is lost: block 0 of the inode table is damaged"),
+            (
+                Block(1),
+                vec![3, 5],
+                "2 of the inodes 3 to 5 are lost: block 1 of the inode table has a media error",
+            ),
+            (Block(1), vec![], "a media error in block 1 of the inode table"),
+        ];
+        for (block, numbers, expected) in expected {
+            assert_eq!(words(block, numbers).as_deref(), Some(expected));
+        }
+    }
 
     #[test]
     fn what_can_be_read_is_kept_and_the_rest_is_seen_to_be_lost() {

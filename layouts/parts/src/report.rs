@@ -54,6 +54,13 @@ pub struct Problem {
     pub repaired: bool,
 }
 
+impl Problem {
+    /// One whose repair gave up data that could not be saved.
+    pub fn loss(what: String, repair: &'static str) -> Problem {
+        Problem { what, repair, loses: true, repaired: true }
+    }
+}
+
 /// The result of a check.
 #[derive(Debug, Clone)]
 pub struct CheckReport {

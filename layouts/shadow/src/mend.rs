@@ -14,7 +14,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, InodeId, Resource, Result, size};
-use nacre_layout_parts::renew::{has_pattern, is_lost, renew, store_word};
+use nacre_layout_parts::renew::{LostInodes, has_pattern, is_lost, renew, store_word};
 use nacre_layout_parts::report::Problem;
 use nacre_layout_parts::tree::Tree;
 use nacre_media::{Overlay, Pm};
@@ -33,13 +33,6 @@ use crate::recover::Walk;
 use crate::state::State;
 use crate::superblock::Superblock;
 use crate::switches::Read;
-
-/// A block of the table that lost something.
-struct Lost {
-    block: Block,
-    /// Numbers of the inodes that are lost.
-    numbers: Vec<u64>,
-}
 
 /// An inode in use, and where it is.
 struct Used {
@@ -66,7 +59,7 @@ pub(crate) fn rescue<P: Pm>(pm: &P, switches: &Read) -> Result<Vec<Problem>> {
     }
     let seed = superblock.seed();
     let look = |(at, &block)| look(pm, seed, at, Block(block), has_root);
-    let lost: Vec<Lost> = (0..).zip(&walk.table).filter_map(look).collect();
+    let lost: Vec<LostInodes> = (0..).zip(&walk.table).filter_map(look).collect();
     if lost.is_empty() {
         return Ok(Vec::new());
     }
@@ -74,7 +67,7 @@ pub(crate) fn rescue<P: Pm>(pm: &P, switches: &Read) -> Result<Vec<Problem>> {
 }
 
 /// The inodes that a block of the table lost.
-fn look<P: Pm>(pm: &P, seed: u32, at: u64, block: Block, has_root: bool) -> Option<Lost> {
+fn look<P: Pm>(pm: &P, seed: u32, at: u64, block: Block, has_root: bool) -> Option<LostInodes> {
     let over = Overlay::new(pm);
     if is_lost(pm, block) {
         renew(&over, block, |_| {}).ok()?;
@@ -93,8 +86,7 @@ fn look<P: Pm>(pm: &P, seed: u32, at: u64, block: Block, has_root: bool) -> Opti
         let is_gone = is_header_lost || is_root_lost || has_pattern(slots);
         (is_gone && number != TABLE_INODE).then_some(number)
     });
-    let numbers: Vec<u64> = numbers.collect();
-    (!numbers.is_empty() || is_lost(pm, block)).then_some(Lost { block, numbers })
+    LostInodes::of(pm, block, numbers.collect())
 }
 
 struct Rescue<'a, P> {
@@ -102,7 +94,7 @@ struct Rescue<'a, P> {
     superblock: Superblock,
     switches: &'a Read,
     table: Vec<u64>,
-    lost: Vec<Lost>,
+    lost: Vec<LostInodes>,
 }
 
 impl<P: Pm> Rescue<'_, P> {
@@ -116,7 +108,7 @@ impl<P: Pm> Rescue<'_, P> {
         walk.run(&self.superblock, &mut |number, address, header, state| {
             inodes.insert(number, Used { address, header: *header, state: *state });
         })?;
-        let mut problems: Vec<Problem> = self.lost.iter().map(problem).collect();
+        let mut problems: Vec<Problem> = self.lost.iter().map(LostInodes::problem).collect();
         let names = self.names(&inodes, &lost, &mut problems);
         let is_orphan = |number: &u64| *number != ROOT_INODE && !names.named.contains(number);
         let orphans: Vec<(u64, &Used)> = inodes
@@ -125,7 +117,7 @@ impl<P: Pm> Rescue<'_, P> {
             .map(|(&number, used)| (number, used))
             .collect();
         // From now on lost inodes stay so, also if the hardware reads them again one day: their blocks are free.
-        for lost in self.lost.iter().filter(|lost| is_lost(self.pm, lost.block)) {
+        for lost in self.lost.iter().filter(|lost| lost.has_error) {
             renew(self.pm, lost.block, |_| {})?;
         }
         let alloc = Allocator::new(self.superblock.raw.device_blocks, 1, 0);
@@ -134,7 +126,7 @@ impl<P: Pm> Rescue<'_, P> {
         let mut root = None;
         if lost.contains(&ROOT_INODE) {
             let nameless = size::count(orphans.len() as u64, "inode has", "inodes have");
-            problems.push(loss(
+            problems.push(Problem::loss(
                 format!("the root directory is lost, and {nameless} no name"),
                 "write a new one, with a name for each of them: #NUMBER",
             ));
@@ -145,7 +137,7 @@ impl<P: Pm> Rescue<'_, P> {
             let Some(old) = inodes.get(&ROOT_INODE) else { return Ok(Vec::new()) };
             let Some((blocks, taken)) = self.contents(&old.state) else { return Ok(Vec::new()) };
             let nameless = size::count(orphans.len() as u64, "inode was", "inodes were");
-            problems.push(loss(
+            problems.push(Problem::loss(
                 format!("{nameless} named in lost directories"),
                 "give them names in the root directory: #NUMBER",
             ));
@@ -224,7 +216,7 @@ impl<P: Pm> Rescue<'_, P> {
                 }
                 let name = String::from_utf8_lossy(&record.name(page)).into_owned();
                 let what = format!("directory {number}: {name:?} refers to inode {inode}, which is lost");
-                problems.push(loss(what, "remove the name"));
+                problems.push(Problem::loss(what, "remove the name"));
                 names.fixes.push(address + STATUS);
                 names.lost_directories |= record.raw.kind == FileKind::Directory as u8;
             });
@@ -302,24 +294,6 @@ struct Names {
     fixes: Vec<u64>,
     /// A directory is among the lost inodes.
     lost_directories: bool,
-}
-
-fn loss(what: String, repair: &'static str) -> Problem {
-    Problem { what, repair, loses: true, repaired: true }
-}
-
-fn problem(lost: &Lost) -> Problem {
-    let block = lost.block.0;
-    match (lost.numbers.first(), lost.numbers.last()) {
-        (Some(first), Some(last)) => loss(
-            format!(
-                "inodes {first} to {last}: {} of them are lost to a media error in block {block}",
-                lost.numbers.len()
-            ),
-            "give them up, with the names that refer to them",
-        ),
-        _ => loss(format!("a media error in block {block} of the inode table"), "write it again, empty"),
-    }
 }
 
 /// Blocks of a directory that has a name for each inode, none of which is `taken`.
