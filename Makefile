@@ -100,6 +100,7 @@ soak:
 		target/release/nacre crash --layout $$layout --sequences 3-sample --images 1000000 --seed $(SEED) || exit 1; done
 	for layout in log inplace pool shadow shadow-in-place log-with-disk log-on-disk log-with-disks; do \
 		target/release/nacre crash --layout $$layout --cached 100000 --images 1000000 --seed $(SEED) || exit 1; done
+	for layout in log inplace pool shadow; do target/release/nacre crash --layout $$layout --self-test || exit 1; done
 	cargo bench -p nacre-lab --bench extents
 	scripts/sanitizers.sh
 	@if cargo +nightly fuzz --version >/dev/null 2>&1; then $(MAKE) fuzz; \

@@ -11,8 +11,8 @@ use clap::{Args, ValueEnum};
 use nacre_lab::crash::sequences::Length;
 use nacre_lab::crash::{
     Campaign, Case, Inplace, InplaceLinear, Limits, Log, LogWithDisk, MEMORY, Mutant, Outcome, Pool,
-    Progress, Rig, SelfTestStep, Shadow, ShadowInPlace, ShadowInPlaceWithDisk, ShadowWithDisk, Stage,
-    Subject, Verdict, minimise, reproduce, self_test,
+    Progress, Rig, SelfTest, SelfTestStep, Shadow, ShadowInPlace, ShadowInPlaceWithDisk, ShadowWithDisk,
+    Stage, Subject, Verdict, minimise, reproduce, self_test,
 };
 use serde_json::{Value, json};
 
@@ -75,7 +75,7 @@ pub(crate) struct CrashArgs {
     /// Stop after this number of seconds
     #[arg(long, value_name = "SECONDS")]
     time: Option<u64>,
-    /// Stop after this number of images
+    /// Stop after this number of images. With --self-test: look no longer for a mutant that is argued to do no harm
     #[arg(long, value_name = "COUNT")]
     images: Option<u64>,
     /// Stop after this number of violations
@@ -417,7 +417,8 @@ fn run_self_test<S: Subject>(subject: &S, args: &CrashArgs) -> Result<bool, Fail
     let started = Instant::now();
     let only = args.mutants.as_deref().unwrap_or_default();
     let line = Mutex::new(ProgressLine::new(SELF_TEST_PROGRESS));
-    let mutants = self_test(subject, args.jobs(), args.seed, only, &|step| {
+    let test = SelfTest { seed: args.seed, only, argued: args.images };
+    let mutants = self_test(subject, args.jobs(), test, &|step| {
         show_step(&mut line.lock().unwrap_or_else(PoisonError::into_inner), step);
     });
     line.into_inner().unwrap_or_else(PoisonError::into_inner).clear();

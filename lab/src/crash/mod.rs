@@ -69,7 +69,7 @@ pub use randomly::random;
 pub use record::{Flaw, Recording, Rig, stay_on_this_thread};
 pub use relocations::{anticached, between_tiers, tiered};
 pub use report::{Again, Case, Lines, Recovery, Report, Violation, WorkloadCase};
-pub use selftest::{Mutant, SelfTestStep, Verdict, self_test};
+pub use selftest::{Mutant, SelfTest, SelfTestStep, Verdict, self_test};
 pub use shadow::{Shadow, ShadowInPlace};
 pub use source::{Sources, Spot};
 pub use subject::{Harmless, Mistake, Moment, Mounting, Overwrites, Registered, Subject};

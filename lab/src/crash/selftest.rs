@@ -60,6 +60,17 @@ impl Mutant {
     }
 }
 
+/// Which mutants a self-test makes, and how long it looks for them.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SelfTest<'a> {
+    /// The seed of samples.
+    pub seed: u64,
+    /// Only mutants whose name contains this.
+    pub only: &'a str,
+    /// Images at least for a mutant that is argued to do no harm, where there are so many; `None` for all.
+    pub argued: Option<u64>,
+}
+
 /// How far a self-test is: the first number of the second.
 #[derive(Debug, Clone, Copy)]
 pub enum SelfTestStep<'a> {
@@ -111,15 +122,14 @@ struct Trial {
     flaw: Flaw,
 }
 
-/// Makes all mutants of a layout whose name contains `only`, and looks for each, on so many threads. `report` is called
-/// for each step.
+/// Makes mutants of a layout, and looks for each, on so many threads. `report` is called for each step.
 pub fn self_test<S: Subject>(
     subject: &S,
     jobs: usize,
-    seed: u64,
-    only: &str,
+    test: SelfTest<'_>,
     report: &(dyn Fn(SelfTestStep<'_>) + Sync),
 ) -> Result<Vec<Mutant>> {
+    let SelfTest { seed, only, argued } = test;
     let searches = searches(subject, seed);
     let prepared = Count::of(searches.len());
     let places = parallel(subject, jobs, searches, |rig, search| {
@@ -144,7 +154,7 @@ pub fn self_test<S: Subject>(
     };
     unpassed.iter().for_each(tell);
     let mut mutants = parallel(subject, jobs, trials, |rig, trial| {
-        let mutant = try_mutant(rig, trial, &places)?;
+        let mutant = try_mutant(rig, trial, &places, argued)?;
         tell(&mutant);
         Ok(mutant)
     })?;
@@ -254,21 +264,31 @@ fn name_of<S: Subject>(subject: &S, flaw: Flaw) -> String {
     }
 }
 
-fn try_mutant<S: Subject>(rig: &mut Rig<'_, S>, trial: Trial, places: &[Place]) -> Result<Mutant> {
+fn try_mutant<S: Subject>(
+    rig: &mut Rig<'_, S>,
+    trial: Trial,
+    places: &[Place],
+    argued: Option<u64>,
+) -> Result<Mutant> {
     let name = name_of(rig.subject, trial.flaw);
     let is_fence = trial.kind == "no fence";
+    let argument = rig.subject.harmless().iter();
+    let argument = argument.clone().find(|harmless| harmless.site == name && harmless.is_fence == is_fence);
+    let argument = argument.filter(|_| trial.flaw.of_buffer().is_none());
+    let most = argument.and(argued).unwrap_or(u64::MAX);
     let mut images = 0;
     let mut found = None;
     for place in places.iter().filter(|place| place.may_show(trial.flaw)) {
+        if images >= most {
+            break;
+        }
         found = place.find(rig, trial.flaw, &mut images);
         if found.is_some() {
             place.check_control(rig)?;
             break;
         }
     }
-    let argument = rig.subject.harmless().iter();
-    let argument = argument.clone().find(|harmless| harmless.site == name && harmless.is_fence == is_fence);
-    let verdict = match (found, argument.filter(|_| trial.flaw.of_buffer().is_none())) {
+    let verdict = match (found, argument) {
         (Some(found), None | Some(Harmless { by_chance: true, .. })) => Verdict::Found(found),
         (Some(found), Some(_)) => Verdict::WronglyArgued(found),
         (None, Some(harmless)) => Verdict::Argued(harmless.argument),
