@@ -30,6 +30,20 @@ pub enum Place {
     },
 }
 
+impl Place {
+    /// The place of the block `n` blocks further on.
+    #[must_use]
+    pub const fn plus(self, n: u64) -> Place {
+        match self {
+            Place::Hole => Place::Hole,
+            Place::Pm(block) => Place::Pm(block.plus(n)),
+            Place::Unwritten(block) => Place::Unwritten(block.plus(n)),
+            Place::UnwrittenOnTier { tier, block } => Place::UnwrittenOnTier { tier, block: block.plus(n) },
+            Place::Tier { tier, block } => Place::Tier { tier, block: block.plus(n) },
+        }
+    }
+}
+
 /// Contiguous blocks of a file in one place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PlacedExtent {

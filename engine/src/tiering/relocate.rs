@@ -7,14 +7,23 @@ use crate::units::{Block, FileBlock, Timestamp};
 
 use super::space::TierBlocks;
 
-/// Blocks of a file, and the version of the part of its index that holds them.
+/// Blocks of a file, and their version when they were looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Movable {
     /// The blocks and their place.
     pub extent: PlacedExtent,
-    /// Changes as soon as one of the blocks, or a neighbour, gets another place or, behind the end of the file, other
-    /// bytes.
+    /// It is not theirs any more when one of them has another place or, behind the end of the file, other bytes.
     pub version: u64,
+}
+
+impl Movable {
+    /// So many of the blocks, from the one with number `skip` on.
+    #[must_use]
+    pub const fn part(&self, skip: u64, len: u64) -> Movable {
+        let PlacedExtent { start, place, .. } = self.extent;
+        let extent = PlacedExtent { start: FileBlock(start.0 + skip), len, place: place.plus(skip) };
+        Movable { extent, version: self.version }
+    }
 }
 
 /// Blocks of a file that were copied to a tier.

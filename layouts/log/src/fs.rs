@@ -5,6 +5,7 @@ use std::sync::Arc;
 use nacre_engine::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use nacre_engine::sync::{Mutex, RwLock};
 use nacre_engine::{Attr, Block, Error, InodeId, Kind, Result, TierReader, TierRun, TimeRange};
+use nacre_layout_parts::versions::Versions;
 use nacre_media::{Flushed, Pm};
 use zerocopy::IntoBytes;
 
@@ -45,6 +46,8 @@ pub(crate) struct Shared<P> {
     pub(crate) superblock: Mutex<Superblock>,
     pub(crate) alloc: Allocator,
     pub(crate) tiers: Tiers,
+    /// The versions of blocks of files, for those that are copied meanwhile.
+    pub(crate) versions: Versions,
     pub(crate) reach: RwLock<Reach>,
     /// The reader of images of logs.
     pub(crate) image_reader: RwLock<Option<Arc<dyn TierReader>>>,

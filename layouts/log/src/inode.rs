@@ -15,6 +15,7 @@ use nacre_engine::{Attr, BLOCK_SIZE, Error, FileKind, InodeId, Kind, Result, Tim
 use nacre_layout_parts::held::{Held, Holdable};
 use nacre_layout_parts::relatime::Relatime;
 use nacre_layout_parts::rules::{InodeFacts, check_flags};
+use nacre_layout_parts::versions::LastChange;
 
 use crate::attributes::{AttributeCell, Attributes};
 use crate::blockmap::BlockMap;
@@ -84,6 +85,8 @@ pub struct Inode {
     pub(crate) naming: Mutex<()>,
     pub(crate) body: Body,
     pub(crate) log: Mutex<Log>,
+    /// Changed under `log`.
+    pub(crate) last_change: LastChange,
     /// The image that says where its blocks are instead of the log.
     pub(crate) image: ImageSlot,
     pub(crate) xattrs: XattrSlot,
@@ -217,6 +220,7 @@ impl Inode {
             extend: Mutex::new(()),
             naming: Mutex::new(()),
             log: Mutex::new(contents.log),
+            last_change: LastChange::default(),
             attr: AttributeCell::new(attributes, times),
             image: ImageSlot::unread(contents.image),
             xattrs: contents.xattrs,

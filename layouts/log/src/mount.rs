@@ -11,6 +11,7 @@ use nacre_layout_parts::lifecycle::MountOptions;
 use nacre_layout_parts::mounting::lane_count;
 use nacre_layout_parts::report::RecoveryReport;
 use nacre_layout_parts::scrub::Scrubber;
+use nacre_layout_parts::versions::Versions;
 use nacre_media::Pm;
 
 use crate::alloc::Allocator;
@@ -72,6 +73,7 @@ impl<P: Pm + 'static> LogFs<P> {
             pm,
             alloc,
             tiers,
+            versions: Versions::default(),
             reach: RwLock::new(reach),
             image_reader: RwLock::new(None),
             inodes,

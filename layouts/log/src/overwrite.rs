@@ -228,6 +228,7 @@ impl<P: Pm> Shared<P> {
         let first = rest.offset - rest.before;
         let gathered = gather(first, data);
         let content = Content::new(first, data, &gathered);
+        self.versions_of(inode).change(block..end.div_ceil(BLOCK_SIZE));
         let copied = map.change_in_place(block, || -> Result<Option<Flushed>> {
             let mut flushed = None;
             for (place, part) in content.between(rest.offset..end) {
@@ -282,6 +283,7 @@ impl<P: Pm> Shared<P> {
         let len = last.start + last.len - from.start;
         let change = Change { start: from.start, len, place: Some(written(from.place)), kept: len };
         let commit = Commit::of(inode, log).pages(Purpose::Overwrite).after(after);
+        self.note_changes(inode, &[change]);
         commit.changes(self, &[change], inode.size(), now, &mut Freed::new())
     }
 }

@@ -1,8 +1,8 @@
 //! Committing where blocks of files are that were moved, or written, past this layout.
 //!
 //! Blocks that are moved keep their content, and their file its size and times: their entries say so by a flag. The
-//! version of the leaf of the block map proves that the content did not change since it was copied. It changes with
-//! every place in the leaf, and with every byte behind the end of the file that is written in place.
+//! version of blocks proves that the content did not change since it was copied. Every change of a place counts, and
+//! every byte behind the end of the file that is written in place.
 
 use std::sync::Arc;
 
@@ -40,7 +40,7 @@ impl<P: Pm> Shared<P> {
     pub(crate) fn resolve_unwritten(&self, inode: &Inode, most: u64) -> Result<Vec<Movable>> {
         let map = self.file(inode)?;
         let _log = inode.log.lock();
-        let mut left = most;
+        let (mut left, version) = (most, self.versions_of(inode).now());
         let mut found = Vec::new();
         // Blocks that a truncation has still to free are not the file's any more.
         let end = inode.trim.load(Ordering::Acquire).min(MAX_FILE_SIZE / BLOCK_SIZE);
@@ -51,23 +51,23 @@ impl<P: Pm> Shared<P> {
             let len = piece.len.min(left);
             left -= len;
             let extent = PlacedExtent { start: FileBlock(piece.start), len, place: place_of(piece.place) };
-            found.push(Movable { extent, version: map.version(piece.start) });
+            found.push(Movable { extent, version });
         });
         Ok(found)
     }
 
-    /// The written blocks of a range, in pieces of one place and one version.
+    /// The written blocks of a range, in pieces of one place, cut where leaves of the index end.
     pub(crate) fn resolve_movable(&self, inode: &Inode, start: FileBlock, len: u64) -> Result<Vec<Movable>> {
         let map = self.file(inode)?;
         let _log = inode.log.lock();
         let end = start.0.saturating_add(len).min(inode.size().div_ceil(BLOCK_SIZE));
+        let version = self.versions_of(inode).now();
         let mut found: Vec<Movable> = Vec::new();
         if start.0 < end {
             map.for_each(start.0, end - start.0, |piece| {
                 if !is_written(piece.place) {
                     return;
                 }
-                let version = map.version(piece.start);
                 let is_same_leaf = |last: &Movable| last.extent.start.0 / LEAF == piece.start / LEAF;
                 if let Some(last) = found.last_mut().filter(|last| is_same_leaf(last))
                     && last.extent.start.0 + last.extent.len == piece.start
@@ -98,10 +98,16 @@ impl<P: Pm> Shared<P> {
         let map = self.file(inode)?;
         let mut log = inode.log.lock();
         let (mut current, mut refused) = (Vec::new(), Vec::new());
+        let mut unchanged = Vec::with_capacity(copied.len());
         for copy in copied {
+            let (same, changed) = self.versions_of(inode).unchanged(copy);
+            unchanged.extend(same);
+            refused.extend(changed);
+        }
+        for copy in unchanged {
             let PlacedExtent { start, len, place } = copy.from.extent;
-            if !is_current(inode, map, &copy.from) {
-                refused.push(*copy);
+            if !self.is_current(inode, map, &copy.from) {
+                refused.push(copy);
                 continue;
             }
             let unwritten = if matches!(place, Place::Unwritten(_)) { place::UNWRITTEN } else { 0 };
@@ -135,7 +141,7 @@ impl<P: Pm> Shared<P> {
             freed.into_iter().for_each(|piece| self.free_piece(piece));
             done += part.len();
         }
-        refused.extend(current[done..].iter().map(|(copy, ..)| **copy));
+        refused.extend(current[done..].iter().map(|(copy, ..)| *copy));
         Ok(refused)
     }
 
@@ -174,7 +180,7 @@ impl<P: Pm> Shared<P> {
         let before = inode.size();
         let first = changes.first().map_or(u64::MAX, |change| change.start * BLOCK_SIZE);
         // Bytes between the old end and the first block would become visible.
-        let gap = self.zero_gap(map, before, first.min(size).max(before))?;
+        let gap = self.zero_gap(inode, before, first.min(size).max(before))?;
         let proof = match gap {
             Some(flushed) => self.pm.fence(flushed),
             None => proof,
@@ -185,6 +191,7 @@ impl<P: Pm> Shared<P> {
         let size = size.max(before);
         // Allocated blocks can be written however full the file system is.
         let commit = Commit::of(inode, &mut log).pages(has.or(if_reserved(purpose))).after(proof);
+        self.note_changes(inode, &changes);
         commit.changes(self, &changes, size, now, &mut freed)?;
         drop(log);
         freed.into_iter().for_each(|piece| self.free_piece(piece));
@@ -213,7 +220,7 @@ impl<P: Pm> Shared<P> {
         let committed = self.copy_runs(&runs, content).and_then(|copied| {
             let proof = copied.map_or_else(Durable::nothing_before, |copied| self.pm.fence(copied));
             let mut log = inode.log.lock();
-            if !is_current(inode, map, from) {
+            if !self.is_current(inode, map, from) {
                 return Ok(false);
             }
             let pages = match purpose {
@@ -250,10 +257,12 @@ impl<P: Pm> Shared<P> {
         let map = self.file(inode)?;
         let log = inode.log.lock();
         inode.check_flags(Attr::IMMUTABLE)?;
-        if log.state.dead_inode || !is_current(inode, map, from) {
+        if log.state.dead_inode || !self.is_current(inode, map, from) {
             return Ok(false);
         }
-        map.change_in_place(from.extent.start.0, change).transpose()?;
+        let PlacedExtent { start: FileBlock(first), len, .. } = from.extent;
+        self.versions_of(inode).change(first..first + len);
+        map.change_in_place(first, change).transpose()?;
         inode.touch(now);
         // No entry says the times.
         inode.lazy.store(true, Ordering::Release);
@@ -317,6 +326,26 @@ impl<P: Pm> Shared<P> {
         done.map(|()| blocks)
     }
 
+    /// Whether blocks are where they were, with the same content. Under the log's lock.
+    fn is_current(&self, inode: &Inode, map: &BlockMap, from: &Movable) -> bool {
+        let PlacedExtent { start, len, place } = from.extent;
+        let mut covered = 0;
+        let blocks = start.0..start.0 + len;
+        let mut is_same = len > 0 && self.versions_of(inode).is_unchanged(blocks, from.version);
+        map.for_each(start.0, len, |piece: Piece| {
+            let expected = PlacedExtent { start, len: piece.start - start.0, place };
+            let here = place_of(piece.place);
+            is_same &= if piece.start == start.0 { here == place } else { follows(&expected, here) };
+            covered += piece.len;
+        });
+        // A truncation that has still to free them took them away.
+        let end = match place {
+            Place::Unwritten(_) => inode.trim.load(Ordering::Acquire),
+            _ => inode.size().div_ceil(BLOCK_SIZE),
+        };
+        is_same && covered == len && start.0 + len <= end
+    }
+
     fn copy_runs(&self, runs: &Runs, content: &[u8]) -> Result<Option<Flushed>> {
         let (mut flushed, mut rest) = (None, content);
         for run in runs {
@@ -354,31 +383,13 @@ impl Commit<'_> {
             batch.push_line(&entry);
         }
         let flushed = self.append(fs, &mut batch)?;
+        fs.note_changes(inode, changes);
         for (index, change) in changes.iter().enumerate() {
             apply_change(inode, map, self.log, change, batch.placed(index).0, freed, None);
         }
         fs.pm.fence(flushed);
         Ok(())
     }
-}
-
-/// Whether blocks are where they were, with the same content. Under the log's lock.
-fn is_current(inode: &Inode, map: &BlockMap, from: &Movable) -> bool {
-    let PlacedExtent { start, len, place } = from.extent;
-    let mut covered = 0;
-    let mut is_same = map.version(start.0) == from.version && start.0 / LEAF == (start.0 + len - 1) / LEAF;
-    map.for_each(start.0, len, |piece: Piece| {
-        let expected = PlacedExtent { start, len: piece.start - start.0, place };
-        let here = place_of(piece.place);
-        is_same &= if piece.start == start.0 { here == place } else { follows(&expected, here) };
-        covered += piece.len;
-    });
-    // A truncation that has still to free them took them away.
-    let end = match place {
-        Place::Unwritten(_) => inode.trim.load(Ordering::Acquire),
-        _ => inode.size().div_ceil(BLOCK_SIZE),
-    };
-    is_same && covered == len && start.0 + len <= end
 }
 
 /// Blocks that the file has at this place already stay its own; false when there are others.

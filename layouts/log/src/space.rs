@@ -71,7 +71,7 @@ impl<P: Pm> Shared<P> {
         let old = inode.size();
         let before = inode.attr.get();
         let attributes = (before, before.after(change, now, true));
-        let gap = if size > old { self.zero_gap(map, old, size)? } else { None };
+        let gap = if size > old { self.zero_gap(inode, old, size)? } else { None };
         let after = gap.map_or_else(Durable::nothing_before, |gap| self.pm.fence(gap));
         let first = size.div_ceil(BLOCK_SIZE);
         // To the same size, too: blocks that were allocated beyond it go.
@@ -116,6 +116,7 @@ impl<P: Pm> Shared<P> {
             if log.state.dead_inode {
                 return;
             }
+            self.versions_of(inode).change(first..MAX_FILE_SIZE / BLOCK_SIZE);
             map.replace(first, MAX_FILE_SIZE / BLOCK_SIZE - first, None, 0, |piece| {
                 log.index.release(piece.owner, piece.len);
                 freed.push(piece);
@@ -172,7 +173,7 @@ impl<P: Pm> Shared<P> {
         let mut freed = Freed::new();
         let mut plan = Plan::new(map, offset..end, size, new_size);
         let mut is_planned = false;
-        let result = self.plan_fallocate(mode, &mut plan).and_then(|()| {
+        let result = self.plan_fallocate(inode, mode, &mut plan).and_then(|()| {
             is_planned = true;
             let after =
                 plan.flushed.take().map_or_else(Durable::nothing_before, |flushed| self.pm.fence(flushed));
@@ -183,6 +184,7 @@ impl<P: Pm> Shared<P> {
                 let before = inode.attr.get();
                 return commit.attributes(self, (before, before.after(&change, now, true)), new_size, 0);
             }
+            self.note_changes(inode, &plan.changes);
             commit.changes(self, &plan.changes, new_size, now, &mut freed)
         });
         drop(log);
@@ -206,10 +208,10 @@ impl<P: Pm> Shared<P> {
         }
     }
 
-    fn plan_fallocate(&self, mode: FallocateMode, plan: &mut Plan<'_>) -> Result<()> {
+    fn plan_fallocate(&self, inode: &Inode, mode: FallocateMode, plan: &mut Plan<'_>) -> Result<()> {
         let (map, Range { start: offset, end }) = (plan.map, plan.bytes.clone());
         if plan.new_size > plan.size {
-            join(&mut plan.flushed, self.zero_gap(map, plan.size, plan.new_size)?);
+            join(&mut plan.flushed, self.zero_gap(inode, plan.size, plan.new_size)?);
         }
         match mode {
             FallocateMode::Allocate | FallocateMode::AllocateKeepSize => {

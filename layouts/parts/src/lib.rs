@@ -25,6 +25,7 @@
 //! | `table` | an inode table and the inodes in DRAM: held, freed, evicted |
 //! | `tiers`, `tier_table`, `tier_paths` | free blocks of tiers; the list of tiers; where they were last |
 //! | `tree` | where a file's blocks are: trees of words, read and changed |
+//! | `versions` | whether blocks of a file changed while a mover copied them |
 //! | `xattr` | extended attributes in blocks of their own, read and changed |
 //!
 //! Neighbours: the contract is in `nacre-engine`, the media in `nacre-media`. Nothing here knows a layout; each layout
@@ -56,4 +57,5 @@ pub mod tier_paths;
 pub mod tier_table;
 pub mod tiers;
 pub mod tree;
+pub mod versions;
 pub mod xattr;

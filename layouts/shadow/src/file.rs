@@ -330,7 +330,7 @@ impl<P: Pm> Shared<P> {
     ) -> Result<()> {
         let Target { piece, before } = target;
         let size = inode.size();
-        self.versions.change(inode.number, piece.start..piece.end());
+        self.versions_of(inode).change(piece.start..piece.end());
         let mut new = inode.next_modified(body, write.now);
         let publish = match before {
             Before::InPlace(_) => Publish::Together,

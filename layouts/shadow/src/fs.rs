@@ -10,6 +10,7 @@ use nacre_layout_parts::table::Table;
 use nacre_layout_parts::table::inodes::Inodes;
 use nacre_layout_parts::tiers::TierSpaces;
 use nacre_layout_parts::tree::Tree;
+use nacre_layout_parts::versions::{FileVersions, Versions};
 use nacre_media::Pm;
 
 use crate::alloc::{Allocator, Purpose, Run, Runs};
@@ -19,7 +20,6 @@ use crate::inode::Inode;
 use crate::state::{Judge, State};
 use crate::superblock::Superblock;
 use crate::switches::Switches;
-use crate::versions::Versions;
 
 /// The state that all operations share.
 pub(crate) struct Shared<P> {
@@ -111,6 +111,11 @@ impl<P: Pm> Shared<P> {
         runs: &mut Runs,
     ) -> Result<()> {
         self.with_deferred_frees(|| self.alloc.allocate_near(goal, blocks, purpose, runs))
+    }
+
+    /// The versions of a file's blocks: whether they changed while they were copied.
+    pub(crate) fn versions_of<'f>(&'f self, inode: &'f Inode) -> FileVersions<'f> {
+        self.versions.of(inode.number, &inode.last_change)
     }
 
     pub(crate) fn is_broken(&self) -> bool {

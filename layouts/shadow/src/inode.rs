@@ -17,6 +17,7 @@ use nacre_layout_parts::relatime::Relatime;
 use nacre_layout_parts::rules::{InodeFacts, check_flags};
 use nacre_layout_parts::table::{Graveyard, TableInode};
 use nacre_layout_parts::tree::Tree;
+use nacre_layout_parts::versions::LastChange;
 
 use crate::attributes::{AttributeCell, Attributes};
 use crate::directory::Directory;
@@ -81,6 +82,8 @@ pub struct Inode {
     /// atime in DRAM is newer than on media.
     pub(crate) lazy: AtomicBool,
     pub(crate) body: RwLock<Body>,
+    /// Changed under `body`.
+    pub(crate) last_change: LastChange,
     pub(crate) graveyard: Arc<Graveyard>,
 }
 
@@ -156,6 +159,7 @@ impl Inode {
             relatime: Relatime::of(&attributes),
             lazy: AtomicBool::new(false),
             body: RwLock::new(Body { state, directory }),
+            last_change: LastChange::default(),
             graveyard: Arc::clone(graveyard),
         })
     }

@@ -15,7 +15,7 @@
 //! | `blockmap` | the words of trees of blocks |
 //! | `directory`, `names` | the names of a directory; changing them |
 //! | `file`, `space`, `namespace`, `rename`, `xattr` | the operations |
-//! | `tiers`, `versions`, `relocate` | blocks on tiers; versions of blocks of files; committing moved blocks |
+//! | `tiers`, `relocate` | blocks on tiers; committing moved blocks |
 //! | `scrub` | the reads of a scrub, and the files that media errors are in |
 //! | `seeded` | mistakes on purpose, for the crash explorer; none over real PM |
 //! | `layout`, `tiered`, `lifecycle` | the contract of `nacre-engine`, and the life of the layout, implemented |
@@ -63,7 +63,6 @@ mod superblock;
 mod switches;
 mod tiered;
 mod tiers;
-mod versions;
 mod xattr;
 
 use nacre_layout_parts::{alloc, attributes, badblocks};

@@ -15,6 +15,7 @@ use nacre_layout_parts::table::Table;
 use nacre_layout_parts::table::inodes::Inodes;
 use nacre_layout_parts::tier_table::listed;
 use nacre_layout_parts::tiers::TierSpaces;
+use nacre_layout_parts::versions::Versions;
 use nacre_media::Pm;
 
 use crate::blockmap::Bounds;
@@ -24,7 +25,6 @@ use crate::inode::{Inode, Node};
 use crate::recover::{Walk, table_addresses, table_tree};
 use crate::superblock::{Summary, Superblock};
 use crate::switches::{Read, Switches, usable};
-use crate::versions::Versions;
 
 /// A mounted file system with the shadow layout. Dropping it unmounts it, without telling of errors.
 pub struct ShadowFs<P: Pm> {

@@ -79,7 +79,7 @@ impl<'a, P: Pm> Changes<'a, P> {
     /// Commits the change with the rest of the next slot. The blocks that it gave up are free afterwards.
     pub(crate) fn commit(mut self, inode: &Inode, body: &mut Body, mut new: NewSlot) -> Result<()> {
         new.set_tree(self.edit.tree);
-        self.fs.versions.change(inode.number, self.touched.clone());
+        self.fs.versions_of(inode).change(self.touched.clone());
         if Mistake::BlocksFreedTooSoon.is_made(&*self.fs.pm) {
             self.reuse_now();
         }

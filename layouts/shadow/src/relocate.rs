@@ -12,6 +12,7 @@ use nacre_engine::{
     Written,
 };
 use nacre_layout_parts::tree::edit::join;
+use nacre_layout_parts::versions::{MOST_BLOCKS, PART};
 use nacre_media::{Durable, Flushed, Pm};
 
 use crate::alloc::{Purpose, Run, Runs};
@@ -21,7 +22,6 @@ use crate::fs::Shared;
 use crate::inode::{Body, Inode};
 use crate::publish::Changes;
 use crate::state::MAX_BLOCKS;
-use crate::versions::PART;
 
 /// How blocks on tiers become a write.
 #[derive(Debug, Clone, Copy)]
@@ -31,6 +31,8 @@ pub(crate) struct AsWritten {
     /// The file has the blocks there already, allocated and not written.
     pub(crate) has: bool,
 }
+
+const _: () = assert!(MAX_BLOCKS <= MOST_BLOCKS);
 
 impl<P: Pm> Shared<P> {
     /// The pieces in a range that `is_meant`, cut where parts of the file end.
@@ -42,7 +44,7 @@ impl<P: Pm> Shared<P> {
         is_meant: impl Fn(&Piece) -> bool,
     ) -> Result<Vec<Movable>> {
         let mut found = Vec::new();
-        let version = self.versions.now();
+        let version = self.versions_of(inode).now();
         self.map(inode.tree(body)).for_each(first, end, &mut |piece| {
             let mut at = piece.start;
             while at < piece.end() && is_meant(&piece) {
@@ -94,7 +96,7 @@ impl<P: Pm> Shared<P> {
     /// Whether blocks are where they were, with the same content. Under the inode's lock.
     fn is_current(&self, inode: &Inode, body: &Body, from: &Movable) -> Result<bool> {
         let PlacedExtent { start: FileBlock(start), len, place } = from.extent;
-        let is_same = len > 0 && self.versions.is_unchanged(inode.number, start..start + len, from.version);
+        let is_same = len > 0 && self.versions_of(inode).is_unchanged(start..start + len, from.version);
         let is_within = !matches!(place, Place::Pm(_) | Place::Tier { .. })
             || start + len <= inode.size().div_ceil(BLOCK_SIZE);
         let mut pieces = Vec::new();
@@ -123,11 +125,15 @@ impl<P: Pm> Shared<P> {
         self.check_unbroken()?;
         let (mut current, mut refused) = (Vec::new(), Vec::new());
         for copy in copied {
-            match self.is_current(inode, &body, &copy.from)? {
-                true => current.push(copy),
-                false => refused.push(*copy),
-            }
             self.check_on_tier(copy.tier, copy.block, copy.from.extent.len)?;
+            let (unchanged, changed) = self.versions_of(inode).unchanged(copy);
+            refused.extend(changed);
+            for part in unchanged {
+                match self.is_current(inode, &body, &part.from)? {
+                    true => current.push(part),
+                    false => refused.push(part),
+                }
+            }
         }
         if current.is_empty() {
             return Ok(refused);
@@ -146,7 +152,7 @@ impl<P: Pm> Shared<P> {
             changes.replaced.extend(self.old_run(inode, &body, start, len)?);
             prepared = prepared.and_then(|()| changes.edit.set(piece));
             changes.arrived += len;
-            self.versions.change(inode.number, start..start + len);
+            self.versions_of(inode).change(start..start + len);
         }
         changes.touches(0..0);
         let prepared = prepared.and_then(|()| changes.lift());
@@ -305,7 +311,7 @@ impl<P: Pm> Shared<P> {
             return Ok(false);
         }
         let PlacedExtent { start: FileBlock(start), len, .. } = from.extent;
-        self.versions.change(inode.number, start..start + len);
+        self.versions_of(inode).change(start..start + len);
         change()?;
         let mut new = inode.next_modified(&body, now);
         self.commit_slot(&mut new, None)?;

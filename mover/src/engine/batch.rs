@@ -97,7 +97,7 @@ impl<N> Part<N> {
             if len == 0 {
                 break;
             }
-            found.push(part_of(one, 0, len));
+            found.push(one.part(0, len));
             left -= len;
         }
         let Part { id, node, modified, .. } = self;
@@ -145,7 +145,7 @@ impl<'p, N> Intake<'p, N> {
         let (mut pieces, mut left) = (Vec::new(), blocks);
         while let Some(found) = self.parts[part].found.get(self.piece).filter(|_| left > 0) {
             let len = left.min(found.extent.len - self.done);
-            pieces.push(part_of(found, self.done, len));
+            pieces.push(found.part(self.done, len));
             left -= len;
             self.done += len;
             if self.done == found.extent.len {
@@ -248,7 +248,7 @@ pub(crate) fn copies(found: &[Movable], runs: &mut VecDeque<TierRun>) -> Vec<Cop
         while done < from.extent.len {
             let Some(here) = runs.front_mut() else { return copied };
             let len = here.len.min(from.extent.len - done);
-            copied.push(Copied { from: part_of(from, done, len), tier: here.tier, block: here.start });
+            copied.push(Copied { from: from.part(done, len), tier: here.tier, block: here.start });
             (here.start, here.len) = (here.start.plus(len), here.len - len);
             if here.len == 0 {
                 runs.pop_front();
@@ -269,7 +269,7 @@ fn within(pieces: &[Movable], spans: &[Span]) -> Vec<Movable> {
             let PlacedExtent { start: FileBlock(start), len, .. } = piece.extent;
             let (from, to) = (start.max(span.start), (start + len).min(end));
             if from < to {
-                parts.push(part_of(piece, from - start, to - from));
+                parts.push(piece.part(from - start, to - from));
             }
             if start + len > end {
                 break; // the rest of it may be in the next span
@@ -278,18 +278,6 @@ fn within(pieces: &[Movable], spans: &[Span]) -> Vec<Movable> {
         }
     }
     parts
-}
-
-/// Blocks of a piece.
-fn part_of(from: &Movable, skip: u64, len: u64) -> Movable {
-    let PlacedExtent { start, place, .. } = from.extent;
-    let place = match place {
-        Place::Pm(block) => Place::Pm(block.plus(skip)),
-        Place::Unwritten(block) => Place::Unwritten(block.plus(skip)),
-        Place::Tier { tier, block } => Place::Tier { tier, block: block.plus(skip) },
-        other => other,
-    };
-    Movable { extent: PlacedExtent { start: FileBlock(start.0 + skip), len, place }, ..*from }
 }
 
 /// Takes so many blocks from the runs.

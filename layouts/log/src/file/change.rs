@@ -2,6 +2,7 @@
 
 use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{BLOCK_SIZE, Result, Timestamp};
+use nacre_layout_parts::versions::FileVersions;
 use nacre_media::{Flushed, Pm};
 use smallvec::SmallVec;
 
@@ -44,26 +45,39 @@ pub(crate) type Freed = SmallVec<[Piece; 4]>;
 
 impl<P: Pm> Shared<P> {
     /// Zeroes the part of the last block that lies behind the size, before the size grows to `until` or beyond.
-    pub(crate) fn zero_gap(&self, map: &BlockMap, size: u64, until: u64) -> Result<Option<Flushed>> {
+    pub(crate) fn zero_gap(&self, inode: &Inode, size: u64, until: u64) -> Result<Option<Flushed>> {
         fault!(self.pm, GapNotZeroed => return Ok(None));
         let end = until.min(size.next_multiple_of(BLOCK_SIZE));
         if end <= size {
             return Ok(None);
         }
-        match map.find(size / BLOCK_SIZE, 1).0 {
+        let (map, block) = (self.file(inode)?, size / BLOCK_SIZE);
+        match map.find(block, 1).0 {
             Some(raw) if is_written(raw) => {
                 let zeroed = self.pm.zero(media_offset(raw)? + size % BLOCK_SIZE, end - size)?;
-                map.note_change(size / BLOCK_SIZE);
+                map.note_change(block);
+                self.versions_of(inode).change(block..block + 1);
                 Ok(Some(zeroed))
             }
             _ => Ok(None),
         }
     }
+
+    /// The versions of a file's blocks: whether they changed while they were copied.
+    pub(crate) fn versions_of<'f>(&'f self, inode: &'f Inode) -> FileVersions<'f> {
+        self.versions.of(inode.number, &inode.last_change)
+    }
+
+    /// These blocks change, for those that copy them meanwhile. Under the log's lock.
+    pub(crate) fn note_changes(&self, inode: &Inode, changes: &[Change]) {
+        let versions = self.versions_of(inode);
+        changes.iter().for_each(|Change { start, len, .. }| versions.change(*start..start + len));
+    }
 }
 
 impl Commit<'_> {
     /// Commits new places of parts of a file, and its size and times, as one operation; the replaced blocks go to
-    /// `freed`.
+    /// `freed`. The caller has noted what changes: blocks that are only stated again do not.
     pub(crate) fn changes<P: Pm>(
         mut self,
         fs: &Shared<P>,

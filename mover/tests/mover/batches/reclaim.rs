@@ -3,7 +3,7 @@
 use std::io::IoSlice;
 use std::sync::{Arc, Mutex};
 
-use nacre_engine::{Data, Durability, Extents, Names, WriteAt, XattrMode};
+use nacre_engine::{Data, Durability, Extents, FileBlock, Names, WriteAt, XattrMode};
 use nacre_mover::{Budget, MoverOptions, PIN, Phase};
 
 use super::machine::{Machine, TIER, content, time};
@@ -93,4 +93,22 @@ fn writes_that_reclaim_together_all_find_room() {
         assert!(machine.read(&node) == *expected, "file {number}");
     }
     machine.crash(&expected);
+}
+
+/// A file of which one block in each part is written while the rest of it is on its way to a disk: the rest has moved.
+#[test]
+fn a_block_that_is_written_keeps_only_itself_on_pm() {
+    const FILE: usize = 2048;
+    let machine = Machine::new(64 << 20);
+    let node = machine.file(0, FILE);
+    let (fs, written) = (Arc::clone(&machine.fs), node.clone());
+    *machine.disks[0].meanwhile.lock().unwrap() = Some(Box::new(move || {
+        for part in 0..FILE as u64 / 512 {
+            let data = [IoSlice::new(&[7; 4096])];
+            let at = WriteAt::Offset((part * 512 + 100) * 4096);
+            fs.write(&written, at, &data, Durability::Now, time(900)).expect("there is room");
+        }
+    }));
+    let moved = machine.fs.demote(&node, TIER, FileBlock(0), u64::MAX, false).expect("it moves");
+    assert_eq!((moved.moved, moved.changed), (FILE as u64 - 4, 4));
 }

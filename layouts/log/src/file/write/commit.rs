@@ -39,7 +39,7 @@ impl<P: Pm> Shared<P> {
         let mut changes = Changes::new();
         if extends {
             let gap_end = if range.in_place > 0 { range.offset } else { range.offset.max(size) };
-            join(&mut flushed, self.zero_gap(map, size, gap_end)?);
+            join(&mut flushed, self.zero_gap(inode, size, gap_end)?);
         }
         if range.in_place > 0 {
             let block = range.offset / BLOCK_SIZE;
@@ -63,6 +63,7 @@ impl<P: Pm> Shared<P> {
             changes.push(Change { start, len: run.len, place: Some(run.start.0), kept });
             start += run.len;
         }
+        self.note_changes(inode, &changes);
         if log.index.head == NO_PAGE {
             restate(map, &mut changes);
         }

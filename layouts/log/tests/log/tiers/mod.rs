@@ -249,39 +249,87 @@ fn what_was_moved_is_there_and_read_by_nobody_here() {
     }
 }
 
+/// The rest of it has moved.
 #[test]
 fn a_copy_of_what_changed_since_is_refused() {
-    let (machine, fs) = Machine::new();
-    let node = create(&fs, "file");
-    put(&fs, &node, 0, &bytes(8 * BLOCK + 10, 4)).unwrap();
-    let changes: [&dyn Fn(); 5] = [
-        &|| {
-            put(&fs, &node, 3 * BLOCK_SIZE, &bytes(BLOCK, 5)).unwrap();
-        },
+    type Change = fn(&Fs, &Node);
+    let changes: [(Change, std::ops::Range<u64>); 5] = [
+        (|fs, node| assert!(put(fs, node, 3 * BLOCK_SIZE, &bytes(BLOCK, 5)).is_ok()), 3..4),
         // In place, behind the end that was.
-        &|| {
-            fs.write(&node, WriteAt::End, &[IoSlice::new(b"more")], Durability::Now, now(2)).unwrap();
-        },
-        &|| fs.fallocate(&node, FallocateMode::PunchHole, 2 * BLOCK_SIZE, BLOCK_SIZE, now(2)).unwrap(),
-        &|| fs.fallocate(&node, FallocateMode::ZeroRange, 4 * BLOCK_SIZE, BLOCK_SIZE, now(2)).unwrap(),
-        &|| {
-            let change = SetAttr { size: Some(BLOCK_SIZE), ..SetAttr::default() };
-            fs.setattr(&node, &change, now(2)).unwrap();
-        },
+        (
+            |fs, node| {
+                fs.write(node, WriteAt::End, &[IoSlice::new(b"more")], Durability::Now, now(2)).unwrap();
+            },
+            8..9,
+        ),
+        (
+            |fs, node| {
+                fs.fallocate(node, FallocateMode::PunchHole, 2 * BLOCK_SIZE, BLOCK_SIZE, now(2)).unwrap()
+            },
+            2..3,
+        ),
+        (
+            |fs, node| {
+                fs.fallocate(node, FallocateMode::ZeroRange, 4 * BLOCK_SIZE, BLOCK_SIZE, now(2)).unwrap()
+            },
+            4..5,
+        ),
+        (
+            |fs, node| {
+                let change = SetAttr { size: Some(BLOCK_SIZE), ..SetAttr::default() };
+                fs.setattr(node, &change, now(2)).unwrap();
+            },
+            // Up to the largest file: a change of the whole file.
+            0..9,
+        ),
     ];
-    for change in changes {
+    for (change, blocks) in changes {
+        let (machine, fs) = Machine::new();
+        let node = create(&fs, "file");
+        put(&fs, &node, 0, &bytes(8 * BLOCK + 10, 4)).unwrap();
         let found = fs.resolve_movable(&node, FileBlock(0), 100).unwrap();
         let copied = machine.copy(&fs, &node, &found);
-        change();
+        change(&fs, &node);
         let expected = machine.content(&fs, &node);
         let refused = publish(&fs, &node, &copied, NEVER, machine.disk.flush().unwrap()).unwrap();
-        assert_eq!(refused, copied);
-        for copy in refused {
-            let (tier, start, len) = (copy.tier, copy.block, copy.from.extent.len);
-            fs.free_on(nacre_engine::TierRun { tier, start, len });
-        }
-        assert!(machine.content(&fs, &node) == expected && used(&fs) == 0);
+        let len = blocks.end - blocks.start;
+        let part = Copied {
+            from: copied[0].from.part(blocks.start, len),
+            block: copied[0].block.plus(blocks.start),
+            ..copied[0]
+        };
+        assert_eq!(refused, [part]);
+        fs.free_on(nacre_engine::TierRun { tier: part.tier, start: part.block, len });
+        assert!(machine.content(&fs, &node) == expected && used(&fs) == 9 - len, "{blocks:?}");
     }
+}
+
+/// The blocks go elsewhere and come back to their place, with the same content: what was copied in between may be another
+/// file's.
+#[test]
+fn blocks_that_left_and_came_back_are_not_what_they_were() {
+    let (machine, fs) = Machine::new();
+    let node = create(&fs, "file");
+    put(&fs, &node, 0, &bytes(2 * BLOCK, 4)).unwrap();
+    assert!(machine.move_down(&fs, &node, 0, 2).is_empty());
+    let looked = fs.resolve_movable(&node, FileBlock(0), 2).unwrap();
+    let &[first] = &looked[..] else { panic!("{looked:?}") };
+    let Place::Tier { block: home, .. } = first.extent.place else { panic!("{first:?}") };
+    let move_to = |goal: nacre_engine::Block| {
+        let &[from] = &fs.resolve_movable(&node, FileBlock(0), 2).unwrap()[..] else { panic!("one piece") };
+        let &[run] = &fs.allocate_on(3, Some(goal), 2).unwrap()[..] else { panic!("one run") };
+        let copied = [Copied { from, tier: 3, block: run.start }];
+        let proof = machine.disk.flush().unwrap();
+        assert_eq!(publish(&fs, &node, &copied, NEVER, proof).unwrap(), []);
+        run.start
+    };
+    assert_ne!(move_to(home.plus(10)), home);
+    assert_eq!(move_to(home), home);
+    let now_there = fs.resolve_movable(&node, FileBlock(0), 2).unwrap();
+    assert_eq!(now_there[0].extent, first.extent, "the same place");
+    let copied = [Copied { from: first, tier: 3, block: fs.allocate_on(3, None, 2).unwrap()[0].start }];
+    let proof = machine.disk.flush().unwrap();
+    assert_eq!(publish(&fs, &node, &copied, NEVER, proof).unwrap(), copied);
 }
 
 /// Between the copy and its publishing the file gets another name, loses one of two, or its only one.
@@ -496,15 +544,17 @@ fn files_that_are_published_together_do_so_each_for_itself() {
         .collect();
     let done = fs.publish(&files, proof);
     let came: Vec<_> = done.iter().map(|done| done.as_ref().map_err(nacre_engine::Error::kind)).collect();
-    assert_eq!(came, [Ok(&vec![]), Ok(&copied[1]), Err(Kind::Busy), Ok(&vec![])]);
-    for Copied { from, tier, block } in copied[1..3].iter().flatten() {
+    let changed =
+        Copied { from: copied[1][0].from.part(1, 1), block: copied[1][0].block.plus(1), ..copied[1][0] };
+    assert_eq!(came, [Ok(&vec![]), Ok(&vec![changed]), Err(Kind::Busy), Ok(&vec![])]);
+    for Copied { from, tier, block } in [changed].iter().chain(&copied[2]) {
         fs.free_on(nacre_engine::TierRun { tier: *tier, start: *block, len: from.extent.len });
     }
-    assert_eq!(used(&fs), 4);
+    assert_eq!(used(&fs), 5);
     fs.unpin(&nodes[2]);
     drop(nodes);
     let fs = machine.remount(fs, true);
-    assert_eq!(used(&fs), 4);
+    assert_eq!(used(&fs), 5);
     for (name, seed) in names.iter().zip(1..) {
         let mut expected = bytes(2 * BLOCK, seed);
         if *name == "changed" {
