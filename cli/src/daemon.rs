@@ -14,15 +14,13 @@ use std::time::{Duration, Instant};
 use nacre_engine::without_number;
 
 use crate::failure::Failure;
+use crate::heap::SETTINGS;
 
 /// `PR_SET_IO_FLUSHER` of prctl(2).
 const IO_FLUSHER: libc::c_int = 57;
 
 /// The settings of glibc in the environment.
 const TUNABLES: &str = "GLIBC_TUNABLES";
-/// Freed blocks of one size that a thread caches, 7 by default. These blocks lie anywhere in the heap. Each keeps a
-/// page or two from being returned once the kernel has forgotten many inodes.
-const KEPT_BLOCKS: &str = "glibc.malloc.tcache_count";
 
 /// Restarts this program with the heap settings of a server, because glibc reads them at the start only. Continues
 /// without them if the restart is impossible or the user has set them.
@@ -30,14 +28,19 @@ const KEPT_BLOCKS: &str = "glibc.malloc.tcache_count";
 /// To be called while the process has no state to lose.
 pub(crate) fn begin_anew() {
     let set = std::env::var(TUNABLES).unwrap_or_default();
-    if !cfg!(target_env = "gnu") || set.contains(KEPT_BLOCKS) {
+    let ours: Vec<String> = SETTINGS
+        .iter()
+        .filter(|(name, _)| !set.contains(name))
+        .map(|(name, value)| format!("{name}={value}"))
+        .collect();
+    if !cfg!(target_env = "gnu") || ours.is_empty() {
         return;
     }
     let Ok(program) = std::env::current_exe() else { return };
     let mut arguments = std::env::args_os();
     let mut command = Command::new(program);
     command.arg0(arguments.next().unwrap_or_default()).args(arguments);
-    let ours = format!("{KEPT_BLOCKS}=2");
+    let ours = ours.join(":");
     let both = if set.is_empty() { ours } else { format!("{set}:{ours}") };
     // It returns only when it failed.
     let _ = command.env(TUNABLES, both).exec();
@@ -345,12 +348,21 @@ impl Signals {
         Signals { set }
     }
 
-    /// Waits for the next signal and returns its name.
-    pub(crate) fn next(&self) -> &'static str {
-        match self.wait() {
-            libc::SIGINT => "SIGINT",
-            libc::SIGHUP => "SIGHUP",
-            _ => "SIGTERM",
+    /// Waits for the next signal and returns its name. Acts each time that the period is over.
+    pub(crate) fn next(&self, period: Duration, mut act: impl FnMut()) -> &'static str {
+        let period = libc::timespec {
+            tv_sec: period.as_secs().try_into().unwrap_or(libc::time_t::MAX),
+            tv_nsec: period.subsec_nanos().into(),
+        };
+        loop {
+            // SAFETY: the set and the period are valid, and nothing else about the signal is asked for.
+            match unsafe { libc::sigtimedwait(&raw const self.set, std::ptr::null_mut(), &raw const period) }
+            {
+                libc::SIGINT => return "SIGINT",
+                libc::SIGHUP => return "SIGHUP",
+                libc::SIGTERM => return "SIGTERM",
+                _ => act(),
+            }
         }
     }
 

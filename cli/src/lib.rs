@@ -23,6 +23,7 @@ mod failure;
 mod fsck;
 pub mod fuzz;
 mod generate;
+mod heap;
 mod info;
 mod load;
 mod mkfs;

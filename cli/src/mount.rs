@@ -16,6 +16,7 @@ use nacre_fuse::{ServeOptions, Unmounter, mounts};
 use crate::control::Control;
 use crate::daemon::{self, Log, Readiness, Role, Signals, Throttle, Warnings};
 use crate::failure::Failure;
+use crate::heap::Heap;
 use crate::mount_options::{self, MountSettings, TierOption, table};
 use crate::{mounted, remount, utab};
 
@@ -491,11 +492,16 @@ fn draining_words(number: u8, free: u64, dir: &str) -> String {
     )
 }
 
-/// Unmounts at the first signal. If programs still use the mount, it ends with the last of them or at a second signal.
+/// The time between looks at the server's heap.
+const HEAP_PERIOD: Duration = Duration::from_secs(2);
+
+/// Unmounts at the first signal, and looks at the heap until then. If programs still use the mount, it ends with the last of them or at a second signal.
 fn end_at_signals(signals: Signals, unmounter: Unmounter, log: Log, ends: Arc<AtomicBool>) {
     let end = move || {
         let dir = unmounter.mountpoint().display().to_string();
-        let name = signals.next();
+        let mut heap = Heap::default();
+        let mut next = || signals.next(HEAP_PERIOD, || heap.look());
+        let name = next();
         match unmounter.unmount() {
             Ok(true) => return,
             Ok(false) => {
@@ -514,7 +520,7 @@ fn end_at_signals(signals: Signals, unmounter: Unmounter, log: Log, ends: Arc<At
             Err(error) => log.say(&error.to_string()),
         }
         loop {
-            let name = signals.next();
+            let name = next();
             log.say(&format!("{dir}: {name}: it ends now"));
             ends.store(true, Ordering::Relaxed);
             if let Err(error) = unmounter.break_connection() {

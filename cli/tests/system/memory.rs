@@ -75,7 +75,9 @@ fn what_the_kernel_forgets_is_given_back() {
         make_files(&ground.dir(), 20, 1000);
         ground.remount();
         // With glibc's 7, what threads keep lies around many pages.
-        assert!(!cfg!(target_env = "gnu") || of_server(&ground, "environ").contains("tcache_count=2"));
+        for setting in ["tcache_count=2", "trim_threshold=524288"] {
+            assert!(!cfg!(target_env = "gnu") || of_server(&ground, "environ").contains(setting));
+        }
         // Threads and their buffers take their DRAM with the first requests.
         assert_eq!(look_at_all(&ground.dir().join("dir 0")), 1000);
         harness::until(&name, || {
@@ -94,10 +96,11 @@ fn what_the_kernel_forgets_is_given_back() {
             inodes_in_dram(&ground) < 10
         });
         assert!(index_bytes(&ground) <= indexes * 12 / 10, "{name}: {} of {indexes}", index_bytes(&ground));
-        let after = anonymous_bytes(&ground);
-        // Of 20,000 small objects, some pages stay in use for one of them.
-        let kept = if preset == "spfs" { 4 << 20 } else { most.saturating_sub(before) / 4 };
-        assert!(after < before + kept, "{name}: {before} bytes before, {most} at most, {after} after");
+        // Of 20,000 small objects, some pages stay in use for one of them. The server looks at its heap now and then.
+        let kept = if preset == "spfs" { 2 << 20 } else { most.saturating_sub(before) / 4 };
+        harness::until(&format!("{name}: {before} bytes before, {most} at most"), || {
+            anonymous_bytes(&ground) < before + kept
+        });
         // A file that is looked at again is there.
         assert_eq!(fs::read_to_string(ground.dir().join("dir 7/file 77")).expect("a file"), "77");
         ground.unmount();
