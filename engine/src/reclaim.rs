@@ -6,6 +6,7 @@
 //!
 //! | step | layer | room comes from |
 //! | --- | --- | --- |
+//! | [`Step::Counting`] | layout | blocks whose bits were not counted yet since a crash |
 //! | [`Step::DeferredFrees`] | layout | removed files and cut ranges that are freed in the background |
 //! | [`Step::Collection`] | layout | dead entries of the log that needs a page |
 //! | [`Step::Relocation`] | mover | blocks that move to tiers; then compaction of logs |
@@ -68,6 +69,8 @@ impl fmt::Display for Shortage {
 /// A step of the chain, in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
+    /// The layout counts all of its free blocks.
+    Counting,
     /// The layout frees blocks and inodes that wait for that.
     DeferredFrees,
     /// The layout collects the garbage of the log that needs a page.
@@ -99,7 +102,9 @@ impl Step {
     pub fn helps(self, shortage: Option<Shortage>) -> bool {
         match shortage.map(|shortage| shortage.of) {
             None | Some(Resource::Pm) => true,
-            Some(Resource::Tier(_) | Resource::Tiers) => !matches!(self, Step::Collection | Step::Relocation),
+            Some(Resource::Tier(_) | Resource::Tiers) => {
+                !matches!(self, Step::Counting | Step::Collection | Step::Relocation)
+            }
             Some(Resource::Inodes) => matches!(self, Step::DeferredFrees | Step::Forgets),
             Some(Resource::Limit) => false,
         }
@@ -165,7 +170,8 @@ mod tests {
     use super::{Resource, Shortage, Step, made_room, with_room};
     use crate::error::{Error, Kind, Result};
 
-    const STEPS: [Step; 7] = [
+    const STEPS: [Step; 8] = [
+        Step::Counting,
         Step::DeferredFrees,
         Step::Collection,
         Step::Relocation,

@@ -77,7 +77,7 @@ impl LostInodes {
         (has_error || !numbers.is_empty()).then_some(LostInodes { block, numbers, has_error })
     }
 
-    /// What a check says of it.
+    /// The problem that a check reports.
     pub fn problem(&self) -> Problem {
         let Block(block) = self.block;
         let cause = if self.has_error { "has a media error" } else { "is damaged" };

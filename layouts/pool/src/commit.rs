@@ -14,6 +14,7 @@
 //!
 //! Nothing is changed before the commit: an operation that fails is dropped, and its locks with it.
 
+use nacre_engine::reclaim::{Step, made_room};
 use nacre_engine::sync::MutexGuard;
 use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{BLOCK_SIZE, Error, Kind, Result};
@@ -21,7 +22,6 @@ use nacre_media::{Flushed, Pm};
 use smallvec::SmallVec;
 use zerocopy::IntoBytes;
 
-use crate::counting::COUNTED_AT_ONCE;
 use crate::edits::{BitsEdit, GroupEdit, InodeEdit};
 use crate::format::{RawIntent, intent_checksum};
 use crate::fs::{GROUP_LOCKS, Shared};
@@ -60,7 +60,7 @@ pub(crate) struct Change<'f, P: Pm> {
 
 impl<P: Pm> Shared<P> {
     /// Runs an operation. It is prepared again when another one has what it needs, when damage was mended, and when
-    /// more space was counted.
+    /// free space was counted.
     pub(crate) fn change<T>(&self, mut act: impl FnMut(&mut Change<'_, P>) -> Result<T>) -> Result<T> {
         self.check_writable()?;
         let mut wanted: SmallVec<[usize; 8]> = SmallVec::new();
@@ -71,7 +71,7 @@ impl<P: Pm> Shared<P> {
             }
             let is_counted = self.is_counted();
             if !is_counted && self.counts.lock().quota != u64::MAX {
-                // What a quota leaves is not known before.
+                // Otherwise the room below the quota is unknown.
                 self.finish_counting();
             }
             let (result, taken, emptied) = {
@@ -88,17 +88,21 @@ impl<P: Pm> Shared<P> {
                 Err(error) if error.kind() == Kind::Media && self.damaged.is_any() && !has_mended => {
                     has_mended = true;
                 }
-                // Space may be in groups that are not counted yet.
-                Err(error) if error.kind() == Kind::NoSpace && !is_counted => {
-                    self.count_some(COUNTED_AT_ONCE)
-                }
                 Ok(value) => {
                     for block in emptied {
                         self.release_pool_block(block)?;
                     }
                     return Ok(value);
                 }
-                failed => return failed,
+                failed => {
+                    let count = |_| {
+                        self.finish_counting();
+                        Ok(!is_counted)
+                    };
+                    if let Some(value) = made_room(Step::Counting, failed, count)? {
+                        return Ok(value);
+                    }
+                }
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Counting free space and inodes: what a mount does not know after a crash, and what each operation changes.
 //!
 //! A clean unmount keeps the counts. After a crash the bits are counted group by group, in the background, and sooner
-//! where an operation finds too little space or is asked for the counts. An operation holds the lock of each group that
+//! if an operation finds too little space or asks for the counts. An operation holds the lock of each group that
 //! it changes until it is over, and so does the counting. So each operation sees whether a group is counted already,
 //! and counts its change only then.
 
@@ -24,7 +24,7 @@ use crate::geometry::Use;
 /// Groups that are counted at once, in about a millisecond.
 pub(crate) const COUNTED_AT_ONCE: u64 = 1024;
 
-/// How far a mount has counted. What it does not know yet it counts in the background, and when an operation needs it.
+/// How far a mount has counted.
 pub(crate) struct Counting {
     /// The next group. The lock comes before those of groups, after all others.
     next: Mutex<u64>,
@@ -240,11 +240,11 @@ mod tests {
     }
 
     #[test]
-    fn an_operation_that_finds_too_little_has_more_counted() {
+    fn an_operation_that_finds_too_little_has_all_counted() {
         let mut fs = mounted();
         forget(&mut fs);
         operate(&fs, 2);
-        assert!(fs.shared.is_counted(), "one step is more than all of its groups");
+        assert!(fs.shared.is_counted());
         assert_eq!(*fs.shared.counts.lock(), fs.shared.count().unwrap().0);
     }
 }

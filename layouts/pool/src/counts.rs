@@ -98,7 +98,7 @@ impl Counts {
             && row.inodes <= inodes
     }
 
-    /// What clean unmounts kept.
+    /// The counts that clean unmounts kept.
     pub(crate) fn kept(geometry: &Geometry, row: &RawVolume, zone: &RawZone) -> Counts {
         Counts {
             free: row.free_blocks + zone.free_blocks,
@@ -187,7 +187,7 @@ impl Counts {
     }
 }
 
-/// What the blocks and entries of one group count for.
+/// The counts of one group.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct GroupCounts {
     free: u64,
