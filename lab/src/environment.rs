@@ -14,9 +14,9 @@ pub fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|value| value.parse().unwrap_or_else(|_| panic!("{name} is a number")))
 }
 
-/// How long each random test looks for differences: `NACRE_MODEL_SECONDS`, or 3 seconds.
+/// How long each random test looks for differences: `NACRE_MODEL_SECONDS`, or 2 seconds.
 pub fn model_time() -> Duration {
-    Duration::from_secs(number("NACRE_MODEL_SECONDS").unwrap_or(3))
+    Duration::from_secs(number("NACRE_MODEL_SECONDS").unwrap_or(2))
 }
 
 /// The seeds to run: `NACRE_SEED` alone, or random ones until [`model_time`] is over, at least one.

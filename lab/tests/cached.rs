@@ -1,6 +1,6 @@
 //! The write buffer over each layout: the behaviour suite, and random sequences beside the reference model.
 //!
-//! `NACRE_MODEL_SECONDS` is how long each random test looks for differences (4 by default), `NACRE_SEED` runs one seed
+//! `NACRE_MODEL_SECONDS` is how long each random test looks for differences (2 by default), `NACRE_SEED` runs one seed
 //! only.
 
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! Random sequences of system calls beside the reference model. A tmpfs proves the model; each layout is held to it.
 //!
-//! `NACRE_MODEL_SECONDS` is how long each test looks for differences (4 by default), `NACRE_SEED` runs one seed only.
+//! `NACRE_MODEL_SECONDS` is how long each test looks for differences (2 by default), `NACRE_SEED` runs one seed only.
 
 mod layouts;
 

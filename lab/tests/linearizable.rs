@@ -4,7 +4,7 @@
 //! Of many threads nobody can search all orders. What they leave must add up: each record that was appended is there once,
 //! a name that all of them want has one winner, and after a crash there is what there was.
 //!
-//! `NACRE_MODEL_SECONDS` is how long it tries on each layout (4 by default).
+//! `NACRE_MODEL_SECONDS` is how long it tries on each layout (2 by default).
 
 use std::collections::{BTreeMap, HashSet};
 use std::io::IoSlice;

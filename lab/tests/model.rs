@@ -1,6 +1,6 @@
 //! Random sequences beside the reference model.
 //!
-//! `NACRE_MODEL_SECONDS` is how long each test looks for differences (4 by default), `NACRE_MODEL_OPERATIONS` how long
+//! `NACRE_MODEL_SECONDS` is how long each test looks for differences (2 by default), `NACRE_MODEL_OPERATIONS` how long
 //! the sequences are, `NACRE_SEED` runs one seed only.
 
 mod layouts;

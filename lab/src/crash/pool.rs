@@ -116,7 +116,7 @@ const LEFT_OUT: [(&str, &str); 1] = [(
     "a chunk of single blocks: inodes are in pool blocks, which are never scattered",
 )];
 
-/// What makes the commits that are rare elsewhere.
+/// Workloads with the commits that are rare elsewhere.
 const FIRST: [&str; 5] = ["reads", "let-go", "remount", "wide-map-0", "wide-map-3"];
 
 /// Sites that no workload passes, each with the reason.

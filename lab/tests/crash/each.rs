@@ -148,7 +148,7 @@ macro_rules! survives {
             /// Each operation on a device that is full, some of all.
             #[test]
             fn full_devices_survive() {
-                run(Stage::Full(10));
+                run(Stage::Full(30));
             }
 
             #[test]

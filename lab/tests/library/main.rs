@@ -1,6 +1,6 @@
 //! The crate `nacre`, each layout of it: the behaviour suite, and random calls beside the reference model.
 //!
-//! `NACRE_MODEL_SECONDS` is how long it looks for differences (4 by default), `NACRE_SEED` runs one seed only.
+//! `NACRE_MODEL_SECONDS` is how long it looks for differences (2 by default), `NACRE_SEED` runs one seed only.
 
 mod target;
 
