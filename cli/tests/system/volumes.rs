@@ -88,6 +88,44 @@ fn volumes_are_made_listed_and_removed() {
     place.fails(&["mkfs", "--preset", "nova", "--zones", "2", "-f"], &other, &["zones", "layout pool"]);
 }
 
+/// The process that serves a volume.
+fn server_of(place: &Place, name: &str) -> String {
+    let info = text(&place.nacre(&["info"], &place.volume(name)));
+    info.lines().find_map(|line| line.strip_prefix("process:")).unwrap().trim().to_owned()
+}
+
+/// The limit of a volume holds for what the buffer accepts, too, and a crash loses nothing that was synchronised.
+#[test]
+fn a_volume_may_be_below_a_write_buffer() {
+    if !can_mount("a volume below a write buffer") {
+        return;
+    }
+    let place = Place::new();
+    succeed(nacre().args(["volume", "create", "--quota", "20M"]).arg(place.volume("mail")), LIMIT);
+    let mail = place.dir("mail");
+    let mount = || {
+        succeed(nacre().args(["mount", "-o", "buffer=8M"]).args([&place.volume("mail"), &mail]), LIMIT);
+    };
+    mount();
+    let content = vec![7; 3 << 20];
+    for name in ["synchronised", "written"] {
+        fs::write(mail.join(name), &content).unwrap();
+    }
+    fs::File::open(mail.join("synchronised")).unwrap().sync_all().unwrap();
+    succeed(Command::new("kill").args(["-9", &server_of(&place, "mail")]), LIMIT);
+    succeed(nacre().arg("umount").arg(&mail), LIMIT);
+    mount();
+    assert!(fs::read(mail.join("synchronised")).unwrap() == content);
+    fs::write(mail.join("written"), &content).unwrap();
+    let full = fs::write(mail.join("large"), vec![8; 20 << 20]).unwrap_err();
+    assert_eq!(full.kind(), std::io::ErrorKind::StorageFull);
+    succeed(nacre().arg("umount").arg(&mail), LIMIT);
+    succeed(nacre().arg("mount").args([&place.volume("mail"), &mail]), LIMIT);
+    assert!(fs::read(mail.join("written")).unwrap() == content);
+    succeed(nacre().arg("umount").arg(&mail), LIMIT);
+    succeed(nacre().arg("fsck").arg(place.device()), LIMIT);
+}
+
 #[test]
 fn volumes_of_two_zones_are_mounted_at_once() {
     if !can_mount("volumes of two zones") {
@@ -117,8 +155,7 @@ fn volumes_of_two_zones_are_mounted_at_once() {
     let info = text(&place.nacre(&["info"], &place.volume("mail")));
     assert!(info.contains(&mail.display().to_string()), "{info}");
     // One of them is killed. The other one goes on, and the next mount recovers it.
-    let pid = info.lines().find_map(|line| line.strip_prefix("process:")).unwrap().trim().to_owned();
-    succeed(Command::new("kill").args(["-9", &pid]), LIMIT);
+    succeed(Command::new("kill").args(["-9", &server_of(&place, "mail")]), LIMIT);
     fs::write(main.join("more"), b"more").unwrap();
     succeed(nacre().arg("umount").arg(&mail), LIMIT);
     succeed(nacre().arg("mount").args([&place.volume("mail"), &mail]), LIMIT);
