@@ -1,7 +1,5 @@
-//! The server's side of commands: answers about a mount, and the execution of orders.
-//!
-//! An answer is the value of an attribute. An order is the value of an attribute, too: JSON under a name that its
-//! sender chose. The result of the order stays under that name, because a failed setxattr(2) returns a number only.
+//! The server's side of commands: answers about a mount, and the execution of orders (`nacre-control` says what they
+//! are).
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -11,11 +9,14 @@ use std::time::{Duration, Instant};
 
 use nacre::{
     Block, Budget, FileBlock, FileSystem, InodeId, Kind, MovedFiles, MoverLimit, NewTier, TierDevice,
-    TrimFrom, Trimmed,
+    TrimFrom,
+};
+use nacre_control::{
+    Attached, Command, Drained, Envelope, FilesMoved, FilesToMove, Order, Outcome, Question, Synced,
+    TierAdded, TierToAdd, TierToTrim, Trimmed, result_id,
 };
 use nacre_engine::{Error, Names as _, Result};
 use nacre_fuse::mounts;
-use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::daemon;
@@ -28,96 +29,16 @@ const SLICE: Duration = Duration::from_millis(200);
 /// Failed files named in one answer at most, because the answer is the value of an attribute.
 const MAX_FAILED: usize = 64;
 
-/// An order to a mount, about its tiers, its mover, or files.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Order {
-    AddTier(TierToAdd),
-    /// A dry run of `AddTier`: the same errors, and no change.
-    CheckTier(TierToAdd),
-    AttachTier {
-        path: PathBuf,
-        emulate: Option<String>,
-    },
-    /// A dry run of `AttachTier`.
-    CheckAttach(PathBuf),
-    DetachTier(u8),
-    /// One slice of the drain.
-    DrainTier(u8),
-    /// A dry run of `DrainTier`.
-    CheckDrain(u8),
-    /// Ends a drain: new blocks are placed on the tier again.
-    UseTier(u8),
-    RemoveTier(u8),
-    /// One slice of the trim.
-    TrimTier(TierToTrim),
-    /// One slice of a move of files, to a tier or to PM.
-    MoveFiles(FilesToMove),
-    PauseMover(bool),
-    /// Bytes per second; `None` for no limit.
-    LimitMover(Option<u64>),
-    /// Writes back all buffered data.
-    Sync,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct TierToAdd {
-    pub(crate) path: PathBuf,
-    pub(crate) size: Option<u64>,
-    pub(crate) rank: Option<u8>,
-    pub(crate) force: bool,
-    pub(crate) emulate: Option<String>,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct TierToTrim {
-    pub(crate) tier: u8,
-    /// The first block, and whether it lies within a run that is long enough.
-    pub(crate) from: u64,
-    pub(crate) is_within: bool,
-    /// The shortest run that is trimmed, in bytes.
-    pub(crate) least: u64,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct FilesToMove {
-    pub(crate) to: Option<u8>,
-    /// The first block to move, in the first file.
-    pub(crate) from: u64,
-    /// Inode numbers.
-    pub(crate) inodes: Vec<u64>,
-}
-
-/// The result of one slice of `MoveFiles`.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct FilesMoved {
-    /// Bytes that have been moved.
-    pub(crate) moved: u64,
-    /// The file to continue with, as an index into the order, and the first block of it that remains.
-    pub(crate) next: usize,
-    pub(crate) from: u64,
-    /// Failed files before `next`: index and cause.
-    pub(crate) failed: Vec<(usize, String)>,
-}
-
-impl FilesMoved {
-    fn of(done: MovedFiles) -> FilesMoved {
-        let MovedFiles { moved, mut next, mut from, mut failed } = done;
-        // The other files fail again in the next slice, which reports them.
-        if let Some((file, _)) = failed.get(MAX_FAILED) {
-            (next, from) = (*file, 0);
-            failed.truncate(MAX_FAILED);
-        }
-        let failed = failed.into_iter().map(|(file, error)| (file, error.to_string())).collect();
-        FilesMoved { moved, next, from, failed }
+/// The answer about moved files, with as many failed ones as it has room for.
+fn files_moved(done: MovedFiles) -> FilesMoved {
+    let MovedFiles { moved, mut next, mut from, mut failed } = done;
+    // The other files fail again in the next slice, which reports them.
+    if let Some((file, _)) = failed.get(MAX_FAILED) {
+        (next, from) = (*file, 0);
+        failed.truncate(MAX_FAILED);
     }
-}
-
-/// An order, and the name under which its result is read.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Envelope {
-    pub(crate) id: String,
-    pub(crate) order: Order,
+    let failed = failed.into_iter().map(|(file, error)| (file, error.to_string())).collect();
+    FilesMoved { moved, next, from, failed }
 }
 
 /// The sink for events of a mount, such as its log.
@@ -248,41 +169,41 @@ impl Control {
         Ok(match order {
             Order::AddTier(TierToAdd { path, size, rank, force, emulate }) => {
                 let tier = fs.add_tier(&NewTier { device: device(path, emulate)?, size, rank, force })?;
-                json!({ "tier": tier, "found": fs.is_tier_found(tier) })
+                json!(TierAdded { tier, found: fs.is_tier_found(tier) })
             }
             Order::AttachTier { path, emulate } => {
-                json!({ "tier": fs.attach_tier(&device(path, emulate)?)? })
+                json!(Attached { tier: fs.attach_tier(&device(path, emulate)?)? })
             }
             Order::CheckTier(TierToAdd { path, size, rank, force, emulate }) => {
                 let new = NewTier { device: device(path, emulate)?, size, rank, force };
                 json!(fs.would_add_tier(&new)?)
             }
-            Order::CheckAttach(path) => json!({ "tier": fs.would_attach_tier(&device(path, None)?)? }),
+            Order::CheckAttach(path) => json!(Attached { tier: fs.would_attach_tier(&device(path, None)?)? }),
             Order::DetachTier(number) => json!(fs.detach_tier(number)?),
             Order::DrainTier(number) => {
                 let drained = fs.drain_tier(number, &budget)?;
-                json!({ "moved": drained.moved, "left": drained.left, "done": drained.is_done })
+                json!(Drained { moved: drained.moved, left: drained.left, done: drained.is_done })
             }
             Order::CheckDrain(number) => json!(fs.would_drain_tier(number)?),
             Order::UseTier(number) => json!(fs.use_tier(number)?),
             Order::RemoveTier(number) => json!(fs.remove_tier(number)?),
             Order::TrimTier(TierToTrim { tier, from, is_within, least }) => {
                 let from = TrimFrom { block: Block(from), is_within };
-                let Trimmed { bytes, next, is_useless } = fs.trim_tier(tier, from, least, &budget)?;
-                let (next, is_within) =
-                    (next.map(|next| next.block.0), next.is_some_and(|next| next.is_within));
-                json!({ "trimmed": bytes, "next": next, "within": is_within, "useless": is_useless })
+                let done = fs.trim_tier(tier, from, least, &budget)?;
+                let within = done.next.is_some_and(|next| next.is_within);
+                let next = done.next.map(|next| next.block.0);
+                json!(Trimmed { trimmed: done.bytes, next, within, useless: done.is_useless })
             }
             Order::MoveFiles(FilesToMove { to, from, inodes }) => {
                 let done = fs.move_files(&inodes, to, FileBlock(from), &budget)?;
-                json!(FilesMoved::of(done))
+                json!(files_moved(done))
             }
             Order::PauseMover(paused) => json!(fs.pause_mover(paused)?),
             Order::LimitMover(rate) => json!(self.limit(rate)?),
             // The first sync also returns earlier errors of data that may have been written since.
             Order::Sync => {
                 let unwritten = fs.sync().or_else(|_| fs.sync()).err();
-                json!({ "unwritten": unwritten.map(|error| error.to_string()) })
+                json!(Synced { unwritten: unwritten.map(|error| error.to_string()) })
             }
         })
     }
@@ -304,15 +225,15 @@ impl Control {
         let result = match self.run(order) {
             Ok(result) => {
                 event(&what, &result).iter().for_each(|event| (self.tell)(event));
-                json!({ "result": result })
+                Outcome::Result(result)
             }
-            Err(error) => json!({ "error": error.to_string() }),
+            Err(error) => Outcome::Error(error.to_string()),
         };
         let mut results = lock(&self.results);
         if results.len() >= MAX_RESULTS {
             results.pop_front();
         }
-        results.push_back((id, result));
+        results.push_back((id, json!(result)));
         Ok(())
     }
 
@@ -324,33 +245,34 @@ impl Control {
 
 impl nacre_fuse::Control for Control {
     fn ask(&self, _: InodeId, name: &str, may_tell: bool) -> Option<Result<String>> {
-        let answer = match name {
+        let answer = match Question::of(name) {
             // The answer holds paths of files that other users may not see.
-            "scrub" if !may_tell => return Some(Err(Kind::NotPermitted.into())),
-            "info" => self.info(),
-            "flags" => match self.take_up_flags() {
+            Some(Question::Scrub) if !may_tell => return Some(Err(Kind::NotPermitted.into())),
+            Some(Question::Info) => self.info(),
+            Some(Question::Flags) => match self.take_up_flags() {
                 Ok(flags) => flags,
                 Err(error) => return Some(Err(error)),
             },
-            "scrub" => json!(self.file_system.scrub_status()),
-            "tiers" => json!({ "tiers": self.file_system.tiers() }),
-            "mover" => json!(self.file_system.mover_status()?),
+            Some(Question::Scrub) => json!(self.file_system.scrub_status()),
+            Some(Question::Tiers) => json!({ "tiers": self.file_system.tiers() }),
+            Some(Question::Mover) => json!(self.file_system.mover_status()?),
             // None while blocks move.
-            "temperature" => json!(self.file_system.temperature()),
-            _ => self.result(name.strip_prefix("done.")?)?,
+            Some(Question::Temperature) => json!(self.file_system.temperature()),
+            // The front end answers it.
+            Some(Question::Extents) => return None,
+            None => self.result(result_id(name)?)?,
         };
         Some(Ok(answer.to_string()))
     }
 
     fn tell(&self, _: InodeId, name: &str, value: &str) -> Option<Result<()>> {
-        Some(match name {
-            "scrub" => match rate_of(value) {
+        Some(match Command::of(name)? {
+            Command::Scrub => match rate_of(value) {
                 Some(rate) => self.file_system.start_scrub(rate),
                 None => Err(Kind::InvalidInput.into()),
             },
-            "options" => self.change(value),
-            "do" => self.order(value),
-            _ => return None,
+            Command::Options => self.change(value),
+            Command::Order => self.order(value),
         })
     }
 
@@ -408,7 +330,9 @@ mod tests {
     use nacre_fuse::Control as _;
     use serde_json::{Value, json};
 
-    use super::{Control, Envelope, FilesMoved, FilesToMove, MAX_FAILED, MAX_RESULTS, Order, event, rate_of};
+    use nacre_control::Order;
+
+    use super::{Control, MAX_FAILED, MAX_RESULTS, event, files_moved, rate_of};
     use crate::mount_options::MountSettings;
 
     #[test]
@@ -416,15 +340,6 @@ mod tests {
         assert_eq!(rate_of("start"), Some(None));
         assert_eq!(rate_of("start 4096"), Some(Some(4096)));
         assert_eq!((rate_of("starting"), rate_of("start "), rate_of("stop")), (None, None, None));
-    }
-
-    /// `nacre bench` writes that order by itself.
-    #[test]
-    fn the_benchmark_tells_a_mount_what_it_reads() {
-        let text = nacre_bench::target::control::move_file_order("a", 5, Some(1), 7);
-        let Envelope { id, order } = serde_json::from_str(&text).unwrap();
-        let files = FilesToMove { to: Some(1), from: 7, inodes: vec![5] };
-        assert_eq!((id.as_str(), order), ("a", Order::MoveFiles(files)));
     }
 
     #[test]
@@ -461,7 +376,7 @@ mod tests {
     #[test]
     fn an_answer_has_room_for_the_files_that_it_names() {
         let failed = |count: usize| (0..count).map(|file| (file * 2, Kind::NoSpace.into())).collect();
-        let done = |count| FilesMoved::of(MovedFiles { moved: 7, next: 900, from: 5, failed: failed(count) });
+        let done = |count| files_moved(MovedFiles { moved: 7, next: 900, from: 5, failed: failed(count) });
         let all = done(MAX_FAILED);
         assert_eq!((all.next, all.from, all.failed.len()), (900, 5, MAX_FAILED));
         // It goes on with the first of those that it does not name.

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use nacre::Kind;
+use nacre_control::{MoverInfo, Question};
 use nacre_engine::size;
 use nacre_fuse::mounts;
 use serde_json::{Value, json};
@@ -70,7 +71,7 @@ fn with_dead_mount(mut info: Value, path: &Path) -> Result<Value, Failure> {
 }
 
 fn from_mount(path: &Path, mountpoint: &Path) -> Result<Value, Failure> {
-    let mut info = mounted::ask("info", path, mounted::INFO)?;
+    let mut info = mounted::ask("info", path, Question::Info.attribute())?;
     info["mountpoint"] = json!(mountpoint.display().to_string());
     Ok(info)
 }
@@ -145,10 +146,11 @@ fn describe(info: &Value) -> String {
     }
     info["tiers"].as_array().into_iter().flatten().for_each(|tier| add("tier", describe_tier(tier)));
     if info["mover"].is_object() {
-        if info["mover"]["next_window"].is_string() {
-            add("mover", mover::reason(&info["mover"]));
+        let status: MoverInfo = serde_json::from_value(info["mover"].clone()).unwrap_or_default();
+        if status.next_window.is_some() {
+            add("mover", mover::reason(&status));
         }
-        add("predictor", mover::predictor(&info["mover"]));
+        add("predictor", mover::predictor(&status));
     }
     info["volumes"].as_array().into_iter().flatten().for_each(|row| add("volume", describe_volume(row)));
     add("label", text("volume", "label"));

@@ -11,23 +11,19 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use nacre_control::{Command, Envelope, Order, Outcome, result_attribute};
 use nacre_fuse::mounts::{self, FSTYPE, MountEntry};
 use rustix::fs::{Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use uuid::Uuid;
 
 use crate::asking::{self, Answer, Asked};
-use crate::control::{Envelope, Order};
 use crate::failure::Failure;
 use crate::names::Names;
 use crate::servers::Server;
 
-/// The attribute with the information about a mount.
-pub(crate) const INFO: &str = "system.nacre.info";
-/// The attribute that takes an order, and the prefix of the attribute with its result.
-const ORDER: &str = "system.nacre.do";
-const RESULT: &str = "system.nacre.done.";
 /// The time limit for an answer that needs no device.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The time limit for a second answer while the server executes an order.
@@ -168,18 +164,18 @@ pub(crate) fn is_not_ours(operation: &str, path: &Path) -> Failure {
 }
 
 /// Gives an order to a mount, on behalf of the file with this path. Returns the result of the order.
-pub(crate) fn order(operation: &str, path: &Path, order: Order) -> Result<Value, Failure> {
+pub(crate) fn order<T: DeserializeOwned>(operation: &str, path: &Path, order: Order) -> Result<T, Failure> {
     order_within(operation, path, order, ORDER_PATIENCE, working(path))
 }
 
 /// Gives an order with a time limit and a notice of its own, which is called after a second.
-pub(crate) fn order_within(
+pub(crate) fn order_within<T: DeserializeOwned>(
     operation: &str,
     path: &Path,
     order: Order,
     limit: Duration,
     notice: impl FnOnce(),
-) -> Result<Value, Failure> {
+) -> Result<T, Failure> {
     let failed = |cause: String| Failure::new(operation, path.display(), cause);
     // A long order is repeated until it is done, and the mount may end meanwhile.
     let or_gone = |failure| match serving(operation, path) {
@@ -187,12 +183,18 @@ pub(crate) fn order_within(
         _ => failure,
     };
     let id = Uuid::new_v4().to_string();
-    let result = format!("{RESULT}{id}");
+    let result = result_attribute(&id);
     let envelope = serde_json::to_string(&Envelope { id, order })
         .map_err(|_| failed("its name is not valid UTF-8".to_owned()))?;
     let name = as_c_string(path)?;
     let told = asking::ask(limit, notice, |_| {
-        rustix::fs::lsetxattr(name.as_c_str(), ORDER, envelope.as_bytes(), XattrFlags::empty()).map(|()| 0)
+        rustix::fs::lsetxattr(
+            name.as_c_str(),
+            Command::Order.attribute(),
+            envelope.as_bytes(),
+            XattrFlags::empty(),
+        )
+        .map(|()| 0)
     });
     match told {
         Answer::Bytes(_) => {}
@@ -209,14 +211,11 @@ pub(crate) fn order_within(
         Answer::Refused(error) => return Err(or_gone(failed(error.to_string()))),
         Answer::None => return Err(silent(operation, path)),
     }
-    match ask(operation, path, &result).map_err(or_gone)? {
-        Value::Object(mut answer) => match answer.remove("error") {
-            Some(error) => {
-                Err(Failure::named(operation, with_names(path, error.as_str().unwrap_or_default())))
-            }
-            None => Ok(answer.remove("result").unwrap_or_default()),
-        },
-        other => Err(failed(format!("the mount's answer: {other}"))),
+    let answer = ask(operation, path, &result).map_err(or_gone)?;
+    match serde_json::from_value(answer) {
+        Ok(Outcome::Result(result)) => Ok(result),
+        Ok(Outcome::Error(error)) => Err(Failure::named(operation, with_names(path, &error))),
+        Err(error) => Err(failed(format!("the mount's answer: {error}"))),
     }
 }
 

@@ -5,17 +5,16 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
 use nacre::MoverLimit;
+use nacre_control::{DoingInfo, MoverInfo, Order, Question, QueueInfo, QueuedInfo};
 use nacre_engine::size;
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::control::Order;
 use crate::failure::Failure;
 use crate::names::Names;
 use crate::{mounted, output};
 
 /// The attribute with the state of a mount's mover.
-const QUESTION: &str = "system.nacre.mover";
+const QUESTION: &str = Question::Mover.attribute();
 /// The phase in which the mover waits for its hours.
 const OUTSIDE_HOURS: &str = "outside_hours";
 /// The phase in which nothing needs to move, and the reason of blocks that would.
@@ -159,7 +158,7 @@ pub(crate) fn run(args: MoverArgs) -> Result<(), Failure> {
             let mount = mounted::mountpoint("mover status", &how.path)?;
             let mut status = status("mover status", &mount)?;
             name_files(&mut status, &mount);
-            if how.json { output::json(status) } else { output::text_out(&describe(&status)) }
+            if how.json { output::json(json!(status)) } else { output::text_out(&describe(&status)) }
         }
         MoverCommand::Pause { change } => tell("mover pause", &change, Order::PauseMover(true)),
         MoverCommand::Resume { change } => tell("mover resume", &change, Order::PauseMover(false)),
@@ -168,7 +167,7 @@ pub(crate) fn run(args: MoverArgs) -> Result<(), Failure> {
             let mount = mounted::mountpoint("mover wait", &how.path)?;
             let status = wait(&mount, timeout)?;
             if how.json {
-                return output::json(status);
+                return output::json(json!(status));
             }
             output::text_out(&format!("{}: there is nothing to move\n", mount.display()))
         }
@@ -181,10 +180,11 @@ fn tell(operation: &str, change: &ChangeArgs, order: Order) -> Result<(), Failur
     let mount = mounted::mountpoint(operation, &how.path)?;
     let done = in_words(&order, *dry_run);
     if !*dry_run {
-        mounted::order(operation, &mount, order)?;
+        mounted::order::<()>(operation, &mount, order)?;
     }
-    let mut status = status(operation, &mount)?;
+    let status = status(operation, &mount)?;
     if how.json {
+        let mut status = json!(status);
         status["dry_run"] = Value::Bool(*dry_run);
         return output::json(status);
     }
@@ -209,11 +209,13 @@ fn in_words(order: &Order, dry_run: bool) -> String {
     }
 }
 
-fn status(operation: &str, mount: &Path) -> Result<Value, Failure> {
-    mounted::question(operation, mount, QUESTION)?.ok_or_else(|| {
-        Failure::new(operation, mount.display(), "its layout has no tiers, and nothing to move")
+fn status(operation: &str, mount: &Path) -> Result<MoverInfo, Failure> {
+    let failed = |cause: &str| Failure::new(operation, mount.display(), cause);
+    let status = mounted::question(operation, mount, QUESTION)?.ok_or_else(|| {
+        failed("its layout has no tiers, and nothing to move")
             .advice("the presets nacre, nova, tpfs and bpfs can have tiers")
-    })
+    })?;
+    serde_json::from_value(status).map_err(|error| failed(&format!("the mount's answer: {error}")))
 }
 
 /// True if the mount of a path has a mover, so that its layout can have tiers.
@@ -222,21 +224,21 @@ pub(crate) fn is_there(operation: &str, path: &Path) -> Result<bool, Failure> {
     Ok(mounted::question(operation, &mount, QUESTION)?.is_some())
 }
 
-fn wait(mount: &Path, timeout: Option<u64>) -> Result<Value, Failure> {
+fn wait(mount: &Path, timeout: Option<u64>) -> Result<MoverInfo, Failure> {
     let begun = Instant::now();
     loop {
         let status = status("mover wait", mount)?;
         let failed = |why: String| Err(Failure::new("mover wait", mount.display(), why));
-        if status["paused"] == true {
+        if status.paused {
             return failed("it is paused; nacre mover resume ends that".to_owned());
         }
-        if let Some(failure) = status["failure"].as_str() {
+        if let Some(failure) = &status.failure {
             return failed(Names::of(mount).put_into(failure));
         }
-        if status["phase"] == OUTSIDE_HOURS && is_above(&status) {
+        if status.phase == OUTSIDE_HOURS && is_above(&status) {
             return failed(format!("{}, and there is more to move", reason(&status)));
         }
-        if status["idle"] == true {
+        if status.idle {
             return Ok(status);
         }
         if timeout.is_some_and(|seconds| begun.elapsed() >= Duration::from_secs(seconds)) {
@@ -247,64 +249,57 @@ fn wait(mount: &Path, timeout: Option<u64>) -> Result<Value, Failure> {
 }
 
 /// Adds file names to the inode numbers in a status.
-fn name_files(status: &mut Value, mount: &Path) {
+fn name_files(status: &mut MoverInfo, mount: &Path) {
     let mut names = Names::of(mount);
-    let number = |file: &Value| file["inode"].as_u64().unwrap_or(0);
-    let queued = |status: &Value| status["queue"]["first"].as_array().cloned().unwrap_or_default();
-    names.look_for(queued(status).iter().chain([&status["doing"]]).map(number));
-    let add = |file: &mut Value| {
-        if let Some(name) = names.get(number(file)) {
-            file["name"] = Value::String(name);
-        }
-    };
-    if status["doing"].is_object() {
-        add(&mut status["doing"]);
+    let queued = status.queue.first.iter().map(|file| file.inode);
+    names.look_for(queued.chain(status.doing.as_ref().map(|doing| doing.inode)));
+    if let Some(doing) = &mut status.doing {
+        doing.name = names.get(doing.inode);
     }
-    status["queue"]["first"].as_array_mut().into_iter().flatten().for_each(add);
-    for field in ["failure", "refused"] {
-        if let Some(text) = status[field].as_str() {
-            status[field] = Value::String(names.put_into(text));
-        }
+    for file in &mut status.queue.first {
+        file.name = names.get(file.inode);
+    }
+    for text in [&mut status.failure, &mut status.refused].into_iter().flatten() {
+        *text = names.put_into(text);
     }
 }
 
 /// True if the use of PM is above the threshold.
-fn is_above(status: &Value) -> bool {
-    status["usage_percent"].as_f64() > status["threshold_percent"].as_f64()
+fn is_above(status: &MoverInfo) -> bool {
+    status.usage_percent > status.threshold_percent
 }
 
-fn describe(status: &Value) -> String {
-    let bytes = |field: &str| size::print(status[field].as_u64().unwrap_or(0));
-    let percent = |field: &str| status[field].as_f64().unwrap_or(0.0);
-    let (usage, threshold) = (percent("usage_percent"), percent("threshold_percent"));
-    let state = match (status["paused"] == true, status["idle"] == true, is_above(status)) {
+fn describe(status: &MoverInfo) -> String {
+    let state = match (status.paused, status.idle, is_above(status)) {
         (true, ..) => "paused",
-        _ if status["phase"] == OUTSIDE_HOURS => "waiting for its hours",
+        _ if status.phase == OUTSIDE_HOURS => "waiting for its hours",
         // A drain does not wait for the mover's own work.
-        _ if status["doing"].is_object() => "moving blocks",
+        _ if status.doing.is_some() => "moving blocks",
         (_, true, true) => "idle: no block in use can move",
         (_, true, false) => "idle",
         _ => "moving blocks",
     };
-    let mut fields = vec![("mover", state.to_owned()), ("PM", pm(status, usage, threshold))];
-    if status["phase"].is_string() {
-        fields.push(("why", doing(status).unwrap_or_else(|| reason(status))));
+    let mut fields = vec![("mover", state.to_owned()), ("PM", pm(status))];
+    if !status.phase.is_empty() {
+        fields.push(("why", status.doing.as_ref().map_or_else(|| reason(status), moves)));
     }
-    fields.extend(queue(status).map(|queue| ("queue", queue)));
-    fields.extend(first(status).into_iter().map(|queued| ("waits", queued)));
+    fields.push(("queue", queue(status)));
+    let phase_of = |why: &str| phase(why, status.hours.as_deref(), status.next_window.as_deref());
+    fields.extend(status.queue.first.iter().map(|queued| ("waits", waits(queued, &phase_of))));
+    let bytes = size::print;
     fields.extend([
-        ("moved", bytes("moved")),
+        ("moved", bytes(status.moved)),
         ("logs", logs(status)),
-        ("for reads", format!("{} moved down into DRAM, {} up", bytes("lowered"), bytes("raised"))),
+        ("for reads", format!("{} moved down into DRAM, {} up", bytes(status.lowered), bytes(status.raised))),
         ("anti-caching", anticaching(status)),
-        ("to slower tiers", bytes("descended")),
+        ("to slower tiers", bytes(status.descended)),
         (
             "accesses",
             format!(
                 "{} read, {} read below, {} written",
-                bytes("read"),
-                bytes("read_below"),
-                bytes("written")
+                bytes(status.read),
+                bytes(status.read_below),
+                bytes(status.written)
             ),
         ),
         ("predictor", predictor(status)),
@@ -312,37 +307,36 @@ fn describe(status: &Value) -> String {
             "DRAM",
             format!(
                 "{} for transfers, {} for blocks of tiers{}",
-                bytes("transfer_buffers"),
-                bytes("cached"),
+                bytes(status.transfer_buffers),
+                bytes(status.cached),
                 hits(status)
             ),
         ),
     ]);
-    if let Some(hours) = status["hours"].as_str() {
-        fields.push(("hours", hours.to_owned()));
+    if let Some(hours) = &status.hours {
+        fields.push(("hours", hours.clone()));
     }
-    if status["rate"].is_u64() {
-        fields.push(("limit", format!("{} in a second", bytes("rate"))));
+    if let Some(rate) = status.rate {
+        fields.push(("limit", format!("{} in a second", bytes(rate))));
     }
-    if let Some(failure) = status["failure"].as_str() {
-        fields.push(("failed", failure.to_owned()));
+    if let Some(failure) = &status.failure {
+        fields.push(("failed", failure.clone()));
     }
-    if let Some(files) = status["told"].as_u64().filter(|files| *files > 0) {
+    if status.told > 0 {
         fields.push((
             "told",
-            output::count(files, "file, which waits to be moved", "files, which wait to be moved"),
+            output::count(status.told, "file, which waits to be moved", "files, which wait to be moved"),
         ));
     }
-    if let Some(refused) = status["refused"].as_str() {
-        fields.push(("refused", refused.to_owned()));
+    if let Some(refused) = &status.refused {
+        fields.push(("refused", refused.clone()));
     }
     output::fields(&fields)
 }
 
 /// The phase of the mover in words, with the end of the phase if known.
-pub(crate) fn reason(status: &Value) -> String {
-    let text = |field: &str| status[field].as_str();
-    phase(text("phase").unwrap_or_default(), text("hours"), text("next_window"))
+pub(crate) fn reason(status: &MoverInfo) -> String {
+    phase(&status.phase, status.hours.as_deref(), status.next_window.as_deref())
 }
 
 /// A phase in words, with the hours of the mover and the begin of the next ones.
@@ -379,30 +373,9 @@ fn way(way: &str) -> &'static str {
     }
 }
 
-/// Files whose blocks are moving, as the mount reports them.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub(crate) struct Doing {
-    pub(crate) inode: u64,
-    /// The name of the file, if it was found.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) name: Option<String>,
-    /// Files that move together. Mounts of older versions do not report them. Zero while a drain searches for files.
-    files: u64,
-    way: String,
-    /// The tier being drained, if any, and the bytes still on it.
-    tier: Option<u8>,
-    left: Option<u64>,
-}
-
-fn doing(status: &Value) -> Option<String> {
-    let doing: Option<Doing> = serde_json::from_value(status["doing"].clone()).ok()?;
-    doing.as_ref().map(moves)
-}
-
 /// The files that move together, in words: the first of them, their number, target and reason.
-pub(crate) fn moves(doing: &Doing) -> String {
-    let Doing { inode, name, files, way: why, tier, left } = doing;
+pub(crate) fn moves(doing: &DoingInfo) -> String {
+    let DoingInfo { inode, name, files, way: why, tier, left } = doing;
     let file = name.clone().unwrap_or_else(|| format!("inode {inode}"));
     let others = match files {
         0 | 1 => String::new(),
@@ -419,41 +392,19 @@ pub(crate) fn moves(doing: &Doing) -> String {
 }
 
 /// The queue of the mover in words: files that wait to be moved, and operations that wait for room.
-fn queue(status: &Value) -> Option<String> {
-    let queue = status["queue"].as_object()?;
-    let number = |field: &str| queue.get(field).and_then(Value::as_u64).unwrap_or(0);
-    let looking = if queue.get("looking") == Some(&Value::Bool(true)) { ", looking for more" } else { "" };
-    let waiting = status["waiting"].as_u64().unwrap_or(0);
-    Some(format!(
-        "{}, {} with young blocks{looking}; {} for room",
-        output::count(number("files"), "file", "files"),
-        number("young"),
-        output::count(waiting, "operation waits", "operations wait")
-    ))
+fn queue(status: &MoverInfo) -> String {
+    let QueueInfo { files, young, looking, .. } = &status.queue;
+    let looking = if *looking { ", looking for more" } else { "" };
+    format!(
+        "{}, {young} with young blocks{looking}; {} for room",
+        output::count(*files, "file", "files"),
+        output::count(status.waiting, "operation waits", "operations wait")
+    )
 }
 
-/// The head of the queue and the reasons for the wait, in words, a line for each file.
-fn first(status: &Value) -> Vec<String> {
-    let phase_of = |why: &str| phase(why, status["hours"].as_str(), status["next_window"].as_str());
-    let files: Vec<Queued> = serde_json::from_value(status["queue"]["first"].clone()).unwrap_or_default();
-    files.iter().map(|queued| waits(queued, &phase_of)).collect()
-}
-
-/// A waiting file and the reason, as the mount reports it.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct Queued {
-    inode: u64,
-    name: Option<String>,
-    bytes: u64,
-    way: String,
-    tier: Option<u8>,
-    why: String,
-    young_for_ms: Option<u64>,
-}
-
-fn waits(queued: &Queued, phase_of: &dyn Fn(&str) -> String) -> String {
-    let Queued { inode, name, bytes, way: why_it_moves, tier, why, young_for_ms } = queued;
+/// A waiting file and the reason, in words.
+fn waits(queued: &QueuedInfo, phase_of: &dyn Fn(&str) -> String) -> String {
+    let QueuedInfo { inode, name, bytes, way: why_it_moves, tier, why, young_for_ms } = queued;
     let file = name.clone().unwrap_or_else(|| format!("inode {inode}"));
     let bytes = size::print(*bytes);
     if let Some(tier) = tier {
@@ -475,11 +426,12 @@ fn waits(queued: &Queued, phase_of: &dyn Fn(&str) -> String) -> String {
 }
 
 /// The use of PM, and from where blocks leave it.
-fn pm(status: &Value, usage: f64, threshold: f64) -> String {
-    match status["anticache"].as_u64() {
+fn pm(status: &MoverInfo) -> String {
+    let (usage, threshold) = (status.usage_percent, status.threshold_percent);
+    match status.anticache {
         Some(anticache) => format!(
             "{usage:.1} % in use; {} of data; above {} the least recently used blocks go",
-            size::print(status["data"].as_u64().unwrap_or(0)),
+            size::print(status.data),
             size::print(anticache)
         ),
         None => format!("{usage:.1} % in use; above {threshold:.1} % cold blocks are demoted"),
@@ -487,28 +439,26 @@ fn pm(status: &Value, usage: f64, threshold: f64) -> String {
 }
 
 /// The work of anti-caching.
-fn anticaching(status: &Value) -> String {
-    let number = |name: &str| status[name].as_u64().unwrap_or(0);
-    if status["anticache"].is_null() {
+fn anticaching(status: &MoverInfo) -> String {
+    if status.anticache.is_none() {
         return "off".to_owned();
     }
     format!(
         "{} evicted, {} brought up, {} known",
-        size::print(number("evicted")),
-        size::print(number("promoted")),
-        output::count(number("listed_blocks"), "block", "blocks")
+        size::print(status.evicted),
+        size::print(status.promoted),
+        output::count(status.listed_blocks, "block", "blocks")
     )
 }
 
 /// The threshold for the compaction of logs, and its results so far, in words.
-fn logs(status: &Value) -> String {
-    let number = |field: &str| status[field].as_u64().unwrap_or(0);
-    let (compacted, freed) = (number("logs_compacted"), size::print(number("log_bytes_freed")));
-    match number("log_threshold_percent") {
+fn logs(status: &MoverInfo) -> String {
+    let (compacted, freed) = (status.logs_compacted, size::print(status.log_bytes_freed));
+    match status.log_threshold_percent {
         // Mounts of older versions do not report this.
         0 => "not compacted".to_owned(),
         threshold => {
-            let moved = match number("logs_moved") {
+            let moved = match status.logs_moved {
                 0 => String::new(),
                 moved => format!(" and {moved} moved to tiers"),
             };
@@ -518,9 +468,8 @@ fn logs(status: &Value) -> String {
 }
 
 /// The share of reads of tiers that DRAM served, in words.
-fn hits(status: &Value) -> String {
-    let number = |field: &str| status[field].as_u64().unwrap_or(0);
-    let (hits, all) = (number("cache_hits"), number("cache_hits") + number("cache_misses"));
+fn hits(status: &MoverInfo) -> String {
+    let (hits, all) = (status.cache_hits, status.cache_hits + status.cache_misses);
     match all {
         0 => String::new(),
         _ => format!(", which served {:.1} % of their reads", 100.0 * hits as f64 / all as f64),
@@ -528,10 +477,9 @@ fn hits(status: &Value) -> String {
 }
 
 /// The accuracy of the predictor of soon synchronised files, in words.
-pub(crate) fn predictor(status: &Value) -> String {
-    let number = |field: &str| status[field].as_u64().unwrap_or(0);
-    let right = number("synchronicity_right");
-    match right + number("synchronicity_wrong") {
+pub(crate) fn predictor(status: &MoverInfo) -> String {
+    let right = status.synchronicity_right;
+    match right + status.synchronicity_wrong {
         0 => "no file was synchronised twice".to_owned(),
         all => {
             let percent = 100.0 * right as f64 / all as f64;
@@ -542,10 +490,18 @@ pub(crate) fn predictor(status: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use nacre_control::{MoverInfo, Order};
+    use serde_json::{Value, json};
 
-    use super::{describe, in_words};
-    use crate::control::Order;
+    use super::in_words;
+
+    fn info(status: &Value) -> MoverInfo {
+        serde_json::from_value(status.clone()).unwrap()
+    }
+
+    fn describe(status: &Value) -> String {
+        super::describe(&info(status))
+    }
 
     #[test]
     fn what_it_is_told_is_said_in_one_line() {
@@ -581,7 +537,7 @@ mod tests {
         let text = describe(&status);
         assert!(text.contains("waiting for its hours\n"), "{text}");
         assert!(text.contains("outside its hours, 12:00-13:00+22:00-06:00, until 22:00\n"), "{text}");
-        assert!(text.contains(" 12:00-13:00+22:00-06:00\n") && super::is_above(&status), "{text}");
+        assert!(text.contains(" 12:00-13:00+22:00-06:00\n") && super::is_above(&info(&status)), "{text}");
     }
 
     #[test]

@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use nacre::PIN;
+use nacre_control::{FilesMoved, FilesToMove, Order};
 use nacre_engine::size;
 use serde_json::json;
 
-use crate::control::{FilesMoved, FilesToMove, Order};
 use crate::failure::Failure;
 use crate::{mounted, mover, names, output, tier};
 
@@ -183,14 +183,11 @@ impl Found<'_> {
         while !left.is_empty() {
             let inodes = left.iter().map(|(_, inode)| *inode).collect();
             let order = Order::MoveFiles(FilesToMove { to: self.to, from, inodes });
-            let done = match mounted::order(self.operation, self.top, order) {
+            let done: FilesMoved = match mounted::order(self.operation, self.top, order) {
                 // The path is gone, and so are its files.
                 Err(_) if is_gone(self.top) => return Ok(()),
                 other => other.map_err(|failure| failure.of(self.top))?,
             };
-            let done: FilesMoved = serde_json::from_value(done).map_err(|error| {
-                Failure::new(self.operation, self.top.display(), format!("the mount's answer: {error}"))
-            })?;
             self.moved += done.moved;
             self.failed += done.failed.len();
             for (file, why) in done.failed {

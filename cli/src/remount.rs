@@ -6,19 +6,19 @@
 
 use std::path::Path;
 
+use nacre_control::{Command, Order, Question, Synced};
 use nacre_fuse::mounts::{self, FSTYPE, MountEntry};
 use rustix::fs::XattrFlags;
 use rustix::mount::MountFlags;
 
-use crate::control::Order;
 use crate::failure::Failure;
 use crate::mount_options::{MountSettings, kernel_flags};
 use crate::{mounted, users};
 
 /// The attribute that takes the new options of a running mount.
-const OPTIONS: &str = "system.nacre.options";
+const OPTIONS: &str = Command::Options.attribute();
 /// The attribute whose query makes the server adopt the kernel's flags.
-const FLAGS: &str = "system.nacre.flags";
+const FLAGS: &str = Question::Flags.attribute();
 
 /// Changes the mount on a directory. With `names_all`, flags that are not named are turned off.
 pub(crate) fn run(
@@ -30,7 +30,7 @@ pub(crate) fn run(
     let Some(entry) = mounts::at(dir)?.filter(|mount| mount.fstype == FSTYPE) else {
         return Err(failed("no nacre file system is mounted there".into()));
     };
-    let said = mounted::ask("remount", dir, mounted::INFO)?;
+    let said = mounted::ask("remount", dir, Question::Info.attribute())?;
     let mut running = MountSettings::default();
     let options = said["mount"]["options"].as_str().unwrap_or_default();
     running.take(options, false).map_err(failed)?;
@@ -79,8 +79,8 @@ fn set_options(dir: &Path, named: &str) -> Result<(), Failure> {
 
 /// Has the server write its buffered data. If that fails, the mount stays as it is.
 fn write_down(dir: &Path) -> Result<(), Failure> {
-    let answer = mounted::order("remount", dir, Order::Sync)?;
-    match answer["unwritten"].as_str() {
+    let Synced { unwritten } = mounted::order("remount", dir, Order::Sync)?;
+    match unwritten {
         None => Ok(()),
         Some(why) => {
             let cause = format!("buffered data cannot be written: {why}");

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
+use nacre_control::{Command, Question};
 use nacre_engine::size;
 use serde_json::{Value, json};
 
@@ -10,7 +11,7 @@ use crate::failure::Failure;
 use crate::{mounted, output};
 
 /// The attribute with the state of a scrub; writing it starts one.
-const QUESTION: &str = "system.nacre.scrub";
+const QUESTION: &str = Question::Scrub.attribute();
 /// The names of the operations in failures.
 const START: &str = "scrub start";
 const STATUS: &str = "scrub status";
@@ -111,7 +112,7 @@ fn start(path: &Path, rate: Option<u64>) -> Result<(), Failure> {
     let word = rate.map_or_else(|| "start".to_owned(), |rate| format!("start {rate}"));
     let mountpoint = mount_of(START, path)?;
     let flags = rustix::fs::XattrFlags::empty();
-    rustix::fs::setxattr(&mountpoint, QUESTION, word.as_bytes(), flags).map_err(|error| {
+    rustix::fs::setxattr(&mountpoint, Command::Scrub.attribute(), word.as_bytes(), flags).map_err(|error| {
         let failed = |cause: &str| Failure::new(START, mountpoint.display(), cause);
         let rate = size::exact(rate.unwrap_or(0));
         match error {

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use nacre::{FileSystem, OpenOptions, Place, PlacedExtent};
+use nacre_control::Question;
 use nacre_engine::size;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -12,7 +13,7 @@ use crate::failure::Failure;
 use crate::{mounted, output};
 
 /// The attribute with a file's extents.
-const QUESTION: &str = "system.nacre.extents";
+const QUESTION: &str = Question::Extents.attribute();
 /// Bytes in a block, the unit of extents.
 const BLOCK: u64 = 4096;
 

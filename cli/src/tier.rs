@@ -7,17 +7,18 @@ pub(crate) use self::args::TierArgs;
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
+use nacre_control::{
+    Attached, Drained, Order, Question, TierAdded, TierInfo, TierToAdd, TierToTrim, Trimmed,
+};
 use nacre_engine::size;
-use serde::Deserialize;
 use serde_json::{Value, json};
 
 use self::args::{HowArgs, NewArgs, TierCommand, WhichArgs};
-use crate::control::{Order, TierToAdd, TierToTrim};
 use crate::failure::Failure;
 use crate::{mounted, mover, output};
 
 /// The attribute with a mount's tiers.
-const QUESTION: &str = "system.nacre.tiers";
+const QUESTION: &str = Question::Tiers.attribute();
 /// The advice for a file system without tiers: if its layout can have tiers, and if it cannot.
 pub(crate) const MAKE_ONE: &str = "nacre tier add makes one";
 pub(crate) const NO_TIERS: &str =
@@ -25,49 +26,24 @@ pub(crate) const NO_TIERS: &str =
 /// Passes of a drain over all files. Writes during a pass may need another one.
 const PASSES: u32 = 4;
 
-/// A tier, as the mount reports it.
-#[derive(Debug, Clone, Deserialize)]
-pub(crate) struct Tier {
-    pub(crate) number: u8,
-    uuid: String,
-    size: u64,
-    free: u64,
-    pub(crate) rank: u8,
-    draining: bool,
-    device: Option<PathBuf>,
-    missing: Option<String>,
-    errors: u64,
-    #[serde(default)]
-    failing: Option<String>,
+/// The state of a tier, in words.
+fn state(tier: &TierInfo) -> String {
+    let state = match (&tier.missing, &tier.failing, tier.draining) {
+        (Some(why), ..) => format!("missing: {why}"),
+        (None, Some(why), _) => format!("failing: {why}"),
+        (None, None, true) => "draining, takes no new blocks".to_owned(),
+        (None, None, false) => "in use".to_owned(),
+    };
+    if tier.errors > 0 {
+        format!("{state}, {}", output::count(tier.errors, "error", "errors"))
+    } else {
+        state
+    }
 }
 
-impl Tier {
-    /// True if new blocks can be placed on the tier.
-    pub(crate) fn is_in_use(&self) -> bool {
-        self.missing.is_none() && self.failing.is_none() && !self.draining
-    }
-
-    fn used(&self) -> u64 {
-        self.size - self.free
-    }
-
-    fn state(&self) -> String {
-        let state = match (&self.missing, &self.failing, self.draining) {
-            (Some(why), ..) => format!("missing: {why}"),
-            (None, Some(why), _) => format!("failing: {why}"),
-            (None, None, true) => "draining, takes no new blocks".to_owned(),
-            (None, None, false) => "in use".to_owned(),
-        };
-        if self.errors > 0 {
-            format!("{state}, {}", output::count(self.errors, "error", "errors"))
-        } else {
-            state
-        }
-    }
-
-    fn place(&self) -> String {
-        self.device.as_ref().map_or_else(|| "-".to_owned(), |path| path.display().to_string())
-    }
+/// The canonical path of a tier's device.
+fn canonical(tier: &TierInfo) -> Option<PathBuf> {
+    Path::new(tier.device.as_ref()?).canonicalize().ok()
 }
 
 /// Shows or changes tiers.
@@ -89,7 +65,7 @@ pub(crate) fn run(args: TierArgs) -> Result<(), Failure> {
             let device = absolute("tier add", &device)?;
             is_elsewhere("tier add", &mount, &device)?;
             if how.dry_run {
-                mounted::order("tier add", &mount, Order::CheckTier(to_add(&new, &device)))?;
+                mounted::order::<()>("tier add", &mount, Order::CheckTier(to_add(&new, &device)))?;
                 let would = format!("{}: would become a tier of {}", device.display(), mount.display());
                 return done(&how, &would, json!({}));
             }
@@ -132,15 +108,15 @@ pub(crate) fn run(args: TierArgs) -> Result<(), Failure> {
             let device = absolute("tier online", &device)?;
             is_elsewhere("tier online", &mount, &device)?;
             if how.dry_run {
-                let result = mounted::order("tier online", &mount, Order::CheckAttach(device.clone()))?;
-                let text =
-                    format!("{}: would be tier {} of {}", device.display(), result["tier"], mount.display());
-                return done(&how, &text, result);
+                let order = Order::CheckAttach(device.clone());
+                let Attached { tier } = mounted::order("tier online", &mount, order)?;
+                let text = format!("{}: would be tier {tier} of {}", device.display(), mount.display());
+                return done(&how, &text, json!({ "tier": tier }));
             }
             let order = Order::AttachTier { path: device.clone(), emulate };
-            let result = mounted::order("tier online", &mount, order)?;
-            let text = format!("{}: is tier {} of {}", device.display(), result["tier"], mount.display());
-            done(&how, &text, result)
+            let Attached { tier } = mounted::order("tier online", &mount, order)?;
+            let text = format!("{}: is tier {tier} of {}", device.display(), mount.display());
+            done(&how, &text, json!({ "tier": tier }))
         }
         TierCommand::Replace { new, which, device } => replace(&new, &which, &device),
         TierCommand::Trim { minimum, how, path, tier } => trim(minimum, &how, &path, tier),
@@ -204,26 +180,26 @@ fn trim_one(operation: &str, mount: &Path, tier: u8, minimum: u64) -> Result<Opt
     let (mut next, mut is_within) = (Some(0), false);
     while let Some(from) = next {
         let order = Order::TrimTier(TierToTrim { tier, from, is_within, least: minimum });
-        let part = mounted::order(operation, mount, order)?;
-        if part["useless"] == true {
+        let part: Trimmed = mounted::order(operation, mount, order)?;
+        if part.useless {
             return Ok(None);
         }
-        trimmed += part["trimmed"].as_u64().unwrap_or(0);
-        (next, is_within) = (part["next"].as_u64(), part["within"] == true);
+        trimmed += part.trimmed;
+        (next, is_within) = (part.next, part.within);
     }
     Ok(Some(trimmed))
 }
 
-fn list(tiers: &[Tier]) -> Result<(), Failure> {
-    let cells = |tier: &Tier| {
+fn list(tiers: &[TierInfo]) -> Result<(), Failure> {
+    let cells = |tier: &TierInfo| {
         vec![
             tier.number.to_string(),
             size::print(tier.size),
             size::print(tier.used()),
             size::print(tier.free),
             tier.rank.to_string(),
-            tier.place(),
-            tier.state(),
+            tier.device.clone().unwrap_or_else(|| "-".to_owned()),
+            state(tier),
         ]
     };
     let head = ["tier", "size", "used", "free", "rank", "device ", "state "];
@@ -231,7 +207,7 @@ fn list(tiers: &[Tier]) -> Result<(), Failure> {
 }
 
 /// The tiers of the mount that serves a path or a device, and the mount's answer as JSON.
-pub(crate) fn tiers_of(operation: &str, path: &Path) -> Result<(Vec<Tier>, Value), Failure> {
+pub(crate) fn tiers_of(operation: &str, path: &Path) -> Result<(Vec<TierInfo>, Value), Failure> {
     let mount = mounted::mountpoint(operation, path)?;
     let said = mounted::ask(operation, &mount, QUESTION)?;
     let tiers = serde_json::from_value(said["tiers"].clone())
@@ -240,14 +216,13 @@ pub(crate) fn tiers_of(operation: &str, path: &Path) -> Result<(Vec<Tier>, Value
 }
 
 /// The tier that the arguments name, and its mountpoint.
-fn find(operation: &str, which: &WhichArgs) -> Result<(PathBuf, Tier), Failure> {
+fn find(operation: &str, which: &WhichArgs) -> Result<(PathBuf, TierInfo), Failure> {
     let (tiers, _) = tiers_of(operation, &which.path)?;
-    let canonical = Path::new(&which.tier).canonicalize().ok();
-    let is_meant = |tier: &&Tier| {
-        let device = tier.device.as_ref().and_then(|device| device.canonicalize().ok());
+    let named = Path::new(&which.tier).canonicalize().ok();
+    let is_meant = |tier: &&TierInfo| {
         tier.number.to_string() == which.tier
             || tier.uuid.eq_ignore_ascii_case(&which.tier)
-            || device.is_some() && device == canonical
+            || named.is_some() && canonical(tier) == named
     };
     let found = tiers.iter().find(is_meant).cloned().ok_or_else(|| {
         Failure::new(operation, &which.tier, "it is no tier of this file system")
@@ -261,12 +236,12 @@ fn to_add(new: &NewArgs, device: &Path) -> TierToAdd {
     TierToAdd { path: device.to_owned(), size, rank, force, emulate }
 }
 
-fn add(operation: &str, mount: &Path, new: &NewArgs, device: &Path) -> Result<u64, Failure> {
-    let result = mounted::order(operation, mount, Order::AddTier(to_add(new, device)))?;
-    if result["found"] == false {
+fn add(operation: &str, mount: &Path, new: &NewArgs, device: &Path) -> Result<u8, Failure> {
+    let added: TierAdded = mounted::order(operation, mount, Order::AddTier(to_add(new, device)))?;
+    if !added.found {
         is_not_found(operation, device);
     }
-    Ok(result["tier"].as_u64().unwrap_or_default())
+    Ok(added.tier)
 }
 
 /// Warns of a tier that the next mount does not find by itself. The tier is in use, even if standard error is closed.
@@ -281,12 +256,12 @@ pub(crate) fn is_not_found(operation: &str, device: &Path) {
 }
 
 /// Drains a tier. Returns the bytes moved, or `None` for a dry run.
-fn drain(operation: &str, how: &HowArgs, mount: &Path, tier: &Tier) -> Result<Option<u64>, Failure> {
+fn drain(operation: &str, how: &HowArgs, mount: &Path, tier: &TierInfo) -> Result<Option<u64>, Failure> {
     if how.dry_run {
-        return mounted::order(operation, mount, Order::CheckDrain(tier.number)).map(|_| None);
+        return mounted::order(operation, mount, Order::CheckDrain(tier.number)).map(|()| None);
     }
     drain_all(operation, how, mount, tier).map(Some).map_err(|failure| {
-        let is_it = |now: &Tier| now.number == tier.number && now.draining;
+        let is_it = |now: &TierInfo| now.number == tier.number && now.draining;
         let now = tiers_of(operation, mount).ok().and_then(|(tiers, _)| tiers.into_iter().find(is_it));
         // If the mount is gone, or nothing was begun, nothing is to be cancelled.
         match now {
@@ -297,7 +272,7 @@ fn drain(operation: &str, how: &HowArgs, mount: &Path, tier: &Tier) -> Result<Op
 }
 
 /// The progress of a failed drain, and how to cancel it.
-fn still_drained(tier: &Tier) -> String {
+fn still_drained(tier: &TierInfo) -> String {
     let (number, left) = (tier.number, size::print(tier.used()));
     format!(
         "tier {number} has {left} left, and new blocks do not go there until it is drained, or used again by drain \
@@ -305,17 +280,16 @@ fn still_drained(tier: &Tier) -> String {
     )
 }
 
-fn drain_all(operation: &str, how: &HowArgs, mount: &Path, tier: &Tier) -> Result<u64, Failure> {
+fn drain_all(operation: &str, how: &HowArgs, mount: &Path, tier: &TierInfo) -> Result<u64, Failure> {
     let mut progress = Progress::new(how);
     let mut moved = 0;
     for _ in 0..PASSES {
         let left = loop {
-            let part = mounted::order(operation, mount, Order::DrainTier(tier.number))?;
-            let number = |field: &str| part[field].as_u64().unwrap_or(0);
-            progress.show(tier.number, moved + number("moved"), number("left"));
-            if part["done"] == true {
-                moved += number("moved");
-                break number("left");
+            let part: Drained = mounted::order(operation, mount, Order::DrainTier(tier.number))?;
+            progress.show(tier.number, moved + part.moved, part.left);
+            if part.done {
+                moved += part.moved;
+                break part.left;
             }
         };
         if left == 0 {
@@ -328,7 +302,7 @@ fn drain_all(operation: &str, how: &HowArgs, mount: &Path, tier: &Tier) -> Resul
     ))
 }
 
-fn remove(operation: &str, how: &HowArgs, mount: &Path, tier: &Tier) -> Result<(), Failure> {
+fn remove(operation: &str, how: &HowArgs, mount: &Path, tier: &TierInfo) -> Result<(), Failure> {
     let number = tier.number;
     if how.dry_run {
         drain(operation, how, mount, tier)?;
@@ -339,7 +313,7 @@ fn remove(operation: &str, how: &HowArgs, mount: &Path, tier: &Tier) -> Result<(
         return done(how, &text, json!({ "tier": number }));
     }
     let moved = drain(operation, how, mount, tier)?.unwrap_or(0);
-    mounted::order(operation, mount, Order::RemoveTier(number))?;
+    mounted::order::<()>(operation, mount, Order::RemoveTier(number))?;
     let text =
         format!("tier {number}: {} moved to other places, and its device is released", size::print(moved));
     done(how, &text, json!({ "tier": number, "moved": moved }))
@@ -350,10 +324,8 @@ fn replace(new: &NewArgs, which: &WhichArgs, device: &Path) -> Result<(), Failur
     let device = absolute("tier replace", device)?;
     is_elsewhere("tier replace", &mount, &device)?;
     let (tiers, _) = tiers_of("tier replace", &mount)?;
-    let canonical = device.canonicalize().ok();
-    let is_there = |tier: &Tier| {
-        canonical.is_some() && tier.device.as_ref().and_then(|path| path.canonicalize().ok()) == canonical
-    };
+    let named = device.canonicalize().ok();
+    let is_there = |tier: &TierInfo| named.is_some() && canonical(tier) == named;
     if is_there(&tier) {
         return Err(Failure::new("tier replace", device.display(), "it is the device of that tier already"));
     }
@@ -361,7 +333,7 @@ fn replace(new: &NewArgs, which: &WhichArgs, device: &Path) -> Result<(), Failur
     let there = tiers.iter().find(|tier| is_there(tier)).map(|tier| u64::from(tier.number));
     if which.how.dry_run {
         if there.is_none() {
-            mounted::order("tier replace", &mount, Order::CheckTier(to_add(new, &device)))?;
+            mounted::order::<()>("tier replace", &mount, Order::CheckTier(to_add(new, &device)))?;
         }
         let text = format!(
             "tier {}: {} would be moved to {} and other places, and its device released",
@@ -384,7 +356,7 @@ fn change(
     operation: &str,
     how: &HowArgs,
     mount: &Path,
-    tier: &Tier,
+    tier: &TierInfo,
     order: Order,
     state: &str,
 ) -> Result<(), Failure> {
@@ -392,7 +364,7 @@ fn change(
     if how.dry_run {
         return done(how, &format!("tier {number}: would be {state}"), json!({ "tier": number }));
     }
-    mounted::order(operation, mount, order)?;
+    mounted::order::<()>(operation, mount, order)?;
     done(how, &format!("tier {number}: is {state}"), json!({ "tier": number }))
 }
 
@@ -456,25 +428,30 @@ impl Drop for Progress {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
-    use super::Tier;
+    use super::{TierInfo, state};
 
     #[test]
     fn people_see_what_a_tier_is_up_to() {
-        let mut tier: Tier =
-            serde_json::from_value(json!({ "number": 1, "uuid": "u", "size": 8192, "free": 4096,
-            "rank": 2, "draining": false, "device": "/dev/sdb", "missing": null, "errors": 0 }))
-            .unwrap();
-        assert_eq!((tier.state().as_str(), tier.place().as_str(), tier.used()), ("in use", "/dev/sdb", 4096));
+        let mut tier = TierInfo {
+            number: 1,
+            uuid: "u".into(),
+            size: 8192,
+            free: 4096,
+            rank: 2,
+            draining: false,
+            device: Some("/dev/sdb".into()),
+            missing: None,
+            errors: 0,
+            failing: None,
+            io: None,
+            traffic: nacre_control::TrafficInfo::default(),
+        };
+        assert_eq!((state(&tier).as_str(), tier.used()), ("in use", 4096));
         (tier.draining, tier.errors) = (true, 3);
-        assert_eq!(tier.state(), "draining, takes no new blocks, 3 errors");
+        assert_eq!(state(&tier), "draining, takes no new blocks, 3 errors");
         tier.failing = Some("it takes nothing".into());
-        assert_eq!(tier.state(), "failing: it takes nothing, 3 errors");
-        (tier.missing, tier.device) = (Some("it was taken offline".into()), None);
-        assert_eq!(
-            (tier.state().as_str(), tier.place().as_str()),
-            ("missing: it was taken offline, 3 errors", "-")
-        );
+        assert_eq!(state(&tier), "failing: it takes nothing, 3 errors");
+        tier.missing = Some("it was taken offline".into());
+        assert_eq!(state(&tier), "missing: it was taken offline, 3 errors");
     }
 }

@@ -12,11 +12,11 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use nacre::Kind;
+use nacre_control::{Order, Synced};
 use nacre_fuse::mounts::{self, MountEntry};
 use rustix::mount::UnmountFlags;
 
 use crate::asking::{self, Answer};
-use crate::control::Order;
 use crate::failure::Failure;
 use crate::servers::Server;
 use crate::{mounted, users, utab};
@@ -158,7 +158,7 @@ impl Unmount {
         }
         let notice = || self.note(format_args!("waiting: {} writes its buffered data", self.server.name()));
         let unwritten = match mounted::order_within("umount", dir, Order::Sync, limit, notice) {
-            Ok(answer) => answer["unwritten"].as_str().map(str::to_owned),
+            Ok(Synced { unwritten }) => unwritten,
             Err(failure) if failure.is_silence() => return self.is_still_writing(),
             // A mount that takes no orders, as one that is read-only or that another one covers, has nothing to write here.
             Err(_) => None,

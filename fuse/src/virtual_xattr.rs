@@ -18,7 +18,7 @@ use crate::control::Control;
 use crate::server::Server;
 
 /// The prefix of each name.
-const PREFIX: &[u8] = b"system.nacre.";
+const PREFIX: &[u8] = nacre_control::PREFIX.as_bytes();
 /// Extents in one value.
 const EXTENTS_PER_PAGE: usize = 512;
 /// Blocks in the first search; more while they hold few extents.

@@ -102,14 +102,15 @@ pub use layout::{AnyLayout, AnyNode};
 pub use mapping::Mapping;
 pub use metadata::Metadata;
 pub use mkfs::{MkfsOptions, mkfs, signatures, would_make};
-pub use mover::{
-    AgesInfo, DoingInfo, HotFileInfo, MoverInfo, QueueInfo, QueuedInfo, TemperatureInfo, TrafficInfo,
+pub use nacre_control::{
+    AgesInfo, DoingInfo, HotFileInfo, MoverInfo, QueueInfo, QueuedInfo, TemperatureInfo, TierInfo,
+    TrafficInfo,
 };
 pub use nacre_mover::{Budget, Drained, Hours, PIN, TIER, TrimFrom, Trimmed};
 pub use preset::{LayoutKind, Preset};
 pub use tier_admin::MovedFiles;
 pub use tier_settings::{AntiCache, MoverLimit, TierSettings};
-pub use tiers::{NewTier, TierDevice, TierInfo, lost_tiers};
+pub use tiers::{NewTier, TierDevice, lost_tiers};
 pub use volumes::{
     VolumeOptions, VolumeRow, canonical_device, create_volume, device_and_volume, remove_volume, volumes,
     with_volume, would_create_volume, zone_bytes,

@@ -7,22 +7,22 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use nacre_control::TierInfo;
 use nacre_engine::{BLOCK_SIZE, Error, FileBlock, FileKind, Kind, Names, Result, Tier, TierState};
 use nacre_layout_parts::lifecycle::{Lifecycle, OverTiers};
 use nacre_layout_parts::superblock::Summary;
-use nacre_media::block::{BlockDevice, DiskOptions, Io, Pages, RealDisk};
+use nacre_media::block::{BlockDevice, DiskOptions, Pages, RealDisk};
 use nacre_media::disk::Disk;
 use nacre_media::{Frames, PmOptions, RealPm, resize_unowned};
 use nacre_mover::{Budget, Drained, LargeWrites, NOT_ATTACHED, TieredFs, TrimFrom, Trimmed};
 use nacre_tiers::{Attachment, Label};
-use serde::Serialize;
 use uuid::Uuid;
 
 use crate::fs::{FileSystem, OpenOptions};
 use crate::keeper::local_ahead_s;
 use crate::layout::{AnyNode, of_kind};
 use crate::mkfs::{Prepared, prepare_tier};
-use crate::mover::TrafficInfo;
+use crate::mover::traffic_of;
 use crate::preset::Preset;
 use crate::probe::probe;
 use crate::tier_admin::{MovedFiles, TierAdmin};
@@ -55,38 +55,6 @@ pub struct NewTier {
     pub rank: Option<u8>,
     /// Overwrite the content of the device, if any.
     pub force: bool,
-}
-
-/// A tier of a file system.
-#[derive(Debug, Clone, Serialize)]
-pub struct TierInfo {
-    /// Its number; 1 is the first that was added.
-    pub number: u8,
-    /// Its name for machines.
-    pub uuid: String,
-    /// Bytes that files can have on it.
-    pub size: u64,
-    /// Bytes of them that are free.
-    pub free: u64,
-    /// Smaller is faster.
-    pub rank: u8,
-    /// Its blocks are on their way elsewhere.
-    pub draining: bool,
-    /// Its device, when it is there.
-    pub device: Option<String>,
-    /// Why it is not there.
-    pub missing: Option<String>,
-    /// Operations of the device that failed since it was opened.
-    pub errors: u64,
-    /// Why it does not take writes, or cannot be read, since one failed and until one succeeds again: blocks go elsewhere, if they
-    /// can.
-    pub failing: Option<String>,
-    /// How its device makes transfers: `registered_buffers` or `io_uring` where the kernel offers it, else `system_calls`; none
-    /// until that is known.
-    pub io: Option<&'static str>,
-    /// Its reads and writes since the file system was opened.
-    #[serde(flatten)]
-    pub traffic: TrafficInfo,
 }
 
 /// Over a mounted layout, with the devices of its tiers. A device that cannot be found, or used, is missing: only
@@ -352,8 +320,8 @@ impl FileSystem {
                 missing: device.err(),
                 errors,
                 failing,
-                io: io.map(Io::as_str),
-                traffic: TrafficInfo::of(mover.devices().traffic_of(tier.number)),
+                io: io.map(|io| io.as_str().to_owned()),
+                traffic: traffic_of(mover.devices().traffic_of(tier.number)),
             }
         };
         mover.known().into_iter().map(info).collect()

@@ -5,47 +5,35 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use nacre_control::{
+    Command, Envelope, FilesMoved, FilesToMove, Order, Outcome, Question, TierInfo, result_attribute,
+};
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
-use serde_json::{Value, json};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use super::Below;
 
-/// The attribute that lists its tiers.
-const TIERS: &str = "system.nacre.tiers";
-/// The attribute for orders, and the prefix of the one for their results.
-const ORDER: &str = "system.nacre.do";
-const RESULT: &str = "system.nacre.done.";
 /// The largest value of an extended attribute.
 const ATTRIBUTE_MAX: usize = 64 << 10;
 
-/// The order to move a file, by the number of its inode, to a tier or up to PM, from a block on, under a name of its
-/// own. A test of the command compares this with the format that mounts read.
-pub fn move_file_order(id: &str, inode: u64, to: Option<u8>, from: u64) -> String {
-    let order = json!({ "move_files": { "to": to, "from": from, "inodes": [inode] } });
-    json!({ "id": id, "order": order }).to_string()
-}
-
 /// The tier of a mount that files are moved to; none where it is no mount of nacre.
 pub(super) fn below(root: &impl AsFd) -> io::Result<Option<Below>> {
-    let answer = match ask(root, TIERS) {
+    let answer: Value = match ask(root, Question::Tiers.attribute()) {
         Err(error) if is_no_answer(&error) => return Ok(None),
         answer => answer?,
     };
-    fastest(&answer["tiers"])
-        .map(Some)
-        .ok_or_else(|| io::Error::new(io::ErrorKind::Unsupported, "it has no tier: give it tier="))
+    let tiers: Vec<TierInfo> = serde_json::from_value(answer["tiers"].clone())?;
+    fastest(&tiers).map(Some)
 }
 
-/// Of tiers as a mount lists them, the one that files are moved to.
-pub(super) fn fastest(tiers: &Value) -> Option<Below> {
-    let number = |tier: &Value, name: &str| tier[name].as_u64().unwrap_or_default();
-    let is_usable =
-        |tier: &&Value| tier["draining"] == false && tier["missing"].is_null() && tier["failing"].is_null();
-    let usable = tiers.as_array()?.iter().filter(is_usable);
-    let tier = usable.min_by_key(|tier| (number(tier, "rank"), number(tier, "number")))?;
-    let moved = number(tier, "read") + number(tier, "written");
-    Some(Below { tier: u8::try_from(number(tier, "number")).ok()?, moved })
+/// The tier that files are moved to.
+pub(super) fn fastest(tiers: &[TierInfo]) -> io::Result<Below> {
+    let tier = tiers.iter().filter(|tier| tier.is_in_use()).min_by_key(|tier| (tier.rank, tier.number));
+    let none = || io::Error::new(io::ErrorKind::Unsupported, "it has no tier: give it tier=");
+    let tier = tier.ok_or_else(none)?;
+    Ok(Below { tier: tier.number, moved: tier.traffic.read + tier.traffic.written })
 }
 
 /// Moves all of a file, part by part; gives the number of bytes that moved.
@@ -55,19 +43,20 @@ pub(super) fn move_file(file: &impl AsFd, to: Option<u8>) -> io::Result<u64> {
     let (mut moved, mut next) = (0, Some(0));
     while let Some(from) = next {
         let id = format!("bench-{}-{}", std::process::id(), ORDERS.fetch_add(1, Ordering::Relaxed));
-        let order = move_file_order(&id, inode, to, from);
-        rustix::fs::fsetxattr(file, ORDER, order.as_bytes(), XattrFlags::empty())?;
-        let answer = ask(file, &format!("{RESULT}{id}"))?;
-        let part = &answer["result"];
-        if let Some(why) = answer["error"].as_str().or(part["failed"][0][1].as_str()) {
+        let result = result_attribute(&id);
+        let order = Envelope { id, order: Order::MoveFiles(FilesToMove { to, from, inodes: vec![inode] }) };
+        let order = serde_json::to_vec(&order)?;
+        rustix::fs::fsetxattr(file, Command::Order.attribute(), &order, XattrFlags::empty())?;
+        let part: FilesMoved = match ask(file, &result)? {
+            Outcome::Result(part) => part,
+            Outcome::Error(why) => return Err(io::Error::other(why)),
+        };
+        if let Some((_, why)) = part.failed.into_iter().next() {
             return Err(io::Error::other(why));
         }
-        let (Some(bytes), Some(done)) = (part["moved"].as_u64(), part["next"].as_u64()) else {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, format!("the mount's answer: {answer}")));
-        };
-        moved += bytes;
+        moved += part.moved;
         // An answer must not lead us backwards.
-        next = part["from"].as_u64().filter(|next| done == 0 && *next > from);
+        next = (part.next == 0 && part.from > from).then_some(part.from);
     }
     Ok(moved)
 }
@@ -80,7 +69,7 @@ pub(super) fn attribute(file: &impl AsFd, name: &[u8]) -> io::Result<Vec<u8>> {
     Ok(value)
 }
 
-fn ask(file: &impl AsFd, question: &str) -> io::Result<Value> {
+fn ask<T: DeserializeOwned>(file: &impl AsFd, question: &str) -> io::Result<T> {
     let answer = attribute(file, question.as_bytes())?;
     Ok(serde_json::from_slice(&answer)?)
 }

@@ -6,19 +6,18 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use nacre_control::Question;
 use rustix::fs::{Advice, AtFlags, Dir, FileType, Mode, OFlags, XattrFlags};
 
 use super::{Below, File, Known, Open, Target, Traffic, control};
 
-/// The attribute in which a mount of nacre describes itself, as `nacre info` does.
-const INFO: &str = "system.nacre.info";
 /// The largest extended attribute.
 const ATTRIBUTE_MAX: usize = 64 << 10;
 
 /// The description of the file system of a directory, if it is a mount of nacre.
 pub(super) fn information(dir: &Path) -> Option<serde_json::Value> {
     let mut text = vec![0; ATTRIBUTE_MAX];
-    let length = rustix::fs::getxattr(dir, INFO, text.as_mut_slice()).ok()?;
+    let length = rustix::fs::getxattr(dir, Question::Info.attribute(), text.as_mut_slice()).ok()?;
     serde_json::from_slice(&text[..length]).ok()
 }
 

@@ -12,7 +12,7 @@ use nacre::{
 };
 use nacre_engine::Error;
 
-use super::{Below, File, Known, Open, Target, Traffic};
+use super::{Below, File, Known, Open, Target, Traffic, control};
 
 /// An open file system.
 pub struct Library {
@@ -109,15 +109,7 @@ impl Target for Library {
     }
 
     fn below(&self) -> io::Result<Option<Below>> {
-        let tiers = self.fs.tiers();
-        let usable =
-            tiers.iter().filter(|tier| !tier.draining && tier.missing.is_none() && tier.failing.is_none());
-        match usable.min_by_key(|tier| (tier.rank, tier.number)) {
-            Some(tier) => {
-                Ok(Some(Below { tier: tier.number, moved: tier.traffic.read + tier.traffic.written }))
-            }
-            None => Err(io::Error::new(io::ErrorKind::Unsupported, "it has no tier: give it tier=")),
-        }
+        control::fastest(&self.fs.tiers()).map(Some)
     }
 
     fn move_file(&self, path: &Path, to: Option<u8>) -> io::Result<u64> {
@@ -229,12 +221,12 @@ impl File for LibraryFile {
 
 #[cfg(test)]
 mod tests {
+    use nacre_control::TierInfo;
     use serde_json::json;
 
     use super::{Library, OpenOptions, Preset};
     use crate::target::{Open, Target, control};
 
-    /// A mount says the same of its tiers in JSON.
     #[test]
     fn a_tier_is_known_from_its_own_words_and_from_those_of_a_mount() {
         let dir = tempfile::tempdir().unwrap();
@@ -250,10 +242,11 @@ mod tests {
         assert_eq!(library.move_file("file".as_ref(), None).unwrap(), 8192);
         let below = library.below().unwrap().unwrap();
         assert_eq!((below.tier, below.moved - before.moved), (1, 2 * 8192));
+        // A mount says the same in JSON.
         let said = json!(library.fs.tiers());
-        assert_eq!(control::fastest(&said), Some(below));
-        let mut draining = said.clone();
-        draining[0]["draining"] = json!(true);
-        assert_eq!((control::fastest(&draining), control::fastest(&json!([]))), (None, None));
+        let mut tiers: Vec<TierInfo> = serde_json::from_value(said).unwrap();
+        assert_eq!(control::fastest(&tiers).unwrap(), below);
+        tiers[0].draining = true;
+        assert!(control::fastest(&tiers).is_err() && control::fastest(&[]).is_err());
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! With an earlier snapshot, traffic is the rate per second since then, otherwise the total since the mount.
 
+use nacre_control::{AgesInfo, HotFileInfo, MoverInfo};
 use nacre_engine::size;
 use ratatui::Frame;
 use ratatui::layout::Rect;
@@ -9,7 +10,7 @@ use ratatui::style::{Modifier, Style};
 use ratatui::text::{Line, Text};
 use ratatui::widgets::Paragraph;
 
-use super::snapshot::{Ages, HotFile, Mover, Place, Snapshot};
+use super::snapshot::{Place, Snapshot};
 use crate::{mover, output};
 
 /// The width of a bar that shows how full a place is, in characters.
@@ -147,9 +148,9 @@ fn moving(since: &Since<'_>, now: &Snapshot) -> Vec<Line<'static>> {
     let Some(status) = &now.mover else { return vec![Line::from("mover    no tiers, and nothing to move")] };
     let doing = match &status.doing {
         Some(doing) => mover::moves(doing),
-        None => mover::phase(&status.phase, status.hours.as_deref(), status.next_window.as_deref()),
+        None => mover::reason(status),
     };
-    let rate = |field: fn(&Mover) -> u64| {
+    let rate = |field: fn(&MoverInfo) -> u64| {
         since.bytes(field(status), move |snapshot| snapshot.mover.as_ref().map(field))
     };
     let threshold = match status.anticache {
@@ -182,19 +183,18 @@ fn moving(since: &Since<'_>, now: &Snapshot) -> Vec<Line<'static>> {
         let known = output::count(status.listed_blocks, "block", "blocks");
         lines.push(titled("anticache", format!(" {out} evicted, {back} brought up, {known} known")));
     }
-    if let Some(queue) = &status.queue {
-        let looking = if queue.looking { ", looking for more" } else { "" };
-        let (files, young, accesses) = (queue.files, queue.young, queue.accesses);
-        let unheard =
-            if status.unheard > 0 { format!(", {} not sampled", status.unheard) } else { String::new() };
-        lines.push(titled(
-            "queue",
-            format!(
-                "{}, {young} with young blocks, {accesses} accesses{unheard}{looking}",
-                output::count(files, "file", "files")
-            ),
-        ));
-    }
+    let queue = &status.queue;
+    let looking = if queue.looking { ", looking for more" } else { "" };
+    let (files, young, accesses) = (queue.files, queue.young, queue.accesses);
+    let unheard =
+        if status.unheard > 0 { format!(", {} not sampled", status.unheard) } else { String::new() };
+    lines.push(titled(
+        "queue",
+        format!(
+            "{}, {young} with young blocks, {accesses} accesses{unheard}{looking}",
+            output::count(files, "file", "files")
+        ),
+    ));
     lines.extend(status.rate.map(|rate| titled("limit", format!("{} in a second", size::print(rate)))));
     lines.extend(status.failure.clone().map(|failure| titled("failed", failure)));
     lines
@@ -231,7 +231,7 @@ fn caches(since: &Since<'_>, now: &Snapshot) -> Vec<Line<'static>> {
     lines
 }
 
-fn ages(limits_s: &[u64], memory: &Ages, below: &Ages, width: usize) -> Vec<Line<'static>> {
+fn ages(limits_s: &[u64], memory: &AgesInfo, below: &AgesInfo, width: usize) -> Vec<Line<'static>> {
     let names = limits_s.iter().map(|limit| format!("under {}", age(limit * 1000)));
     let names: Vec<String> = names.chain(["older".to_owned()]).collect();
     let cells = |from: &[u64], print: &dyn Fn(u64) -> String| {
@@ -248,11 +248,11 @@ fn ages(limits_s: &[u64], memory: &Ages, below: &Ages, width: usize) -> Vec<Line
     table(columns, width)
 }
 
-fn hottest(files: &[HotFile], width: usize) -> Vec<Line<'static>> {
-    let cells = |cell: &dyn Fn(&HotFile) -> String| files.iter().map(cell).collect::<Vec<_>>();
+fn hottest(files: &[HotFileInfo], width: usize) -> Vec<Line<'static>> {
+    let cells = |cell: &dyn Fn(&HotFileInfo) -> String| files.iter().map(cell).collect::<Vec<_>>();
     let ago = |ms: Option<u64>| ms.map_or_else(|| "-".to_owned(), |ms| format!("{} ago", age(ms)));
-    let name = |file: &HotFile| file.name.clone().unwrap_or_else(|| format!("inode {}", file.inode));
-    let place = |file: &HotFile| if file.below { "tiers" } else { "pm" }.to_owned();
+    let name = |file: &HotFileInfo| file.name.clone().unwrap_or_else(|| format!("inode {}", file.inode));
+    let place = |file: &HotFileInfo| if file.below { "tiers" } else { "pm" }.to_owned();
     let columns = vec![
         Column::left("hottest files", 0, cells(&name)),
         Column::right("size", 2, cells(&|file| size::print(file.size))),

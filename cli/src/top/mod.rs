@@ -13,6 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
+use nacre_control::Question;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use ratatui::crossterm::{cursor, execute, terminal};
@@ -25,7 +26,7 @@ use crate::names::Names;
 use crate::{mounted, output};
 
 /// The attribute with the access statistics of a mount's files.
-const TEMPERATURE: &str = "system.nacre.temperature";
+const TEMPERATURE: &str = Question::Temperature.attribute();
 /// The interval between snapshots, in seconds: the default, the least, and the most.
 const INTERVAL: f64 = 1.0;
 const SHORTEST: f64 = 0.1;
@@ -120,7 +121,7 @@ fn look(mount: &Path, names: &mut Names) -> Result<Snapshot, Failure> {
     let ask =
         |question| mounted::ask_silently("top", mount, question).map_err(|failure| explain(mount, failure));
     let temperature = |info| ask(TEMPERATURE).map(|temperature| (info, temperature));
-    let (Some(info), Some(temperature)) = ask(mounted::INFO).and_then(temperature)? else {
+    let (Some(info), Some(temperature)) = ask(Question::Info.attribute()).and_then(temperature)? else {
         return Err(Failure::new("top", mount.display(), "it is not mounted any more"));
     };
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

@@ -2,10 +2,10 @@
 //!
 //! Counters count since the mount; recent activity is the difference of two snapshots.
 
+use nacre_control::{HotFileInfo, MoverInfo, TemperatureInfo, TierInfo};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::mover::Doing;
 use crate::names::Names;
 
 /// A mount at one time.
@@ -20,10 +20,10 @@ pub(crate) struct Snapshot {
     pub(crate) at_ms: u64,
     /// PM, DRAM, and each tier.
     pub(crate) places: Vec<Place>,
-    pub(crate) mover: Option<Mover>,
+    pub(crate) mover: Option<MoverInfo>,
     pub(crate) buffer: Option<Buffer>,
     /// `None` while blocks move, and without a mover.
-    pub(crate) temperature: Option<Temperature>,
+    pub(crate) temperature: Option<TemperatureInfo>,
 }
 
 /// A place for data.
@@ -45,49 +45,6 @@ pub(crate) struct Place {
     pub(crate) writes: Option<u64>,
 }
 
-/// The mover, as the mount reports it.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub(crate) struct Mover {
-    pub(crate) phase: String,
-    pub(crate) doing: Option<Doing>,
-    pub(crate) queue: Option<Queue>,
-    pub(crate) waiting: u64,
-    pub(crate) usage_percent: f64,
-    pub(crate) threshold_percent: f64,
-    pub(crate) moved: u64,
-    pub(crate) lowered: u64,
-    pub(crate) raised: u64,
-    pub(crate) descended: u64,
-    pub(crate) evicted: u64,
-    pub(crate) promoted: u64,
-    pub(crate) listed_blocks: u64,
-    pub(crate) data: u64,
-    pub(crate) anticache: Option<u64>,
-    pub(crate) rate: Option<u64>,
-    pub(crate) hours: Option<String>,
-    pub(crate) next_window: Option<String>,
-    pub(crate) read: u64,
-    pub(crate) written: u64,
-    pub(crate) unheard: u64,
-    pub(crate) cached: u64,
-    pub(crate) cache_size: u64,
-    pub(crate) transfer_buffers: u64,
-    pub(crate) cache_hits: u64,
-    pub(crate) cache_misses: u64,
-    pub(crate) failure: Option<String>,
-}
-
-/// The queue of the mover.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub(crate) struct Queue {
-    pub(crate) files: u64,
-    pub(crate) young: u64,
-    pub(crate) accesses: u64,
-    pub(crate) looking: bool,
-}
-
 /// The write buffer.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -104,71 +61,25 @@ pub(crate) struct Buffer {
     pub(crate) stalls: u64,
 }
 
-/// Access statistics of files.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Temperature {
-    pub(crate) ages_s: Vec<u64>,
-    pub(crate) memory: Ages,
-    pub(crate) below: Ages,
-    pub(crate) hottest: Vec<HotFile>,
-}
-
-/// Files younger than each age, and finally the older ones.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Ages {
-    pub(crate) files: Vec<u64>,
-    pub(crate) bytes: Vec<u64>,
-}
-
-/// A file that is hot.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct HotFile {
-    pub(crate) inode: u64,
-    /// The name of the file, if it was found.
-    #[serde(default)]
-    pub(crate) name: Option<String>,
-    pub(crate) size: u64,
-    pub(crate) below: bool,
-    pub(crate) read_ago_ms: Option<u64>,
-    pub(crate) written_ago_ms: Option<u64>,
-}
-
-/// A tier, as the mount reports it.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct TierAnswer {
-    number: u8,
-    size: u64,
-    free: u64,
-    draining: bool,
-    device: Option<String>,
-    missing: Option<String>,
-    failing: Option<String>,
-    reads: u64,
-    read: u64,
-    writes: u64,
-    written: u64,
-}
-
-impl TierAnswer {
-    fn place(self) -> Place {
-        let state = match (self.missing, self.failing, self.draining) {
-            (Some(why), ..) => format!("missing: {why}"),
-            (None, Some(why), _) => format!("failing: {why}"),
-            (None, None, true) => "draining".to_owned(),
-            (None, None, false) => String::new(),
-        };
-        Place {
-            name: format!("tier {}", self.number),
-            device: self.device.unwrap_or_default(),
-            state,
-            size: self.size,
-            used: self.size.saturating_sub(self.free),
-            read: Some(self.read),
-            written: Some(self.written),
-            reads: Some(self.reads),
-            writes: Some(self.writes),
-        }
+/// A tier as one of the places of data.
+fn place_of(tier: TierInfo) -> Place {
+    let used = tier.used();
+    let state = match (tier.missing, tier.failing, tier.draining) {
+        (Some(why), ..) => format!("missing: {why}"),
+        (None, Some(why), _) => format!("failing: {why}"),
+        (None, None, true) => "draining".to_owned(),
+        (None, None, false) => String::new(),
+    };
+    Place {
+        name: format!("tier {}", tier.number),
+        device: tier.device.unwrap_or_default(),
+        state,
+        size: tier.size,
+        used,
+        read: Some(tier.traffic.read),
+        written: Some(tier.traffic.written),
+        reads: Some(tier.traffic.reads),
+        writes: Some(tier.traffic.writes),
     }
 }
 
@@ -181,10 +92,10 @@ impl Snapshot {
         temperature: Value,
     ) -> serde_json::Result<Snapshot> {
         let text = |part: &str, field: &str| info[part][field].as_str().unwrap_or_default().to_owned();
-        let mover: Option<Mover> = serde_json::from_value(info["mover"].clone())?;
+        let mover: Option<MoverInfo> = serde_json::from_value(info["mover"].clone())?;
         let buffer: Option<Buffer> = serde_json::from_value(info["cache"].clone())?;
-        let tiers: Option<Vec<TierAnswer>> = serde_json::from_value(info["tiers"].clone())?;
-        let tiers: Vec<Place> = tiers.unwrap_or_default().into_iter().map(TierAnswer::place).collect();
+        let tiers: Option<Vec<TierInfo>> = serde_json::from_value(info["tiers"].clone())?;
+        let tiers: Vec<Place> = tiers.unwrap_or_default().into_iter().map(place_of).collect();
         let below: u64 = tiers.iter().map(|tier| tier.size).sum();
         let mut places = vec![memory(info, below, mover.as_ref())];
         places.extend(dram(mover.as_ref(), buffer.as_ref()));
@@ -207,7 +118,7 @@ impl Snapshot {
     /// Adds file names to the inode numbers.
     pub(crate) fn name_files(&mut self, names: &mut Names) {
         let hottest = self.temperature.iter_mut().flat_map(|temperature| &mut temperature.hottest);
-        let mut hottest: Vec<&mut HotFile> = hottest.collect();
+        let mut hottest: Vec<&mut HotFileInfo> = hottest.collect();
         let doing = self.mover.as_mut().and_then(|mover| mover.doing.as_mut());
         names.look_for(hottest.iter().map(|file| file.inode).chain(doing.as_ref().map(|doing| doing.inode)));
         for file in &mut hottest {
@@ -223,7 +134,7 @@ impl Snapshot {
 }
 
 /// The place PM. The space in the mount's answer includes `below` bytes of tiers.
-fn memory(info: &Value, below: u64, mover: Option<&Mover>) -> Place {
+fn memory(info: &Value, below: u64, mover: Option<&MoverInfo>) -> Place {
     let space = |field: &str| info["space"][field].as_u64().unwrap_or(0);
     let size = space("total").saturating_sub(below);
     let used = match mover {
@@ -244,11 +155,11 @@ fn memory(info: &Value, below: u64, mover: Option<&Mover>) -> Place {
 }
 
 /// The place DRAM: the write buffer, cached blocks of tiers, and transfer buffers; `None` without a mover and a buffer.
-fn dram(mover: Option<&Mover>, buffer: Option<&Buffer>) -> Option<Place> {
+fn dram(mover: Option<&MoverInfo>, buffer: Option<&Buffer>) -> Option<Place> {
     if mover.is_none() && buffer.is_none() {
         return None;
     }
-    let of_mover = |field: fn(&Mover) -> u64| mover.map_or(0, field);
+    let of_mover = |field: fn(&MoverInfo) -> u64| mover.map_or(0, field);
     let of_buffer = |field: fn(&Buffer) -> u64| buffer.map_or(0, field);
     let transfers = of_mover(|mover| mover.transfer_buffers);
     Some(Place {
@@ -282,7 +193,7 @@ pub(crate) mod tests {
                     "missing": null, "reads": 4, "read": 16384, "writes": 2, "written": 8192 },
                 { "number": 3, "size": 200 << 20, "free": 0, "draining": false, "device": null,
                     "missing": "it was taken offline" }],
-            "mover": { "phase": "moving", "doing": { "inode": 17, "way": "space" }, "queue": null, "waiting": 1,
+            "mover": { "phase": "moving", "doing": { "inode": 17, "way": "space" }, "waiting": 1,
                 "usage_percent": 80.0, "threshold_percent": 70.0, "moved": 1 << 20, "lowered": 0, "raised": 4096,
                 "rate": null, "read": 1000, "written": 9000, "unheard": 0, "cached": 1 << 20,
                 "cache_size": 64 << 20, "transfer_buffers": 32 << 20, "cache_hits": 300, "cache_misses": 100, "failure": null },

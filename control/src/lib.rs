@@ -1,0 +1,24 @@
+//! Questions and orders to a mount of nacre, stated once for the server and for all that ask it.
+//!
+//! A question is the name of an extended attribute that no inode stores; its value is the answer, as JSON. An order is
+//! the value of such an attribute, under a name that its sender chose. The result of the order stays under that name
+//! for a while, because a failed setxattr(2) returns a number only.
+//!
+//! | module | contents |
+//! | --- | --- |
+//! | `name` | the names of the attributes |
+//! | `order` | orders and their results |
+//! | `tier`, `mover` | the tiers of a mount, its mover and access statistics, as it reports them |
+
+mod mover;
+mod name;
+mod order;
+mod tier;
+
+pub use mover::{AgesInfo, DoingInfo, HotFileInfo, MoverInfo, QueueInfo, QueuedInfo, TemperatureInfo};
+pub use name::{Command, PREFIX, Question, result_attribute, result_id};
+pub use order::{
+    Attached, Drained, Envelope, FilesMoved, FilesToMove, Order, Outcome, Synced, TierAdded, TierToAdd,
+    TierToTrim, Trimmed,
+};
+pub use tier::{TierInfo, TrafficInfo};
