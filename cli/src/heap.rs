@@ -5,10 +5,10 @@
 
 /// Settings of glibc's allocator for a server, as names and values of `GLIBC_TUNABLES`.
 ///
-/// Freed blocks of one size that a thread caches are 7 by default. These blocks lie anywhere in the heap, and each keeps
-/// a page or two in use. The free end of each heap stays below the trim threshold. By default that grows to twice the
-/// largest block that was ever freed, which is a buffer for requests of 16 MiB. Blocks up to the last size come from a
-/// heap, as they do by default once such a buffer was freed: a mapping for each of them would cost page faults.
+/// Freed blocks of one size that a thread caches are 7 by default. These blocks lie anywhere in the heap, and each
+/// keeps a page or two in use. The free end of each heap stays below the trim threshold. By default that grows to twice
+/// the largest block that was ever freed, which is a buffer for requests of 16 MiB. Blocks up to the last size come
+/// from a heap, as they do by default once such a buffer was freed: a mapping for each of them would cost page faults.
 pub(crate) const SETTINGS: [(&str, &str); 3] = [
     ("glibc.malloc.tcache_count", "2"),
     ("glibc.malloc.trim_threshold", "524288"),

@@ -495,7 +495,8 @@ fn draining_words(number: u8, free: u64, dir: &str) -> String {
 /// The time between looks at the server's heap.
 const HEAP_PERIOD: Duration = Duration::from_secs(2);
 
-/// Unmounts at the first signal, and looks at the heap until then. If programs still use the mount, it ends with the last of them or at a second signal.
+/// Unmounts at the first signal, and looks at the heap until then. If programs still use the mount, it ends with the last
+/// of them or at a second signal.
 fn end_at_signals(signals: Signals, unmounter: Unmounter, log: Log, ends: Arc<AtomicBool>) {
     let end = move || {
         let dir = unmounter.mountpoint().display().to_string();

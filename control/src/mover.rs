@@ -1,4 +1,5 @@
-//! The mover of a mount and its access statistics, as it reports them. A field that an older mount does not report is zero.
+//! The mover of a mount and its access statistics, as it reports them. A field that an older mount does not report is
+//! zero.
 
 use serde::{Deserialize, Serialize};
 

@@ -24,11 +24,11 @@ pub struct TierInfo {
     pub missing: Option<String>,
     /// Operations of the device that failed since it was opened.
     pub errors: u64,
-    /// Why it does not take writes, or cannot be read, since one failed and until one succeeds again: blocks go elsewhere, if they
-    /// can.
+    /// Why it does not take writes, or cannot be read, since one failed and until one succeeds again: blocks go
+    /// elsewhere, if they can.
     pub failing: Option<String>,
-    /// How its device makes transfers: `registered_buffers` or `io_uring` where the kernel offers it, else `system_calls`; none
-    /// until that is known.
+    /// How its device makes transfers: `registered_buffers` or `io_uring` where the kernel offers it, else
+    /// `system_calls`; none until that is known.
     pub io: Option<String>,
     /// Its reads and writes since the file system was opened.
     #[serde(flatten)]
