@@ -34,7 +34,7 @@ all:
 	cargo build --release -p nacre-cli
 
 help:
-	@echo "make           build the nacre command (target/release/nacre)"
+	@echo "make           build the commands nacre, nacre-bench and nacre-lab (target/release)"
 	@echo "make test      build, lints, all tests; at most 15 minutes"
 	@echo "make nightly   the long tests: the world's own test programs; at most 80 minutes"
 	@echo "make demo      watch it work and survive a kill"
@@ -114,7 +114,8 @@ fuzz:
 
 install:
 	cargo build --release -p nacre-cli
-	install -D -m 755 target/release/nacre $(DESTDIR)$(PREFIX)/bin/nacre
+	for name in nacre nacre-bench nacre-lab; do \
+		install -D -m 755 target/release/$$name $(DESTDIR)$(PREFIX)/bin/$$name || exit 1; done
 	install -d $(DESTDIR)$(SBINDIR)
 	for name in $(NAMES); do \
 		ln -sfn $(PREFIX)/bin/nacre $(DESTDIR)$(SBINDIR)/$$name || exit 1; done
@@ -127,7 +128,8 @@ install:
 	target/release/nacre completions fish >$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/nacre.fish
 
 uninstall:
-	rm -f $(DESTDIR)$(PREFIX)/bin/nacre $(DESTDIR)$(PREFIX)/share/man/man8/nacre.8 \
+	for name in nacre nacre-bench nacre-lab; do rm -f $(DESTDIR)$(PREFIX)/bin/$$name; done
+	rm -f $(DESTDIR)$(PREFIX)/share/man/man8/nacre.8 \
 		$(DESTDIR)$(PREFIX)/share/man/man8/nacre-*.8 $(DESTDIR)$(PREFIX)/share/man/man8/*.nacre.8 \
 		$(DESTDIR)$(PREFIX)/share/bash-completion/completions/nacre \
 		$(DESTDIR)$(PREFIX)/share/zsh/site-functions/_nacre \

@@ -33,5 +33,12 @@ pub mod workload;
 
 pub use command::{BenchArgs, run as run_command};
 
+/// The program `nacre`, which makes and mounts file systems: the one beside this program, or this program itself.
+pub fn nacre_program() -> std::io::Result<std::path::PathBuf> {
+    let program = std::env::current_exe()?;
+    let beside = program.with_file_name("nacre");
+    Ok(if beside.is_file() { beside } else { program })
+}
+
 /// The error that stops a benchmark, in words.
 pub type Error = Box<dyn std::error::Error>;

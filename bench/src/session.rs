@@ -17,7 +17,7 @@ use crate::run::effort::Effort;
 use crate::run::memory::Groups;
 use crate::run::rounds::{FoundGroups, Setting};
 use crate::run::stop::Stop;
-use crate::{Error, leftovers, say};
+use crate::{Error, leftovers, nacre_program, say};
 
 /// Arguments that every run takes.
 #[derive(Debug, Args)]
@@ -146,7 +146,7 @@ impl<'a> Session<'a> {
         Ok(Session {
             common,
             place: Rc::new(Workplace::new(common.output.keep)?),
-            program: std::env::current_exe()?,
+            program: nacre_program()?,
             disk,
             stop,
             groups: FoundGroups::new(|| Groups::find().map_err(|error| error.to_string())),

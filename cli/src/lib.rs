@@ -1,11 +1,14 @@
 //! The command `nacre`, and the names under which mount(8), mkfs(8) and fsck(8) call it.
 //!
-//! It is a library so that fuzzing and its corpus reach the parsers of command lines. The binary only calls [`main`].
+//! It is a library so that fuzzing and its corpus reach the parsers of command lines. The binaries only call a function
+//! of it: `nacre` calls [`main`], `nacre-bench` [`bench_main`] and `nacre-lab` [`lab_main`]. `nacre` has the command
+//! lines of all subcommands, and starts the other two for theirs, so that a mount's server has no code of them.
 //!
 //! - `args`: the command line; help, completions and manual pages come from it.
 //! - one module for each subcommand; `daemon`, `mount_options` and `remount` serve `mount`, `load` serves `demo`.
 //! - `mounted`: finds and queries mounts; `asking`: does so without waiting for one that hangs.
 //! - `servers`, `users`: the process that serves a mount, and the processes that use it.
+//! - `siblings`: the other two programs.
 //! - `utab`: the entry by which umount(8) finds nacre's helper.
 //! - `control`: the answers of a mount's server.
 //! - `output`, `failure`: the texts for people and scripts.
@@ -40,6 +43,7 @@ mod reference;
 mod remount;
 mod scrub;
 mod servers;
+mod siblings;
 mod stat;
 mod tier;
 mod top;
@@ -57,6 +61,7 @@ use clap::error::ErrorKind;
 
 use crate::args::{Cli, Command};
 use crate::failure::Failure;
+use crate::siblings::Sibling;
 
 /// Runs the command in the arguments of this process. Returns the exit code of the process.
 pub fn main() -> ExitCode {
@@ -73,7 +78,36 @@ pub fn main() -> ExitCode {
         arguments.splice(..1, ["nacre".into(), subcommand.into()]);
     }
     match Cli::try_parse_from(&arguments) {
-        Ok(cli) => run(cli).unwrap_or_else(|failure| failure.report()),
+        Ok(cli) => run(cli, &arguments[1..]).unwrap_or_else(|failure| failure.report()),
+        Err(error) => usage(&error, arguments.get(1)),
+    }
+}
+
+/// Runs `nacre bench`, with the arguments of this process behind it.
+pub fn bench_main() -> ExitCode {
+    run_own(&["nacre", "bench"], |command| match command {
+        Command::Bench(args) => {
+            nacre_bench::run_command(args).map(success).map_err(|error| Failure::named("bench", error))
+        }
+        _ => Err(Failure::usage("nacre-bench has no other command")),
+    })
+}
+
+/// Runs `nacre crash` or `nacre demo`, which the arguments of this process name.
+pub fn lab_main() -> ExitCode {
+    run_own(&["nacre"], |command| match command {
+        Command::Crash(args) => crash::run(&args),
+        Command::Demo(args) => demo::run(&args).map(success),
+        _ => Err(Failure::usage("nacre-lab has the commands crash and demo")),
+    })
+}
+
+/// Runs a command of this process, whose arguments follow those words.
+fn run_own(words: &[&str], run: impl FnOnce(Command) -> Result<ExitCode, Failure>) -> ExitCode {
+    let arguments: Vec<OsString> =
+        words.iter().map(OsString::from).chain(std::env::args_os().skip(1)).collect();
+    match Cli::try_parse_from(&arguments) {
+        Ok(cli) => run(cli.command).unwrap_or_else(|failure| failure.report()),
         Err(error) => usage(&error, arguments.get(1)),
     }
 }
@@ -100,7 +134,8 @@ fn usage(error: &clap::Error, subcommand: Option<&OsString>) -> ExitCode {
     }
 }
 
-fn run(cli: Cli) -> Result<ExitCode, Failure> {
+/// Runs a command of these arguments.
+fn run(cli: Cli, arguments: &[OsString]) -> Result<ExitCode, Failure> {
     match cli.command {
         Command::Mkfs(args) => mkfs::run(args).map(success),
         Command::Mount(args) => Ok(mount::run(args)),
@@ -118,11 +153,9 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Pin(args) => place::pin(&args).map(success),
         Command::Unpin(args) => place::unpin(&args).map(success),
         Command::Mover(args) => mover::run(args).map(success),
-        Command::Crash(args) => crash::run(&args),
-        Command::Bench(args) => {
-            nacre_bench::run_command(args).map(success).map_err(|error| Failure::named("bench", error))
-        }
-        Command::Demo(args) => demo::run(&args).map(success),
+        Command::Crash(_) => Err(Sibling::Lab.run("crash", arguments)),
+        Command::Bench(_) => Err(Sibling::Bench.run("bench", &arguments[1..])),
+        Command::Demo(_) => Err(Sibling::Lab.run("demo", arguments)),
         Command::Completions(args) => generate::completions(args.shell).map(success),
         Command::Man(args) => generate::man(&args.dir).map(success),
     }

@@ -9,6 +9,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 
 use crate::figures::context::Outcome;
 use crate::figures::{mount, recovery};
+use crate::nacre_program;
 use crate::workload::program::child::tie;
 
 /// The word that says that a child is ready.
@@ -23,7 +24,7 @@ pub(crate) struct Helper {
 impl Helper {
     /// Starts this program in a role and waits until it is ready; gives the words that it said.
     pub(crate) fn start(role: &str, args: &[&str]) -> Result<(Helper, Vec<u64>), Box<dyn std::error::Error>> {
-        let mut command = Command::new(std::env::current_exe()?);
+        let mut command = Command::new(nacre_program()?);
         tie(&mut command, libc::SIGKILL);
         let mut child = command
             .args(["bench", "figures", "--role", role])

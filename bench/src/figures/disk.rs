@@ -15,7 +15,6 @@ use nacre_media::disk::{Access, Disk, Pace};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{pread, pwrite};
 
-use crate::Error;
 use crate::figures::context::{Context, Outcome};
 use crate::figures::measure::timed;
 use crate::figures::report::Figure;
@@ -24,6 +23,7 @@ use crate::figures::work::{BLOCK, buffer};
 use crate::stats::{median, quantile};
 use crate::target::medium::EmulatedDisk;
 use crate::target::plan::{Ground, Load};
+use crate::{Error, nacre_program};
 
 const PRESETS: [&str; 4] = ["hdd", "sata-ssd", "nvme", "optane-ssd"];
 const MEBIBYTE: u64 = 1 << 20;
@@ -75,7 +75,7 @@ fn set_up(context: &Context, preset: &str, disk: &Disk) -> Result<EmulatedDisk, 
     if !rustix::process::geteuid().is_root() {
         return Err("loop devices and mounts need root".into());
     }
-    let (temporary, program) = (std::env::temp_dir(), std::env::current_exe()?);
+    let (temporary, program) = (std::env::temp_dir(), nacre_program()?);
     let ground = Ground {
         place: &context.place,
         load: Load { bytes: SIZE, files: 1 },

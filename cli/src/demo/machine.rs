@@ -86,7 +86,7 @@ impl Machine {
     pub(crate) fn mount(&mut self) -> Result<Duration, Failure> {
         let failed = |cause: String| Failure::new("mount", self.dir().display(), cause);
         let started = Instant::now();
-        let program = std::env::current_exe().map_err(|error| failed(error.to_string()))?;
+        let program = nacre_bench::nacre_program().map_err(|error| failed(error.to_string()))?;
         let mut command = Command::new(program);
         command.args(["mount", "-f"]);
         if let Some(emulation) = &self.emulation {

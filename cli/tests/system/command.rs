@@ -271,6 +271,43 @@ fn the_names_that_mkfs_and_fsck_call() {
     assert_eq!(report["report"]["problems"], Value::Array(Vec::new()));
 }
 
+/// The code of some commands is in programs of their own, beside the command.
+#[test]
+fn benchmarks_and_the_explorer_are_programs_of_their_own() {
+    let run = |program: &Path, arguments: &[&str]| {
+        harness::run(Command::new(program).args(arguments), LIMIT).expect("the command ends")
+    };
+    let dir = harness::scratch();
+    let alone = dir.path().join("nacre");
+    fs::copy(env!("CARGO_BIN_EXE_nacre"), &alone).expect("a copy");
+    for (arguments, sibling) in [
+        (&["bench", "paper", "--list"][..], "nacre-bench"),
+        (&["crash", "--images", "100"], "nacre-lab"),
+        (&["demo", "--size", "64M"], "nacre-lab"),
+    ] {
+        let said = text_of(&run(&alone, arguments), 1);
+        let words = [sibling, "not installed beside nacre", "make install"];
+        assert!(words.iter().all(|word| said.contains(word)), "{said}");
+    }
+    fs::copy(env!("CARGO_BIN_EXE_nacre-bench"), dir.path().join("nacre-bench")).expect("a copy");
+    let through = text_of(&run(&alone, &["bench", "paper", "--list"]), 0);
+    let bench = Path::new(env!("CARGO_BIN_EXE_nacre-bench"));
+    assert_eq!(text_of(&run(bench, &["paper", "--list"]), 0), through);
+    let lab = Path::new(env!("CARGO_BIN_EXE_nacre-lab"));
+    // A server has no code of theirs: words that only they say are not in it.
+    for (program, words) in [(bench, "it has no tier: give it tier="), (lab, "not covered by this run")] {
+        let has = |program: &Path| {
+            let bytes = fs::read(program).expect("a program");
+            bytes.windows(words.len()).any(|window| window == words.as_bytes())
+        };
+        assert!(has(program) && !has(&alone), "{words}");
+    }
+    // Other commands are a wrong command line.
+    assert!(text_of(&run(lab, &["df"]), 2).contains("crash and demo"));
+    assert!(text_of(&run(bench, &["--help"]), 0).contains("nacre bench"));
+    assert_eq!(code(&run(&alone, &["bench", "nothing"])), 2, "nacre knows the command line");
+}
+
 /// `fsck -M` at boot failed for a device that was mounted already.
 #[test]
 fn a_mounted_device_is_passed_over_by_a_check_that_says_so() {
