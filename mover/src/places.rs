@@ -7,8 +7,8 @@ use std::sync::Arc;
 use nacre_engine::sync::Mutex;
 use nacre_engine::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use nacre_engine::{
-    BLOCK_SIZE, Error, FileBlock, Kind, Movable, Names, Place, PlacedExtent, Result, SeekTo, Tier, TierRun,
-    TierState, Tiered,
+    BLOCK_SIZE, Error, FileBlock, Kind, Movable, Names, Place, PlacedExtent, Result, SeekTo, Tier, TierRead,
+    TierRun, TierState, Tiered,
 };
 use nacre_media::Durable;
 use nacre_media::block::BlockDevice;
@@ -175,7 +175,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Places<L, D> {
         }
     }
 
-    /// The content of blocks from where they were found, one behind the other; all of `content` is written to.
+    /// The content of blocks from where they were found, one behind the other; all of `content` is written to. Blocks that
+    /// changed meanwhile, or went elsewhere, have any content: their version is another one, and their neighbours' is not.
     pub(crate) fn read_all(&self, node: &L::Node, found: &[Movable], content: &mut [u8]) -> Result<()> {
         let mut rest = content;
         for at in found {
@@ -186,17 +187,30 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Places<L, D> {
                     let extent = TierRun { tier, start: block, len };
                     self.tiers.read(block.offset(), part, extent, 0)?;
                 }
-                _ => {
-                    let count = match self.layout.read(node, start.offset(), part, None) {
-                        // Where it is somewhere else by now, the version is another one, too.
-                        Err(error) if error.kind() == Kind::Elsewhere => 0,
-                        other => other?,
-                    };
-                    // The end of the file is in the last block.
-                    part[count..].fill(0);
-                }
+                _ => self.read_from_pm(node, start, part)?,
             }
             rest = behind;
+        }
+        Ok(())
+    }
+
+    /// The content of blocks on PM. A block that is on a tier by now is passed over.
+    fn read_from_pm(&self, node: &L::Node, start: FileBlock, content: &mut [u8]) -> Result<()> {
+        let mut at = 0;
+        while at < content.len() {
+            let rest = &mut content[at..];
+            match self.layout.read_or_resolve(node, start.offset() + at as u64, rest, None)? {
+                TierRead::Done(count) => {
+                    // The end of the file is in the last block.
+                    rest[count..].fill(0);
+                    return Ok(());
+                }
+                TierRead::OnTier { done, .. } => {
+                    let block = done..rest.len().min(done + BLOCK_SIZE as usize);
+                    at += block.end;
+                    rest[block].fill(0);
+                }
+            }
         }
         Ok(())
     }

@@ -32,6 +32,8 @@ pub(crate) struct Disk {
     pub(crate) disk: SimDisk,
     flushes: Arc<AtomicU64>,
     pub(crate) meanwhile: Arc<Mutex<Option<Act>>>,
+    /// Something that is done before the next write.
+    pub(crate) before_write: Arc<Mutex<Option<Act>>>,
     /// Blocks that cannot be read.
     pub(crate) unreadable: Arc<Mutex<Vec<u64>>>,
 }
@@ -53,6 +55,12 @@ impl BlockDevice for Disk {
             }
         }
         drop(unreadable);
+        if batch.iter().any(|transfer| matches!(transfer, Transfer::Write { .. })) {
+            let act = self.before_write.lock().unwrap().take();
+            if let Some(act) = act {
+                act();
+            }
+        }
         self.disk.transfer(batch)
     }
     fn flush(&self) -> Result<Durable> {
@@ -103,6 +111,7 @@ impl Machine {
             disk: SimDisk::of(&memory, number),
             flushes: Arc::default(),
             meanwhile: Arc::default(),
+            before_write: Arc::default(),
             unreadable: Arc::default(),
         };
         let disks: Vec<Disk> = (0..sizes.len()).map(disk).collect();

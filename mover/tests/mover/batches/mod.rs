@@ -14,7 +14,8 @@ use std::io::IoSlice;
 use std::sync::{Arc, Mutex};
 
 use nacre_engine::{
-    BLOCK_SIZE, Data, Durability, Extents, FileBlock, Kind, Names, Place, Result, SetAttr, WriteAt,
+    BLOCK_SIZE, Copied, CopiedFile, Data, Durability, Extents, FileBlock, Kind, Names, Place, Relocate as _,
+    Result, SetAttr, TierBlocks as _, WriteAt,
 };
 use nacre_media::block::{BlockDevice, Pages};
 use nacre_mover::{Budget, Moved, MoverOptions, PIN, Way};
@@ -48,6 +49,37 @@ fn many_small_files_move_with_one_write_and_one_flush() {
     }
     drop(files);
     machine.crash(&expected);
+}
+
+/// A part of a file that is still to be read has a block that another thread relocates. Nothing was read of that part
+/// then, and its unchanged blocks were published with zeros.
+#[test]
+fn a_block_that_leaves_before_it_is_read_spoils_no_other() {
+    /// As many as are read at once.
+    const FIRST: u64 = 4096;
+    const LEAVES: u64 = FIRST + 3;
+    let options = MoverOptions { balance: false, group: 2 * FIRST, ..MoverOptions::default() };
+    let machine = Machine::sized(32 << 20, &[64 << 20], options);
+    let node = machine.file(0, FIRST as usize + 8);
+    let (fs, other, disk) = (Arc::clone(&machine.fs), node.clone(), machine.disks[0].disk.clone());
+    *machine.disks[0].before_write.lock().unwrap() = Some(Box::new(move || {
+        let layout = fs.layout();
+        let found = layout.resolve_movable(&other, FileBlock(LEAVES), 1).expect("it is there");
+        let run = layout.allocate_on(TIER, None, 1).expect("there is room")[0];
+        let at = LEAVES as usize * BLOCK;
+        disk.write(run.start.offset(), &content(0, FIRST as usize + 8)[at..at + BLOCK]).expect("a write");
+        let copied = [Copied { from: found[0], tier: TIER, block: run.start }];
+        let file = CopiedFile { node: &other, copied: &copied, modified: time(0) };
+        let refused = layout.publish(&[file], disk.flush().expect("a flush")).remove(0);
+        assert_eq!(refused.expect("it is published"), []);
+    }));
+    let done = machine.fs.demote_files(&[node.clone()], TIER, true);
+    assert!(machine.disks[0].before_write.lock().unwrap().is_none(), "more than one write");
+    assert_eq!(done[0].as_ref().ok(), Some(&Moved { moved: FIRST + 7, changed: 1 }));
+    machine.fs.tiers().pages().drop_tier(TIER);
+    let (read, expected) = (machine.read(&node), content(0, FIRST as usize + 8));
+    let wrong = |block: &usize| read[block * BLOCK..][..BLOCK] != expected[block * BLOCK..][..BLOCK];
+    assert_eq!((0..FIRST as usize + 8).filter(wrong).collect::<Vec<_>>(), []);
 }
 
 /// The mover does so by itself, moves no more than it has to, and leaves alone what is pinned.
