@@ -73,7 +73,7 @@ fn a_block_that_leaves_before_it_is_read_spoils_no_other() {
         let refused = layout.publish(&[file], disk.flush().expect("a flush")).remove(0);
         assert_eq!(refused.expect("it is published"), []);
     }));
-    let done = machine.fs.demote_files(&[node.clone()], TIER, true);
+    let done = machine.fs.demote_files(std::slice::from_ref(&node), TIER, true);
     assert!(machine.disks[0].before_write.lock().unwrap().is_none(), "more than one write");
     assert_eq!(done[0].as_ref().ok(), Some(&Moved { moved: FIRST + 7, changed: 1 }));
     machine.fs.tiers().pages().drop_tier(TIER);
