@@ -19,6 +19,8 @@ type Fs = PoolFs<SimPm>;
 /// The smallest device with all lanes.
 const SIZE: u64 = 64 << 20;
 const LANES: usize = 16;
+/// One in so many pages of metadata is lost.
+const STRIDE: usize = 4;
 
 /// Lines of PM.
 type Lines = BTreeMap<u64, [u8; LINE as usize]>;
@@ -151,6 +153,3 @@ fn a_lost_page_beside_an_unfinished_operation_in_each_lane_loses_nothing() {
         }
     }
 }
-
-/// Of the pages of metadata, so many are passed over.
-const STRIDE: usize = 4;

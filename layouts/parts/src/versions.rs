@@ -43,7 +43,7 @@ impl Default for Versions {
     }
 }
 
-/// When a file changed; kept as long as a caller holds the file. Both change under its lock.
+/// The times of a file's last changes; kept as long as a caller holds the file. Changed under its lock.
 #[derive(Default)]
 pub struct LastChange {
     any: AtomicU64,
@@ -110,8 +110,11 @@ impl FileVersions<'_> {
     /// Whether blocks did not change since a version was theirs.
     pub fn is_unchanged(self, blocks: Range<u64>, version: u64) -> bool {
         let is_old = |counter: &AtomicU64| counter.load(Ordering::Acquire) <= version;
-        if is_old(&self.last.any) || !is_old(&self.last.large) {
-            return is_old(&self.last.any);
+        if is_old(&self.last.any) {
+            return true;
+        }
+        if !is_old(&self.last.large) {
+            return false;
         }
         let Versions { parts: of_parts, blocks: of_blocks, .. } = self.versions;
         parts_of(&blocks).all(|part| {

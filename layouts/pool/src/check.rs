@@ -87,7 +87,7 @@ fn renew_rows<P: Pm>(pm: &P, superblock: &Superblock) -> Result<()> {
         let fs = volumes::open_one(pm, superblock, geometry, false)?;
         let row = *fs.row.lock();
         // Damage that no repair mends may keep the bits from being read. The counts are then as wrong as before.
-        let Ok((counts, _)) = fs.count() else { continue };
+        let Ok(counts) = fs.count() else { continue };
         if row.clean == 1 || row.errors != 0 {
             let renewed = |row: &mut RawVolume| {
                 row.keep(&counts);

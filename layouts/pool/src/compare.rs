@@ -152,7 +152,7 @@ impl<P: Pm> Walk<'_, P> {
     pub(crate) fn compare_counts(&mut self, row: &RawVolume) {
         let superblock = self.fs.superblock.lock().clone();
         let counted = zones::row(&*self.fs.pm, &superblock, &self.fs.geometry);
-        match counted.and_then(|zone| Ok((zone, self.fs.count()?.0))) {
+        match counted.and_then(|zone| Ok((zone, self.fs.count()?))) {
             Ok((zone, counts)) => {
                 let (mut after, mut zone_after) = (*row, zone);
                 after.keep(&counts);

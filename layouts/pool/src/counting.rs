@@ -26,10 +26,10 @@ pub(crate) const COUNTED_AT_ONCE: u64 = 1024;
 
 /// How far a mount has counted.
 pub(crate) struct Counting {
-    /// The next group. The lock comes before those of groups, after all others.
-    next: Mutex<u64>,
-    /// The same, for operations: a group below it is counted. Changes under the group's lock.
-    counted: AtomicU64,
+    /// The lock of the counting itself. It comes before those of groups, after all others.
+    turn: Mutex<()>,
+    /// The next group: those below it are counted. Changes under `turn` and the group's lock.
+    next: AtomicU64,
     /// A group could not be read, and counts for nothing.
     failed: AtomicBool,
 }
@@ -37,23 +37,19 @@ pub(crate) struct Counting {
 impl Counting {
     /// Nothing is counted yet of these groups.
     pub(crate) fn of(groups: &Range<u64>) -> Counting {
-        Counting {
-            next: Mutex::new(groups.start),
-            counted: AtomicU64::new(groups.start),
-            failed: AtomicBool::new(false),
-        }
+        Counting { turn: Mutex::new(()), next: AtomicU64::new(groups.start), failed: AtomicBool::new(false) }
     }
 
     /// Whether a group is counted. Under its lock.
     fn has(&self, group: u64) -> bool {
-        group < self.counted.load(Ordering::Acquire)
+        group < self.next.load(Ordering::Acquire)
     }
 }
 
 impl<P: Pm> Shared<P> {
     /// Whether all groups are counted.
     pub(crate) fn is_counted(&self) -> bool {
-        self.counting.counted.load(Ordering::Acquire) == self.geometry.end_group
+        self.counting.next.load(Ordering::Acquire) == self.geometry.end_group
     }
 
     /// Whether all groups are counted and could be read.
@@ -63,26 +59,24 @@ impl<P: Pm> Shared<P> {
 
     /// The counts are known.
     pub(crate) fn take_up(&self, counts: Counts) {
-        let mut next = self.counting.next.lock();
+        let _turn = self.counting.turn.lock();
         *self.counts.lock() = counts;
-        *next = self.geometry.end_group;
-        self.counting.counted.store(*next, Ordering::Release);
+        self.counting.next.store(self.geometry.end_group, Ordering::Release);
     }
 
     /// Counts some more groups, and gives back pool blocks without an entry, which a crash left.
     pub(crate) fn count_some(&self, groups: u64) {
         let mut unused = Vec::new();
         {
-            let mut next = self.counting.next.lock();
-            let end = self.geometry.end_group.min(next.saturating_add(groups));
-            while *next < end {
-                let _group = self.group_locks[*next as usize % GROUP_LOCKS].lock();
-                match self.count_group(*next, &mut unused) {
+            let _turn = self.counting.turn.lock();
+            let first = self.counting.next.load(Ordering::Acquire);
+            for group in first..self.geometry.end_group.min(first.saturating_add(groups)) {
+                let _group = self.group_locks[group as usize % GROUP_LOCKS].lock();
+                match self.count_group(group, &mut unused) {
                     Ok(counted) => self.counts.lock().add(&counted),
                     Err(_) => self.counting.failed.store(true, Ordering::Release),
                 }
-                *next += 1;
-                self.counting.counted.store(*next, Ordering::Release);
+                self.counting.next.store(group + 1, Ordering::Release);
             }
         }
         if !self.read_only {
@@ -98,16 +92,16 @@ impl<P: Pm> Shared<P> {
         }
     }
 
-    /// Counts free blocks and inodes, from the bits; and finds pool blocks without an entry in use.
-    pub(crate) fn count(&self) -> Result<(Counts, Vec<u64>)> {
+    /// Counts free blocks and inodes, from the bits. No operation is under way.
+    pub(crate) fn count(&self) -> Result<Counts> {
         let mut counts = Counts::none(&self.geometry, self.row.lock().quota);
-        let mut unused = Vec::new();
         for group in self.geometry.groups() {
-            counts.add(&self.count_group(group, &mut unused)?);
+            counts.add(&self.count_group(group, &mut Vec::new())?);
         }
-        Ok((counts, unused))
+        Ok(counts)
     }
 
+    /// Counts a group, and finds its pool blocks without an entry in use.
     fn count_group(&self, group: u64, unused: &mut Vec<u64>) -> Result<GroupCounts> {
         let geometry = self.geometry;
         let (free, purpose) = self.read_map(group)?;
@@ -236,7 +230,7 @@ mod tests {
         }
         fs.shared.reclaim_all();
         assert!(fs.shared.is_counted(), "all groups were passed");
-        assert_eq!(*fs.shared.counts.lock(), fs.shared.count().unwrap().0);
+        assert_eq!(*fs.shared.counts.lock(), fs.shared.count().unwrap());
     }
 
     #[test]
@@ -245,6 +239,6 @@ mod tests {
         forget(&mut fs);
         operate(&fs, 2);
         assert!(fs.shared.is_counted());
-        assert_eq!(*fs.shared.counts.lock(), fs.shared.count().unwrap().0);
+        assert_eq!(*fs.shared.counts.lock(), fs.shared.count().unwrap());
     }
 }

@@ -310,7 +310,7 @@ pub(crate) fn retire_listed<P: Pm>(pm: &P) -> Result<u64> {
     let blocks = badblocks::read(pm, &found.superblock)?.blocks;
     for geometry in volumes::all(pm, &found.superblock)? {
         let fs = volumes::open_one(pm, &found.superblock, geometry, false)?;
-        fs.take_up(fs.count()?.0);
+        fs.take_up(fs.count()?);
         blocks.iter().for_each(|&block| fs.withdraw(block));
         let counts = *fs.counts.lock();
         fs.change_rows(|row| row.keep(&counts), |zone| zone.keep(&counts))?;

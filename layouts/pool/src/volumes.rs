@@ -297,7 +297,7 @@ pub(crate) fn make<P: Pm>(pm: Arc<P>, superblock: &Superblock, new: &NewVolume) 
     row.created = TimeRange::of_version(FORMAT_VERSION).pack(new.now);
     row.orphans = row.orphans.map(|_| seal_any(0, geometry.seed(geometry.row())));
     let fs = open(pm, superblock.clone(), geometry, row, &recovered, false)?;
-    fs.take_up(fs.count()?.0);
+    fs.take_up(fs.count()?);
     fs.change(|change| {
         change.put_zone(|zone| zone.counted = 0)?;
         change.put_whole_row(&row);
@@ -427,7 +427,7 @@ fn release<P: Pm>(fs: &Shared<P>) -> Result<()> {
             change.commit()
         })?;
     }
-    let (counts, _) = fs.count()?;
+    let counts = fs.count()?;
     fs.change(|change| {
         change.put_zone(|zone| zone.keep(&counts))?;
         change.put_whole_row(&RawVolume::new_zeroed());
