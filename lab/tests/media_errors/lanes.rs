@@ -1,6 +1,6 @@
 //! A crash that leaves an unfinished operation in each lane of the layout `pool`, and then a page that is lost.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use nacre_engine::{FileKind, Names, RenameMode, Result, SetAttr};
@@ -63,8 +63,15 @@ fn act(fs: &Fs, lane: usize) -> Result<()> {
     }
 }
 
-/// The lines that an operation has made durable with each of its fences, in order.
-fn steps(base: &[u8], pm: &SimPm, operation: impl FnOnce()) -> Vec<Lines> {
+/// An operation that was recorded.
+struct Recorded {
+    /// The lines that it has made durable with each of its fences, in order.
+    steps: Vec<Lines>,
+    /// The pages of its lane, both copies.
+    lane: BTreeSet<u64>,
+}
+
+fn record(base: &[u8], pm: &SimPm, operation: impl FnOnce()) -> Recorded {
     pm.start_recording();
     operation();
     let trace = pm.stop_recording();
@@ -74,6 +81,11 @@ fn steps(base: &[u8], pm: &SimPm, operation: impl FnOnce()) -> Vec<Lines> {
     });
     let lines: Vec<u64> =
         stored.flat_map(|(from, to)| (from / LINE * LINE..to).step_by(LINE as usize)).collect();
+    let of_lane = |event: &Event| match event {
+        Event::Store { offset, site, .. } if site.file().ends_with("lanes.rs") => Some(offset / PAGE * PAGE),
+        _ => None,
+    };
+    let lane = trace.events.iter().filter_map(of_lane).collect();
     let mut replay = Replay::new(base.to_vec(), &trace);
     let image = SimPm::new(SIZE);
     let mut steps = Vec::new();
@@ -86,7 +98,7 @@ fn steps(base: &[u8], pm: &SimPm, operation: impl FnOnce()) -> Vec<Lines> {
         };
         steps.push(lines.iter().map(line).collect());
     }
-    steps
+    Recorded { steps, lane }
 }
 
 /// Each operation is done or not, whatever became of the others.
@@ -111,18 +123,18 @@ fn a_lost_page_beside_an_unfinished_operation_in_each_lane_loses_nothing() {
     let mut lanes = Vec::new();
     for lane in 0..LANES {
         let now = pm.snapshot();
-        lanes.push(steps(&now, &pm, || act(&fs, lane).unwrap()));
+        lanes.push(record(&now, &pm, || act(&fs, lane).unwrap()));
     }
     let after = Tree::of(&fs).unwrap();
     fs.abandon();
     use_lane(0);
-    let fences = lanes.iter().map(Vec::len).max().unwrap();
+    let fences = lanes.iter().map(|lane| lane.steps.len()).max().unwrap();
     assert!(fences >= 3, "{fences} fences");
     // Each crash looks at other pages.
     for step in 0..fences {
         let crashed = SimPm::from_image(&base);
         for lane in &lanes {
-            let lines = lane.get(step).or(lane.last()).unwrap();
+            let lines = lane.steps.get(step).or(lane.steps.last()).unwrap();
             lines.iter().for_each(|(&at, bytes)| crashed.poke(at, bytes));
         }
         let crashed = crashed.snapshot();
@@ -139,7 +151,11 @@ fn a_lost_page_beside_an_unfinished_operation_in_each_lane_loses_nothing() {
         assert!(step + 1 != fences || is_done, "the last one has everything");
         let pages = metadata_pages(&Arc::new(SimPm::from_image(&crashed)));
         assert!(pages.len() > 50, "{} pages", pages.len());
-        for page in pages.into_iter().skip(step).step_by(STRIDE) {
+        // Some intents, too, in both copies.
+        let intents =
+            lanes.iter().skip(step % STRIDE).step_by(STRIDE).flat_map(|lane| lane.lane.iter().copied());
+        let pages: BTreeSet<u64> = pages.into_iter().skip(step).step_by(STRIDE).chain(intents).collect();
+        for page in pages {
             let what = format!("fence {step}, page {page}");
             let pm = Arc::new(SimPm::from_image(&crashed));
             pm.poison(page, PAGE);
