@@ -8,10 +8,9 @@ use std::io::{self, Read};
 use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 use std::time::{Duration, Instant};
 
+use nacre_control::ANSWER_MAX;
 use rustix::io::Errno;
 
-/// The largest value of an extended attribute, and so the largest answer, in bytes.
-pub(crate) const ANSWER_MAX: usize = 64 * 1024;
 /// The time after which the user learns the reason for the wait.
 pub(crate) const NOTICE: Duration = Duration::from_secs(1);
 

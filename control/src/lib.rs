@@ -16,7 +16,7 @@ mod order;
 mod tier;
 
 pub use mover::{AgesInfo, DoingInfo, HotFileInfo, MoverInfo, QueueInfo, QueuedInfo, TemperatureInfo};
-pub use name::{Command, PREFIX, Question, result_attribute, result_id};
+pub use name::{ANSWER_MAX, Command, PREFIX, Question, result_attribute, result_id};
 pub use order::{
     Attached, Drained, Envelope, FilesMoved, FilesToMove, Order, Outcome, Synced, TierAdded, TierToAdd,
     TierToTrim, Trimmed,

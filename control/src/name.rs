@@ -3,6 +3,9 @@
 /// The beginning of all names.
 pub const PREFIX: &str = "system.nacre.";
 
+/// The largest value of an extended attribute, and so the largest answer, in bytes.
+pub const ANSWER_MAX: usize = 64 << 10;
+
 /// The beginning of the name of an order's result, behind [`PREFIX`].
 const RESULT: &str = "done.";
 

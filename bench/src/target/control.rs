@@ -6,7 +6,8 @@ use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use nacre_control::{
-    Command, Envelope, FilesMoved, FilesToMove, Order, Outcome, Question, TierInfo, result_attribute,
+    ANSWER_MAX, Command, Envelope, FilesMoved, FilesToMove, Order, Outcome, Question, TierInfo,
+    result_attribute,
 };
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
@@ -14,9 +15,6 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::Below;
-
-/// The largest value of an extended attribute.
-const ATTRIBUTE_MAX: usize = 64 << 10;
 
 /// The tier of a mount that files are moved to; none where it is no mount of nacre.
 pub(super) fn below(root: &impl AsFd) -> io::Result<Option<Below>> {
@@ -63,7 +61,7 @@ pub(super) fn move_file(file: &impl AsFd, to: Option<u8>) -> io::Result<u64> {
 
 /// The value of an extended attribute.
 pub(super) fn attribute(file: &impl AsFd, name: &[u8]) -> io::Result<Vec<u8>> {
-    let mut value = vec![0; ATTRIBUTE_MAX];
+    let mut value = vec![0; ANSWER_MAX];
     let length = rustix::fs::fgetxattr(file, name, value.as_mut_slice())?;
     value.truncate(length);
     Ok(value)

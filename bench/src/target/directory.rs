@@ -6,17 +6,14 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use nacre_control::Question;
+use nacre_control::{ANSWER_MAX, Question};
 use rustix::fs::{Advice, AtFlags, Dir, FileType, Mode, OFlags, XattrFlags};
 
 use super::{Below, File, Known, Open, Target, Traffic, control};
 
-/// The largest extended attribute.
-const ATTRIBUTE_MAX: usize = 64 << 10;
-
 /// The description of the file system of a directory, if it is a mount of nacre.
 pub(super) fn information(dir: &Path) -> Option<serde_json::Value> {
-    let mut text = vec![0; ATTRIBUTE_MAX];
+    let mut text = vec![0; ANSWER_MAX];
     let length = rustix::fs::getxattr(dir, Question::Info.attribute(), text.as_mut_slice()).ok()?;
     serde_json::from_slice(&text[..length]).ok()
 }
