@@ -12,8 +12,8 @@ use nacre::{
     TrimFrom,
 };
 use nacre_control::{
-    Attached, Command, Drained, Envelope, FilesMoved, FilesToMove, Order, Outcome, Question, Synced,
-    TierAdded, TierToAdd, TierToTrim, Trimmed, result_id,
+    Attached, Command, Drained, Envelope, FilesMoved, FilesToMove, FlagsTaken, Info, MountInfo, Order,
+    Outcome, Question, Synced, TierAdded, TierToAdd, TierToTrim, TiersInfo, Trimmed, result_id,
 };
 use nacre_engine::{Error, Names as _, Result};
 use nacre_fuse::mounts;
@@ -83,31 +83,24 @@ impl Control {
         Arc::clone(&self.ends)
     }
 
-    fn info(&self) -> Value {
-        let mut said = match self.file_system.info() {
-            Ok(info) => json!(info),
-            Err(error) => json!({ "error": error.to_string() }),
-        };
+    fn info(&self) -> Info {
+        let info = self.file_system.info();
+        let mut info =
+            info.unwrap_or_else(|error| Info { error: Some(error.to_string()), ..Info::default() });
         let options = lock(&self.settings).to_string();
         let opens = match (self.checks_opens, self.file_system.vfs().layout().has_guarded()) {
             (true, _) => "checked",
             (false, false) => "unchecked",
             (false, true) => "checked from the next mount on",
         };
-        let opened_to_read = self.file_system.vfs().options().read_only;
-        said["mount"] = json!({
-            "options": options,
-            "pid": std::process::id(),
-            "opens": opens,
-            "opened_to_read": opened_to_read,
-            "oom_score_adj": daemon::oom_score_adj(),
+        info.mount = Some(MountInfo {
+            options,
+            pid: std::process::id(),
+            opens: opens.to_owned(),
+            opened_to_read: self.file_system.vfs().options().read_only,
+            oom_score_adj: daemon::oom_score_adj(),
         });
-        let tiers = self.file_system.tiers();
-        if !tiers.is_empty() {
-            said["tiers"] = json!(tiers);
-            said["mover"] = json!(self.file_system.mover_status());
-        }
-        said
+        info
     }
 
     /// Applies the options of a remount.
@@ -131,7 +124,7 @@ impl Control {
 
     /// Adopts the flags that the kernel shows for the mount, after a remount. A read-only mount takes no order with the
     /// flags, so the server reads the kernel's table.
-    fn take_up_flags(&self) -> Result<Value> {
+    fn take_up_flags(&self) -> Result<FlagsTaken> {
         let entry = mounts::at(&self.dir)?.filter(|entry| entry.fstype == mounts::FSTYPE);
         let Some(entry) = entry else {
             return Err(Error::new(Kind::NotFound).object(self.dir.display().to_string()));
@@ -150,7 +143,7 @@ impl Control {
         }
         *settings = changed;
         (self.tell)(&format!("remounted, options {settings}"));
-        Ok(json!({ "options": settings.to_string() }))
+        Ok(FlagsTaken { options: settings.to_string() })
     }
 
     /// Resumes or pauses the mover.
@@ -248,13 +241,13 @@ impl nacre_fuse::Control for Control {
         let answer = match Question::of(name) {
             // The answer holds paths of files that other users may not see.
             Some(Question::Scrub) if !may_tell => return Some(Err(Kind::NotPermitted.into())),
-            Some(Question::Info) => self.info(),
+            Some(Question::Info) => json!(self.info()),
             Some(Question::Flags) => match self.take_up_flags() {
-                Ok(flags) => flags,
+                Ok(taken) => json!(taken),
                 Err(error) => return Some(Err(error)),
             },
             Some(Question::Scrub) => json!(self.file_system.scrub_status()),
-            Some(Question::Tiers) => json!({ "tiers": self.file_system.tiers() }),
+            Some(Question::Tiers) => json!(TiersInfo { tiers: self.file_system.tiers() }),
             Some(Question::Mover) => json!(self.file_system.mover_status()?),
             // None while blocks move.
             Some(Question::Temperature) => json!(self.file_system.temperature()),
@@ -358,7 +351,7 @@ mod tests {
         control.limit(Some(1 << 20)).unwrap();
         control.change("tune=tier_group:64K").unwrap();
         assert_eq!(rate(&control), Some(1 << 20));
-        assert_eq!(control.info()["mount"]["options"], "rw,mover_limit=1M,tune=tier_group:64K");
+        assert_eq!(control.info().mount.unwrap().options, "rw,mover_limit=1M,tune=tier_group:64K");
         control.change("mover_limit=2M,mover_hours=22:00-06:00").unwrap();
         assert_eq!(rate(&control), Some(2 << 20));
         assert_eq!(control.file_system.mover_status().unwrap().hours.as_deref(), Some("22:00-06:00"));

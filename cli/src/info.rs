@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use nacre::Kind;
-use nacre_control::{MoverInfo, Question};
+use nacre_control::{CacheInfo, CounterInfo, Info, Question, TierInfo, VolumeInfo, VolumeRow};
 use nacre_engine::size;
 use nacre_fuse::mounts;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::failure::Failure;
 use crate::{mounted, mover, output};
@@ -39,11 +39,11 @@ pub(crate) struct InfoArgs {
 /// Reports on a device or a mount.
 pub(crate) fn run(args: InfoArgs) -> Result<(), Failure> {
     let info = find(&args.path)?;
-    if args.json { output::json(info) } else { output::text_out(&describe(&info)) }
+    if args.json { output::json(json!(info)) } else { output::text_out(&describe(&info)) }
 }
 
 /// The information from the mount, if there is one, otherwise from the device itself.
-fn find(path: &Path) -> Result<Value, Failure> {
+fn find(path: &Path) -> Result<Info, Failure> {
     if let Some(mount) = mounted::serving("info", path)? {
         return from_mount(path, &mount.mountpoint);
     }
@@ -53,7 +53,7 @@ fn find(path: &Path) -> Result<Value, Failure> {
         return from_mount(&mount.mountpoint, &mount.mountpoint);
     }
     match nacre::info(path) {
-        Ok(info) => Ok(with_dead_mount(json!(info), path)?),
+        Ok(info) => with_dead_mount(info, path),
         Err(error) if error.kind() == Kind::Busy => match mounted::of_device(path)? {
             Some(mount) => from_mount(&mount.mountpoint, &mount.mountpoint),
             None => Err(Failure::on("info", path, &error)),
@@ -63,48 +63,37 @@ fn find(path: &Path) -> Result<Value, Failure> {
 }
 
 /// The information about a device without a server, with the dead mount that still has it, if any.
-fn with_dead_mount(mut info: Value, path: &Path) -> Result<Value, Failure> {
-    if let Some(mount) = mounted::of_device(path)?.filter(|mount| mounts::is_dead(&mount.mountpoint)) {
-        info["dead_mount"] = json!(mount.mountpoint.display().to_string());
-    }
+fn with_dead_mount(mut info: Info, path: &Path) -> Result<Info, Failure> {
+    let dead = mounted::of_device(path)?.filter(|mount| mounts::is_dead(&mount.mountpoint));
+    info.dead_mount = dead.map(|mount| mount.mountpoint.display().to_string());
     Ok(info)
 }
 
-fn from_mount(path: &Path, mountpoint: &Path) -> Result<Value, Failure> {
-    let mut info = mounted::ask("info", path, Question::Info.attribute())?;
-    info["mountpoint"] = json!(mountpoint.display().to_string());
+fn from_mount(path: &Path, mountpoint: &Path) -> Result<Info, Failure> {
+    let mut info: Info = mounted::ask("info", path, Question::Info.attribute())?;
+    info.mountpoint = Some(mountpoint.display().to_string());
     Ok(info)
 }
 
 /// The information as text.
-fn describe(info: &Value) -> String {
-    let text = |part: &str, field: &str| match &info[part][field] {
-        Value::String(text) => text.clone(),
-        Value::Null => String::new(),
-        other => other.to_string(),
-    };
-    let bytes = |part: &str, field: &str| info[part][field].as_u64().map_or_else(String::new, size::print);
+fn describe(info: &Info) -> String {
+    let Info { device, volume, .. } = info;
     let mut fields = vec![
-        (
-            "device",
-            format!("{} ({}, {})", text("device", "name"), text("device", "kind"), bytes("device", "size")),
-        ),
-        ("persistence", text("device", "promise_explanation")),
-        ("instructions", text("device", "instructions")),
+        ("device", format!("{} ({}, {})", device.name, device.kind, size::print(device.size))),
+        ("persistence", device.promise_explanation.clone()),
+        ("instructions", device.instructions.clone()),
     ];
     let mut add = |name: &'static str, value: String| {
         if !value.is_empty() {
             fields.push((name, value));
         }
     };
-    add("emulation", text("device", "emulation"));
-    if info["device"]["counters"].is_object() {
-        let counter = |name: &str| info["device"]["counters"][name].as_u64().unwrap_or(0);
-        let (lines, fences) = (counter("lines_flushed"), counter("fences"));
-        add("stored", format!("{}, {lines} lines, {fences} fences", size::print(counter("bytes_stored"))));
+    add("emulation", device.emulation.clone().unwrap_or_default());
+    if let Some(CounterInfo { bytes_stored, lines_flushed, fences, .. }) = device.counters {
+        add("stored", format!("{}, {lines_flushed} lines, {fences} fences", size::print(bytes_stored)));
     }
-    add("mounted on", info["mountpoint"].as_str().unwrap_or_default().to_owned());
-    if let Some(dir) = info["dead_mount"].as_str() {
+    add("mounted on", info.mountpoint.clone().unwrap_or_default());
+    if let Some(dir) = &info.dead_mount {
         add(
             "dead mount",
             format!(
@@ -112,132 +101,116 @@ fn describe(info: &Value) -> String {
             ),
         );
     }
-    add("options", text("mount", "options"));
-    if !matches!(info["mount"]["opens"].as_str(), None | Some("unchecked")) {
-        let opens = text("mount", "opens");
-        add("opens", format!("{opens}: files are, or were, immutable or append-only"));
-    }
-    add("process", text("mount", "pid"));
-    if let Some(score) = info["mount"]["oom_score_adj"].as_i64() {
-        add("short of DRAM", short_of_memory(score));
-    }
-    add("file system", format!("layout {}, preset {}", text("volume", "layout"), text("volume", "preset")));
-    if let Some(is_atomic) = info["volume"]["atomic_write"].as_bool() {
-        let writes = match is_atomic {
-            true => "all or nothing after a crash",
-            false => "in place: after a crash a part of a write may be there",
-        };
-        add("overwrites", writes.to_owned());
-    }
-    add("size", bytes("volume", "size"));
-    if info["space"].is_object() {
-        let indexes = bytes("space", "index_bytes");
-        add("available", format!("{} of {}", bytes("space", "available"), bytes("space", "total")));
-        add("inodes", format!("{} free of {}", text("space", "inodes_free"), text("space", "inodes")));
-        let inodes = format!(
-            "{} inodes, of those not in use at most {}",
-            text("space", "inodes_in_dram"),
-            text("space", "inode_cache")
-        );
-        add("DRAM", format!("{indexes} for indexes; {inodes}"));
-    }
-    if info["cache"].is_object() {
-        write_buffer(&info["cache"]).into_iter().for_each(|(name, value)| add(name, value));
-    }
-    info["tiers"].as_array().into_iter().flatten().for_each(|tier| add("tier", describe_tier(tier)));
-    if info["mover"].is_object() {
-        let status: MoverInfo = serde_json::from_value(info["mover"].clone()).unwrap_or_default();
-        if status.next_window.is_some() {
-            add("mover", mover::reason(&status));
+    if let Some(mount) = &info.mount {
+        add("options", mount.options.clone());
+        if mount.opens != "unchecked" {
+            add("opens", format!("{}: files are, or were, immutable or append-only", mount.opens));
         }
-        add("predictor", mover::predictor(&status));
+        add("process", mount.pid.to_string());
+        add("short of DRAM", mount.oom_score_adj.map_or_else(String::new, short_of_memory));
     }
-    info["volumes"].as_array().into_iter().flatten().for_each(|row| add("volume", describe_volume(row)));
-    add("label", text("volume", "label"));
-    add("uuid", text("volume", "uuid"));
-    add("format", format!("version {}", text("volume", "format_version")));
-    add("superblock", format!("{} of 2 copies are valid", text("volume", "superblock_copies")));
+    add("error", info.error.clone().unwrap_or_default());
+    add("file system", format!("layout {}, preset {}", volume.layout, volume.preset));
+    let writes = match volume.atomic_write {
+        true => "all or nothing after a crash",
+        false => "in place: after a crash a part of a write may be there",
+    };
+    add("overwrites", writes.to_owned());
+    add("size", size::print(volume.size));
+    if let Some(space) = &info.space {
+        add("available", format!("{} of {}", size::print(space.available), size::print(space.total)));
+        add("inodes", format!("{} free of {}", space.inodes_free, space.inodes));
+        let inodes =
+            format!("{} inodes, of those not in use at most {}", space.inodes_in_dram, space.inode_cache);
+        add("DRAM", format!("{} for indexes; {inodes}", size::print(space.index_bytes)));
+    }
+    info.cache.iter().flat_map(write_buffer).for_each(|(name, value)| add(name, value));
+    info.tiers.iter().for_each(|tier| add("tier", describe_tier(tier)));
+    if let Some(status) = &info.mover {
+        if status.next_window.is_some() {
+            add("mover", mover::reason(status));
+        }
+        add("predictor", mover::predictor(status));
+    }
+    info.volumes.iter().for_each(|row| add("volume", describe_volume(row)));
+    add("label", volume.label.clone());
+    add("uuid", volume.uuid.clone());
+    add("format", format!("version {}", volume.format_version));
+    add("superblock", format!("{} of 2 copies are valid", volume.superblock_copies));
     add("state", state(info));
     output::fields(&fields)
 }
 
 /// The rank of the server among those that the kernel ends when DRAM is short, in words.
-fn short_of_memory(oom_score_adj: i64) -> String {
+fn short_of_memory(oom_score_adj: i32) -> String {
     let is_protected = oom_score_adj <= -999;
     let said = if is_protected { "ends other processes first" } else { "may end the server first" };
     format!("the kernel {said} (oom_score_adj {oom_score_adj})")
 }
 
 /// A volume of a device with several, in words.
-fn describe_volume(row: &Value) -> String {
-    let bytes = |field: &str| row[field].as_u64().map(size::print);
-    let used = bytes("used").map_or_else(String::new, |used| format!(", {used} in use"));
-    let quota = bytes("quota").map_or_else(String::new, |quota| format!(", a quota of {quota}"));
-    let name = row["name"].as_str().unwrap_or_default();
-    format!("{name}: zone {}{used}{quota}", row["zone"])
+fn describe_volume(row: &VolumeRow) -> String {
+    let used = row.used.map_or_else(String::new, |used| format!(", {} in use", size::print(used)));
+    let quota = row.quota.map_or_else(String::new, |quota| format!(", a quota of {}", size::print(quota)));
+    format!("{}: zone {}{used}{quota}", row.name, row.zone)
 }
 
 /// A tier, in words.
-fn describe_tier(tier: &Value) -> String {
-    let number = |field: &str| tier[field].as_u64().unwrap_or(0);
-    let (size, free) = (number("size"), number("free"));
-    let place = match (tier["device"].as_str(), tier["missing"].as_str()) {
-        (Some(device), None) => device.to_owned(),
-        (_, why) => format!("missing ({})", why.unwrap_or_default()),
+fn describe_tier(tier: &TierInfo) -> String {
+    let place = match (&tier.device, &tier.missing) {
+        (Some(device), None) => device.clone(),
+        (_, why) => format!("missing ({})", why.as_deref().unwrap_or_default()),
     };
-    let (used, size) = (size::print(size.saturating_sub(free)), size::print(size));
-    let traffic = match (number("read"), number("written")) {
+    let (used, size) = (size::print(tier.used()), size::print(tier.size));
+    let traffic = match (tier.traffic.read, tier.traffic.written) {
         (0, 0) => String::new(),
         (read, written) => format!(", {} read, {} written", size::print(read), size::print(written)),
     };
-    format!("{}: {place}, {used} of {size} in use{traffic}", number("number"))
+    format!("{}: {place}, {used} of {size} in use{traffic}", tier.number)
 }
 
 /// The counters of the write buffer, in words.
-fn write_buffer(cache: &Value) -> Vec<(&'static str, String)> {
-    let number = |field: &str| cache[field].as_u64().unwrap_or(0);
-    let bytes = |field: &str| size::print(number(field));
-    let (accurate, judged) =
-        (number("model_accurate"), number("model_accurate") + number("model_inaccurate"));
+fn write_buffer(cache: &CacheInfo) -> Vec<(&'static str, String)> {
+    let bytes = size::print;
+    let judged = cache.model_accurate + cache.model_inaccurate;
     let model = match judged {
         0 => "no block was judged twice".to_owned(),
-        _ => format!("{} % of {judged} verdicts were those of the sync before", accurate * 100 / judged),
+        _ => format!(
+            "{} % of {judged} verdicts were those of the sync before",
+            cache.model_accurate * 100 / judged
+        ),
     };
-    let costs = format!(
-        "a line costs {} ns in DRAM and {} ns on the device",
-        number("line_dram_ns"),
-        number("line_pm_ns")
-    );
+    let costs =
+        format!("a line costs {} ns in DRAM and {} ns on the device", cache.line_dram_ns, cache.line_pm_ns);
+    let (lazily, eagerly) = (bytes(cache.written_lazily), bytes(cache.written_eagerly));
     let mut fields = vec![
-        ("write buffer", format!("{} of {} in use", bytes("used"), bytes("size"))),
-        ("writes", format!("{} into DRAM, {} past it", bytes("written_lazily"), bytes("written_eagerly"))),
+        ("write buffer", format!("{} of {} in use", bytes(cache.used), bytes(cache.size))),
+        ("writes", format!("{lazily} into DRAM, {eagerly} past it")),
         (
             "written back",
             format!(
                 "{}; {} overwritten before and {} removed before, {} fetched",
-                bytes("written_back"),
-                bytes("overwritten"),
-                bytes("discarded"),
-                bytes("fetched")
+                bytes(cache.written_back),
+                bytes(cache.overwritten),
+                bytes(cache.discarded),
+                bytes(cache.fetched)
             ),
         ),
         ("benefit model", format!("{costs}; {model}")),
     ];
-    if number("failures") > 0 {
-        fields.push(("failures", format!("{} of writeback, {} lost", number("failures"), bytes("lost"))));
+    if cache.failures > 0 {
+        fields.push(("failures", format!("{} of writeback, {} lost", cache.failures, bytes(cache.lost))));
     }
     fields
 }
 
-fn state(info: &Value) -> String {
-    let volume = &info["volume"];
-    let errors = volume["errors"].as_u64().unwrap_or(0);
-    let epoch = volume["mount_epoch"].as_u64().unwrap_or(0);
-    let clean = if info["mountpoint"].is_string() {
+fn state(info: &Info) -> String {
+    let VolumeInfo { errors, mount_epoch, .. } = info.volume;
+    let clean = if info.mountpoint.is_some() {
         "mounted"
-    } else if volume["clean"] == true {
+    } else if info.volume.clean {
         "clean unmount"
-    } else if epoch == 0 {
+    } else if mount_epoch == 0 {
         "new"
     } else {
         "no clean unmount; the next mount recovers it"
@@ -245,15 +218,16 @@ fn state(info: &Value) -> String {
     let errors = match errors {
         0 => String::new(),
         errors => {
-            format!(", {} found and not repaired: run nacre fsck", output::count(errors, "error", "errors"))
+            let errors = output::count(u64::from(errors), "error", "errors");
+            format!(", {errors} found and not repaired: run nacre fsck")
         }
     };
-    format!("{clean}, mounted {} for writing{errors}", output::count(epoch, "time", "times"))
+    format!("{clean}, mounted {} for writing{errors}", output::count(mount_epoch, "time", "times"))
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{from_value, json};
 
     use super::describe;
 
@@ -271,7 +245,7 @@ mod tests {
                 { "number": 3, "device": null, "missing": "it is gone", "size": 8192, "free": 0 }],
             "mover": { "phase": "outside_hours", "hours": "22:00-06:00", "next_window": "22:00" },
         });
-        let text = describe(&info);
+        let text = describe(&from_value(info).unwrap());
         assert!(text.contains("device:        /dev/pmem0 (block device, 1 GiB)\n"), "{text}");
         assert!(text.contains("4 KiB, 64 lines, 2 fences"), "{text}");
         assert!(text.contains("no clean unmount") && text.contains("3 errors"), "{text}");

@@ -16,7 +16,6 @@ use nacre_fuse::mounts::{self, FSTYPE, MountEntry};
 use rustix::fs::{Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
 use uuid::Uuid;
 
 use crate::asking::{self, Answer, Asked};
@@ -211,11 +210,9 @@ pub(crate) fn order_within<T: DeserializeOwned>(
         Answer::Refused(error) => return Err(or_gone(failed(error.to_string()))),
         Answer::None => return Err(silent(operation, path)),
     }
-    let answer = ask(operation, path, &result).map_err(or_gone)?;
-    match serde_json::from_value(answer) {
-        Ok(Outcome::Result(result)) => Ok(result),
-        Ok(Outcome::Error(error)) => Err(Failure::named(operation, with_names(path, &error))),
-        Err(error) => Err(failed(format!("the mount's answer: {error}"))),
+    match ask(operation, path, &result).map_err(or_gone)? {
+        Outcome::Result(result) => Ok(result),
+        Outcome::Error(error) => Err(Failure::named(operation, with_names(path, &error))),
     }
 }
 
@@ -225,7 +222,7 @@ fn with_names(path: &Path, said: &str) -> String {
 }
 
 /// The answer of a mount to a query, which is the name of a virtual extended attribute. No answer is an error.
-pub(crate) fn ask(operation: &str, path: &Path, question: &str) -> Result<Value, Failure> {
+pub(crate) fn ask<T: DeserializeOwned>(operation: &str, path: &Path, question: &str) -> Result<T, Failure> {
     let failed = |cause: &str| Failure::new(operation, path.display(), cause);
     question_with(waiting(path), operation, path, question)?.ok_or_else(|| {
         failed("it does not answer").advice("it must be a file on a mounted nacre file system")
@@ -233,7 +230,11 @@ pub(crate) fn ask(operation: &str, path: &Path, question: &str) -> Result<Value,
 }
 
 /// The answer of a mount to a query, without a notice during the wait.
-pub(crate) fn ask_silently(operation: &str, path: &Path, question: &str) -> Result<Option<Value>, Failure> {
+pub(crate) fn ask_silently<T: DeserializeOwned>(
+    operation: &str,
+    path: &Path,
+    question: &str,
+) -> Result<Option<T>, Failure> {
     question_with(|| {}, operation, path, question)
 }
 
@@ -253,23 +254,26 @@ pub(crate) fn write_pages(operation: &str, path: &Path) -> Result<(), Failure> {
 }
 
 /// The answer of a mount to a query; `None` if it does not know the query.
-pub(crate) fn question(operation: &str, path: &Path, question: &str) -> Result<Option<Value>, Failure> {
+pub(crate) fn question<T: DeserializeOwned>(
+    operation: &str,
+    path: &Path,
+    question: &str,
+) -> Result<Option<T>, Failure> {
     question_with(waiting(path), operation, path, question)
 }
 
-fn question_with(
+fn question_with<T: DeserializeOwned>(
     notice: impl FnOnce(),
     operation: &str,
     path: &Path,
     question: &str,
-) -> Result<Option<Value>, Failure> {
+) -> Result<Option<T>, Failure> {
     let failed = |cause: String| Failure::new(operation, path.display(), cause);
     let name = as_c_string(path)?;
     let answer =
         asking::ask(PATIENCE, notice, |buffer| rustix::fs::lgetxattr(name.as_c_str(), question, buffer));
     match answer {
-        // An empty answer is `null`.
-        Answer::Bytes(bytes) => serde_json::from_slice::<Value>(&bytes)
+        Answer::Bytes(bytes) => serde_json::from_slice(&bytes)
             .map(Some)
             .map_err(|error| failed(format!("the mount's answer: {error}"))),
         Answer::Refused(Errno::NODATA | Errno::OPNOTSUPP) => Ok(None),

@@ -211,17 +211,16 @@ fn in_words(order: &Order, dry_run: bool) -> String {
 
 fn status(operation: &str, mount: &Path) -> Result<MoverInfo, Failure> {
     let failed = |cause: &str| Failure::new(operation, mount.display(), cause);
-    let status = mounted::question(operation, mount, QUESTION)?.ok_or_else(|| {
+    mounted::question(operation, mount, QUESTION)?.ok_or_else(|| {
         failed("its layout has no tiers, and nothing to move")
             .advice("the presets nacre, nova, tpfs and bpfs can have tiers")
-    })?;
-    serde_json::from_value(status).map_err(|error| failed(&format!("the mount's answer: {error}")))
+    })
 }
 
 /// True if the mount of a path has a mover, so that its layout can have tiers.
 pub(crate) fn is_there(operation: &str, path: &Path) -> Result<bool, Failure> {
     let mount = mounted::mountpoint(operation, path)?;
-    Ok(mounted::question(operation, &mount, QUESTION)?.is_some())
+    Ok(mounted::question::<MoverInfo>(operation, &mount, QUESTION)?.is_some())
 }
 
 fn wait(mount: &Path, timeout: Option<u64>) -> Result<MoverInfo, Failure> {

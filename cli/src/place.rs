@@ -106,7 +106,7 @@ pub(crate) fn demote(args: &DemoteArgs) -> Result<bool, Failure> {
 }
 
 fn fastest(path: &Path) -> Result<u8, Failure> {
-    let (tiers, _) = tier::tiers_of("demote", path)?;
+    let tiers = tier::tiers_of("demote", path)?;
     let usable = tiers.iter().filter(|tier| tier.is_in_use()).min_by_key(|tier| (tier.rank, tier.number));
     if let Some(tier) = usable {
         return Ok(tier.number);

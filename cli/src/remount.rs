@@ -6,7 +6,7 @@
 
 use std::path::Path;
 
-use nacre_control::{Command, Order, Question, Synced};
+use nacre_control::{Command, FlagsTaken, Info, Order, Question, Synced};
 use nacre_fuse::mounts::{self, FSTYPE, MountEntry};
 use rustix::fs::XattrFlags;
 use rustix::mount::MountFlags;
@@ -30,16 +30,16 @@ pub(crate) fn run(
     let Some(entry) = mounts::at(dir)?.filter(|mount| mount.fstype == FSTYPE) else {
         return Err(failed("no nacre file system is mounted there".into()));
     };
-    let said = mounted::ask("remount", dir, Question::Info.attribute())?;
+    let said: Info = mounted::ask("remount", dir, Question::Info.attribute())?;
+    let mount = said.mount.unwrap_or_default();
     let mut running = MountSettings::default();
-    let options = said["mount"]["options"].as_str().unwrap_or_default();
-    running.take(options, false).map_err(failed)?;
+    running.take(&mount.options, false).map_err(failed)?;
     let (_, named) = running.remounted(asked, &entry.flags).map_err(failed)?;
     let is = kernel_flags(&entry);
     let becomes = asked.flags_after(is, names_all);
     let (was_read_only, is_read_only) =
         (is.contains(MountFlags::RDONLY), becomes.contains(MountFlags::RDONLY));
-    if was_read_only && !is_read_only && said["mount"]["opened_to_read"] == true {
+    if was_read_only && !is_read_only && mount.opened_to_read {
         return Err(failed("it was mounted read-only, and its server cannot write to the device".into())
             .advice("unmount it and mount it again"));
     }
@@ -59,7 +59,7 @@ pub(crate) fn run(
             write_down(dir)?;
         }
         set_flags(&entry, is, becomes)?;
-        mounted::ask("remount", dir, FLAGS)?;
+        mounted::ask::<FlagsTaken>("remount", dir, FLAGS)?;
     }
     if was_read_only { set_options(dir, &named) } else { Ok(()) }
 }

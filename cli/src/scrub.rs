@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
-use nacre_control::{Command, Question};
+use nacre_control::{Command, Question, ScrubInfo};
 use nacre_engine::size;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::failure::Failure;
 use crate::{mounted, output};
@@ -85,11 +85,12 @@ pub(crate) fn run(args: ScrubArgs) -> Result<bool, Failure> {
     match args.command {
         ScrubCommand::Start { rate, path } => start(&path, rate).map(|()| true),
         ScrubCommand::Status { json, path } => {
-            let mut status = mounted::ask(STATUS, &mount_of(STATUS, &path)?, QUESTION)?;
-            let sound = status["findings"].as_array().is_none_or(Vec::is_empty);
+            let status: ScrubInfo = mounted::ask(STATUS, &mount_of(STATUS, &path)?, QUESTION)?;
+            let sound = status.findings.is_empty();
             if json {
-                status["path"] = json!(path.display().to_string());
-                output::json(status)?;
+                let mut said = json!(status);
+                said["path"] = json!(path.display().to_string());
+                output::json(said)?;
             } else {
                 output::text_out(&describe(&path, &status))?;
             }
@@ -127,42 +128,42 @@ fn start(path: &Path, rate: Option<u64>) -> Result<(), Failure> {
     })
 }
 
-fn describe(path: &Path, status: &Value) -> String {
-    let number = |name: &str| status[name].as_u64().unwrap_or(0);
+fn describe(path: &Path, status: &ScrubInfo) -> String {
     let path = path.display();
-    let findings = status["findings"].as_array().map_or(&[][..], Vec::as_slice);
-    let mut text = String::new();
-    for finding in findings {
-        text += &format!("{path}: {}\n", finding.as_str().unwrap_or_default());
-    }
-    let known = status["known"].as_array().map_or(&[][..], Vec::as_slice);
-    for finding in known {
-        text += &format!("{path}: known before: {}\n", finding.as_str().unwrap_or_default());
-    }
-    if number("more_findings") + number("more_known") > 0 {
-        text += &format!("{path}: {} more are not shown\n", number("more_findings") + number("more_known"));
-    }
-    let state = status["state"].as_str().unwrap_or("unknown");
-    if state == "never" {
+    if status.state == "never" {
         return format!("{path}: not scrubbed since it was mounted\n");
     }
-    text += &format!(
-        "{path}: {state}; {} of {} read, {}; {}, {} repaired; {} known before; {}\n",
-        size::print(number("bytes")),
-        size::print(number("total")),
-        output::count(number("inodes"), "inode", "inodes"),
-        output::count(findings.len() as u64 + number("more_findings"), "finding", "findings"),
-        number("repaired"),
-        known.len() as u64 + number("more_known"),
-        output::count(number("bad_blocks"), "bad block", "bad blocks"),
-    );
-    for tier in status["tiers"].as_array().into_iter().flatten() {
-        let bytes = |name: &str| size::print(tier[name].as_u64().unwrap_or(0));
-        let of = if state == "running" { format!(" of {}", bytes("used")) } else { String::new() };
-        text += &format!("{path}: tier {}: {}{of} of files read\n", tier["tier"], bytes("bytes"));
+    let mut text = String::new();
+    for finding in &status.findings {
+        text += &format!("{path}: {finding}\n");
     }
-    for what in status["not_checked"].as_array().into_iter().flatten() {
-        text += &format!("{path}: not checked: {}\n", what.as_str().unwrap_or_default());
+    for finding in &status.known {
+        text += &format!("{path}: known before: {finding}\n");
+    }
+    let more = status.more_findings + status.more_known;
+    if more > 0 {
+        text += &format!("{path}: {more} more are not shown\n");
+    }
+    text += &format!(
+        "{path}: {}; {} of {} read, {}; {}, {} repaired; {} known before; {}\n",
+        status.state,
+        size::print(status.bytes),
+        size::print(status.total),
+        output::count(status.inodes, "inode", "inodes"),
+        output::count(status.findings.len() as u64 + status.more_findings, "finding", "findings"),
+        status.repaired,
+        status.known.len() as u64 + status.more_known,
+        output::count(status.bad_blocks, "bad block", "bad blocks"),
+    );
+    for tier in &status.tiers {
+        let of = match status.state.as_str() {
+            "running" => format!(" of {}", size::print(tier.used)),
+            _ => String::new(),
+        };
+        text += &format!("{path}: tier {}: {}{of} of files read\n", tier.tier, size::print(tier.bytes));
+    }
+    for what in &status.not_checked {
+        text += &format!("{path}: not checked: {what}\n");
     }
     text
 }
@@ -171,27 +172,38 @@ fn describe(path: &Path, status: &Value) -> String {
 mod tests {
     use std::path::Path;
 
-    use serde_json::json;
+    use nacre_control::{ScrubInfo, TierScrubInfo};
 
     use super::describe;
 
     #[test]
     fn people_see_what_is_damaged() {
-        let status = json!({ "state": "finished", "bytes": 4096, "total": 4096, "inodes": 3, "repaired": 0,
-            "bad_blocks": 1, "findings": ["/a (inode 7): a media error in bytes 0 to 64"] });
+        let status = ScrubInfo {
+            state: "finished".to_owned(),
+            bytes: 4096,
+            total: 4096,
+            inodes: 3,
+            bad_blocks: 1,
+            findings: vec!["/a (inode 7): a media error in bytes 0 to 64".to_owned()],
+            ..ScrubInfo::default()
+        };
         let text = describe(Path::new("/mnt"), &status);
         assert!(text.starts_with("/mnt: /a (inode 7): a media error in bytes 0 to 64\n"), "{text}");
         assert!(
             text.contains("finished; 4 KiB of 4 KiB read, 3 inodes; 1 finding, 0 repaired; 0 known before; 1 bad block\n"),
             "{text}"
         );
-        assert!(describe(Path::new("/mnt"), &json!({ "state": "never" })).contains("not scrubbed"));
-        let retired = json!({ "state": "finished", "findings": [], "known": ["/a (inode 7): lost"] });
+        let in_state = |state: &str| ScrubInfo { state: state.to_owned(), ..ScrubInfo::default() };
+        assert!(describe(Path::new("/mnt"), &in_state("never")).contains("not scrubbed"));
+        let retired = ScrubInfo { known: vec!["/a (inode 7): lost".to_owned()], ..in_state("finished") };
         let text = describe(Path::new("/mnt"), &retired);
         assert!(text.starts_with("/mnt: known before: /a (inode 7): lost\n"), "{text}");
         assert!(text.contains("0 findings, 0 repaired; 1 known before;"), "{text}");
-        let status = json!({ "state": "running", "tiers": [{ "tier": 2, "bytes": 4096, "used": 8192 }],
-            "not_checked": ["tier 1: it was taken offline"] });
+        let status = ScrubInfo {
+            tiers: vec![TierScrubInfo { tier: 2, bytes: 4096, used: 8192, unread: None }],
+            not_checked: vec!["tier 1: it was taken offline".to_owned()],
+            ..in_state("running")
+        };
         let text = describe(Path::new("/mnt"), &status);
         assert!(text.contains("/mnt: tier 2: 4 KiB of 8 KiB of files read\n"), "{text}");
         assert!(text.ends_with("/mnt: not checked: tier 1: it was taken offline\n"), "{text}");

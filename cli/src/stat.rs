@@ -142,9 +142,7 @@ fn from_mount(path: &Path) -> Result<(u64, Vec<Extent>), Failure> {
     let mut extents = Vec::new();
     let mut next = Some(0);
     while let Some(start) = next {
-        let answer = mounted::ask("stat", path, &format!("{QUESTION}.{start}"))?;
-        let page: Page = serde_json::from_value(answer)
-            .map_err(|error| Failure::new("stat", path.display(), format!("the mount's answer: {error}")))?;
+        let page: Page = mounted::ask("stat", path, &format!("{QUESTION}.{start}"))?;
         extents.extend(page.extents);
         // A file that changes meanwhile must not lead backwards.
         next = page.next.filter(|next| *next > start);

@@ -8,7 +8,7 @@ use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use nacre_control::{
-    Attached, Drained, Order, Question, TierAdded, TierInfo, TierToAdd, TierToTrim, Trimmed,
+    Attached, Drained, Order, Question, TierAdded, TierInfo, TierToAdd, TierToTrim, TiersInfo, Trimmed,
 };
 use nacre_engine::size;
 use serde_json::{Value, json};
@@ -50,9 +50,9 @@ fn canonical(tier: &TierInfo) -> Option<PathBuf> {
 pub(crate) fn run(args: TierArgs) -> Result<(), Failure> {
     match args.command {
         TierCommand::List { json, path } => {
-            let (tiers, said) = tiers_of("tier list", &path)?;
+            let tiers = tiers_of("tier list", &path)?;
             match (json, &tiers[..]) {
-                (true, _) => output::json(said),
+                (true, _) => output::json(json!(TiersInfo { tiers })),
                 (false, []) => {
                     let advice = if mover::is_there("tier list", &path)? { MAKE_ONE } else { NO_TIERS };
                     output::text_out(&format!("{}: it has no tiers; {advice}\n", path.display()))
@@ -133,7 +133,7 @@ fn trim(minimum: u64, how: &HowArgs, path: &Path, tier: Option<String>) -> Resul
             (mount, vec![tier])
         }
         None => {
-            let (mut tiers, _) = tiers_of(OPERATION, path)?;
+            let mut tiers = tiers_of(OPERATION, path)?;
             tiers.retain(|tier| tier.missing.is_none());
             (mounted::mountpoint(OPERATION, path)?, tiers)
         }
@@ -206,18 +206,16 @@ fn list(tiers: &[TierInfo]) -> Result<(), Failure> {
     output::text_out(&output::table(&head, &tiers.iter().map(cells).collect::<Vec<_>>()))
 }
 
-/// The tiers of the mount that serves a path or a device, and the mount's answer as JSON.
-pub(crate) fn tiers_of(operation: &str, path: &Path) -> Result<(Vec<TierInfo>, Value), Failure> {
+/// The tiers of the mount that serves a path or a device.
+pub(crate) fn tiers_of(operation: &str, path: &Path) -> Result<Vec<TierInfo>, Failure> {
     let mount = mounted::mountpoint(operation, path)?;
-    let said = mounted::ask(operation, &mount, QUESTION)?;
-    let tiers = serde_json::from_value(said["tiers"].clone())
-        .map_err(|error| Failure::new(operation, path.display(), format!("the mount's answer: {error}")))?;
-    Ok((tiers, said))
+    let TiersInfo { tiers } = mounted::ask(operation, &mount, QUESTION)?;
+    Ok(tiers)
 }
 
 /// The tier that the arguments name, and its mountpoint.
 fn find(operation: &str, which: &WhichArgs) -> Result<(PathBuf, TierInfo), Failure> {
-    let (tiers, _) = tiers_of(operation, &which.path)?;
+    let tiers = tiers_of(operation, &which.path)?;
     let named = Path::new(&which.tier).canonicalize().ok();
     let is_meant = |tier: &&TierInfo| {
         tier.number.to_string() == which.tier
@@ -262,7 +260,7 @@ fn drain(operation: &str, how: &HowArgs, mount: &Path, tier: &TierInfo) -> Resul
     }
     drain_all(operation, how, mount, tier).map(Some).map_err(|failure| {
         let is_it = |now: &TierInfo| now.number == tier.number && now.draining;
-        let now = tiers_of(operation, mount).ok().and_then(|(tiers, _)| tiers.into_iter().find(is_it));
+        let now = tiers_of(operation, mount).ok().and_then(|tiers| tiers.into_iter().find(is_it));
         // If the mount is gone, or nothing was begun, nothing is to be cancelled.
         match now {
             Some(now) => failure.advice(&still_drained(&now)),
@@ -323,7 +321,7 @@ fn replace(new: &NewArgs, which: &WhichArgs, device: &Path) -> Result<(), Failur
     let (mount, tier) = find("tier replace", which)?;
     let device = absolute("tier replace", device)?;
     is_elsewhere("tier replace", &mount, &device)?;
-    let (tiers, _) = tiers_of("tier replace", &mount)?;
+    let tiers = tiers_of("tier replace", &mount)?;
     let named = device.canonicalize().ok();
     let is_there = |tier: &TierInfo| named.is_some() && canonical(tier) == named;
     if is_there(&tier) {

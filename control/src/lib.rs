@@ -8,17 +8,26 @@
 //! | --- | --- |
 //! | `name` | the names of the attributes |
 //! | `order` | orders and their results |
+//! | `info` | devices, file systems and mounts |
+//! | `scrub` | scrubs |
 //! | `tier`, `mover` | the tiers of a mount, its mover and access statistics, as it reports them |
 
+mod info;
 mod mover;
 mod name;
 mod order;
+mod scrub;
 mod tier;
 
+pub use info::{
+    CacheInfo, CounterInfo, DeviceInfo, Features, FlagsTaken, Info, MountInfo, SpaceInfo, VolumeInfo,
+    VolumeRow,
+};
 pub use mover::{AgesInfo, DoingInfo, HotFileInfo, MoverInfo, QueueInfo, QueuedInfo, TemperatureInfo};
 pub use name::{ANSWER_MAX, Command, PREFIX, Question, result_attribute, result_id};
 pub use order::{
     Attached, Drained, Envelope, FilesMoved, FilesToMove, Order, Outcome, Synced, TierAdded, TierToAdd,
     TierToTrim, Trimmed,
 };
-pub use tier::{TierInfo, TrafficInfo};
+pub use scrub::{ScrubInfo, TierScrubInfo};
+pub use tier::{TierInfo, TiersInfo, TrafficInfo};

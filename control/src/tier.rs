@@ -2,6 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
+/// The tiers of a mount.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TiersInfo {
+    /// In the order of their numbers.
+    pub tiers: Vec<TierInfo>,
+}
+
 /// A tier of a file system.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]

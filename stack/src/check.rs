@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use nacre_control::VolumeInfo;
 use nacre_engine::{BLOCK_SIZE, Error, Kind, Result, size};
 use nacre_layout_parts::lifecycle::Lifecycle;
 pub use nacre_layout_parts::report::Repair;
@@ -11,7 +12,7 @@ use nacre_media::block::RealDisk;
 use nacre_media::{Emulation, PmOptions, RealPm};
 use serde::Serialize;
 
-use crate::info::VolumeInfo;
+use crate::info::volume_info;
 use crate::layout::of_kind;
 use crate::preset::LayoutKind;
 use crate::probe::probe;
@@ -82,7 +83,7 @@ impl CheckReport {
             repaired: problem.repaired,
         };
         CheckReport {
-            volume: VolumeInfo::of(layout, &found.summary),
+            volume: volume_info(layout, &found.summary),
             problems: found.problems.iter().map(problem).collect(),
             unreadable: Vec::new(),
             told_before: Vec::new(),

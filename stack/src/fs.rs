@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use nacre_cache::{CacheOptions, Settings};
+use nacre_control::{CacheInfo, DeviceInfo, Info, ScrubInfo};
 use nacre_engine::sync::Mutex;
 use nacre_engine::{BLOCK_SIZE, Error, FsStat, InodeCache, Kind, Result};
 use nacre_layout_inplace::InplaceFs;
@@ -23,7 +24,7 @@ use nacre_vfs::{Vfs, VfsOptions};
 use crate::buffered::Buffered;
 use crate::cost;
 use crate::identity::Identity;
-use crate::info::{CacheInfo, DeviceInfo, Info, ScrubInfo, SpaceInfo, VolumeInfo};
+use crate::info::{cache_info, device_info, scrub_info, space_info, volume_info};
 use crate::keeper::Keeper;
 use crate::layout::{AnyLayout, of_kind};
 use crate::mkfs::{self, MkfsOptions};
@@ -175,7 +176,7 @@ impl FileSystem {
             if !options.read_only {
                 of_kind!(layout, Layout => Layout::check_writable(&pm))?;
             }
-            Ok(DeviceInfo::of(&pm))
+            Ok(device_info(&pm))
         };
         look().map_err(|error: Error| error.operation("open").object(path.display().to_string()))
     }
@@ -298,13 +299,13 @@ impl FileSystem {
 
     /// The progress and the findings of the last scrub.
     pub fn scrub_status(&self) -> ScrubInfo {
-        ScrubInfo::of(self.inner.vfs.layout().scrub_status())
+        scrub_info(self.inner.vfs.layout().scrub_status())
     }
 
     /// State and counters of the write buffer, where there is one.
     pub fn cache(&self) -> Option<CacheInfo> {
         let layout = self.inner.vfs.layout();
-        Some(CacheInfo::of(layout.cache_status()?, layout.cache_settings()?))
+        Some(cache_info(layout.cache_status()?, layout.cache_settings()?))
     }
 
     /// The settings of the write buffer.
@@ -345,18 +346,21 @@ impl FileSystem {
 
     /// The device below.
     pub fn device(&self) -> DeviceInfo {
-        DeviceInfo::of(&self.inner.pm)
+        device_info(&self.inner.pm)
     }
 
     /// Everything about the device and the file system.
     pub fn info(&self) -> Result<Info> {
+        let tiers = self.tiers();
         let (layout, summary) = probe_volume(&self.inner.pm, self.inner.volume.as_deref())?;
         Ok(Info {
             device: self.device(),
-            volume: VolumeInfo::of(layout, &summary),
-            space: Some(SpaceInfo::new(self.statfs(), self.inner.vfs.layout())),
+            volume: volume_info(layout, &summary),
+            space: Some(space_info(self.statfs(), self.inner.vfs.layout())),
             cache: self.cache(),
-            volumes: Vec::new(),
+            mover: if tiers.is_empty() { None } else { self.mover_status() },
+            tiers,
+            ..Info::default()
         })
     }
 }

@@ -97,14 +97,15 @@ pub use dir::{DirEntry, ReadDir};
 pub use file::{File, FileOptions};
 pub use fs::{FileSystem, OpenOptions, WriteBuffer};
 pub use identity::Identity;
-pub use info::{CacheInfo, CounterInfo, DeviceInfo, Features, Info, ScrubInfo, SpaceInfo, VolumeInfo, info};
+pub use info::info;
 pub use layout::{AnyLayout, AnyNode};
 pub use mapping::Mapping;
 pub use metadata::Metadata;
 pub use mkfs::{MkfsOptions, mkfs, signatures, would_make};
 pub use nacre_control::{
-    AgesInfo, DoingInfo, HotFileInfo, MoverInfo, QueueInfo, QueuedInfo, TemperatureInfo, TierInfo,
-    TrafficInfo,
+    AgesInfo, CacheInfo, CounterInfo, DeviceInfo, DoingInfo, Features, HotFileInfo, Info, MountInfo,
+    MoverInfo, QueueInfo, QueuedInfo, ScrubInfo, SpaceInfo, TemperatureInfo, TierInfo, TierScrubInfo,
+    TrafficInfo, VolumeInfo, VolumeRow,
 };
 pub use nacre_mover::{Budget, Drained, Hours, PIN, TIER, TrimFrom, Trimmed};
 pub use preset::{LayoutKind, Preset};
@@ -112,6 +113,6 @@ pub use tier_admin::MovedFiles;
 pub use tier_settings::{AntiCache, MoverLimit, TierSettings};
 pub use tiers::{NewTier, TierDevice, lost_tiers};
 pub use volumes::{
-    VolumeOptions, VolumeRow, canonical_device, create_volume, device_and_volume, remove_volume, volumes,
-    with_volume, would_create_volume, zone_bytes,
+    VolumeOptions, canonical_device, create_volume, device_and_volume, remove_volume, volumes, with_volume,
+    would_create_volume, zone_bytes,
 };

@@ -6,6 +6,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::time::SystemTime;
 
+use nacre_control::VolumeInfo;
 use nacre_engine::{BLOCK_SIZE, Error, Kind, Result, size};
 use nacre_layout_parts::format::{MAX_DEVICE_SIZE, MIN_DEVICE_SIZE};
 use nacre_layout_parts::lifecycle::{self, Lifecycle};
@@ -15,7 +16,7 @@ use uuid::Uuid;
 
 use crate::fs::{FileSystem, OpenOptions, WriteBuffer};
 use crate::in_use::require_free;
-use crate::info::VolumeInfo;
+use crate::info::volume_info;
 use crate::layout::of_kind;
 use crate::preset::{LayoutKind, Preset};
 use crate::signature::{self, Signature};
@@ -158,7 +159,7 @@ pub(crate) fn make(path: &Path, options: &MkfsOptions) -> Result<(RealPm, Volume
         Ok(summary) => {
             let retired = of_kind!(layout, Layout => Layout::retire_listed(&pm));
             retired.map_err(|error| error.object(path.display().to_string()))?;
-            Ok((pm, VolumeInfo::of(layout, &summary)))
+            Ok((pm, volume_info(layout, &summary)))
         }
         Err(error) => {
             if matches!(prepared, Prepared::Absent(_)) {

@@ -8,48 +8,26 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use nacre_control::VolumeRow;
 use nacre_engine::{BLOCK_SIZE, Error, Kind, Result};
 pub(crate) use nacre_layout_pool::volumes::Part;
 use nacre_layout_pool::volumes::{self, NewVolume, VolumeSummary};
 use nacre_media::{PmOptions, RealPm};
-use serde::Serialize;
 
 use crate::preset::LayoutKind;
 use crate::probe::probe;
 
-/// A volume.
-#[derive(Debug, Clone, Serialize)]
-pub struct VolumeRow {
-    /// Its name.
-    pub name: String,
-    /// Its name for machines.
-    pub uuid: String,
-    /// The zone that it is in.
-    pub zone: u32,
-    /// The most bytes that it may take.
-    pub quota: Option<u64>,
-    /// Bytes in use, if it was unmounted in order.
-    pub used: Option<u64>,
-    /// Inodes in use, if it was unmounted in order.
-    pub inodes: Option<u64>,
-    /// It was unmounted in order.
-    pub clean: bool,
-    /// Its making or its removal was interrupted. The next change of volumes ends that.
-    pub going: bool,
-}
-
-impl VolumeRow {
-    fn of(summary: &VolumeSummary) -> VolumeRow {
-        VolumeRow {
-            name: summary.name.clone(),
-            uuid: summary.uuid.to_string(),
-            zone: summary.zone,
-            quota: summary.quota.map(|blocks| blocks * BLOCK_SIZE),
-            used: summary.used.map(|blocks| blocks * BLOCK_SIZE),
-            inodes: summary.inodes,
-            clean: summary.clean,
-            going: summary.going,
-        }
+/// A volume as it is reported.
+fn row(summary: &VolumeSummary) -> VolumeRow {
+    VolumeRow {
+        name: summary.name.clone(),
+        uuid: summary.uuid.to_string(),
+        zone: summary.zone,
+        quota: summary.quota.map(|blocks| blocks * BLOCK_SIZE),
+        used: summary.used.map(|blocks| blocks * BLOCK_SIZE),
+        inodes: summary.inodes,
+        clean: summary.clean,
+        going: summary.going,
     }
 }
 
@@ -164,7 +142,7 @@ pub(crate) fn of_device(pm: &RealPm, layout: LayoutKind) -> Result<Vec<VolumeRow
         return Ok(Vec::new());
     }
     let found = volumes::list(pm)?;
-    Ok(found.iter().filter(|_| found.len() > 1).map(VolumeRow::of).collect())
+    Ok(found.iter().filter(|_| found.len() > 1).map(row).collect())
 }
 
 /// The volumes of a device.
@@ -173,7 +151,7 @@ pub fn volumes(path: impl AsRef<Path>) -> Result<Vec<VolumeRow>> {
     let list = || volumes::list(&open(&device, &to_read())?);
     let found =
         list().map_err(|error: Error| error.operation("list").object(device.display().to_string()))?;
-    Ok(found.iter().map(VolumeRow::of).collect())
+    Ok(found.iter().map(row).collect())
 }
 
 /// Makes a volume: `DEVICE#NAME`. [`Exists`](Kind::Exists) if there is one of this name, [`Busy`](Kind::Busy) if the
@@ -204,7 +182,7 @@ pub fn create_volume(path: impl AsRef<Path>, options: &VolumeOptions) -> Result<
     };
     let made =
         create().map_err(|error: Error| error.operation("create").object(path.display().to_string()))?;
-    Ok(VolumeRow::of(&made))
+    Ok(row(&made))
 }
 
 /// The errors that [`create_volume`] would give. Nothing is changed.

@@ -74,7 +74,7 @@ fn what_was_written_is_there_after_closing_and_opening() {
     assert_eq!(fs.get_xattr("/a", "user.note").unwrap(), b"kept");
     assert_eq!(fs.metadata("/a/b").unwrap().modified(), modified);
     let info = fs.info().unwrap();
-    assert_eq!((info.volume.label.as_str(), info.volume.layout), ("here", "log"));
+    assert_eq!((info.volume.label.as_str(), info.volume.layout.as_str()), ("here", "log"));
     assert_eq!(info.device.promise, "process");
     assert!(info.space.unwrap().available > 0);
     refused(FileSystem::open(&path, &OpenOptions::default()), Kind::Busy);
@@ -305,7 +305,10 @@ fn the_in_place_layout_is_found_on_its_device() {
     let path = dir.path().join("pm");
     let preset: nacre::Preset = "pmfs".parse().unwrap();
     let made = mkfs(&path, &MkfsOptions { preset, ..MkfsOptions::with_size(SIZE) }).unwrap();
-    assert_eq!((made.layout, made.preset.as_str(), made.features.compatible), ("inplace", "pmfs", 1));
+    assert_eq!(
+        (made.layout.as_str(), made.preset.as_str(), made.features.compatible),
+        ("inplace", "pmfs", 1)
+    );
     let fs = FileSystem::open(&path, &OpenOptions::default()).unwrap();
     fs.create_dir_all("/a/b").unwrap();
     fs.write("/a/b/f", b"contents").unwrap();
@@ -318,7 +321,7 @@ fn the_in_place_layout_is_found_on_its_device() {
         std::thread::yield_now();
     }
     let scrubbed = fs.scrub_status();
-    assert_eq!((scrubbed.state, scrubbed.bytes), ("finished", SIZE));
+    assert_eq!((scrubbed.state.as_str(), scrubbed.bytes), ("finished", SIZE));
     assert!(scrubbed.findings.is_empty(), "{scrubbed:?}");
     assert_eq!(fs.info().unwrap().volume.layout, "inplace");
     fs.close().unwrap();

@@ -6,24 +6,24 @@ use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use nacre_control::{
-    ANSWER_MAX, Command, Envelope, FilesMoved, FilesToMove, Order, Outcome, Question, TierInfo,
+    ANSWER_MAX, Command, Envelope, FilesMoved, FilesToMove, Order, Outcome, Question, TierInfo, TiersInfo,
     result_attribute,
 };
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
 
 use super::Below;
 
 /// The tier of a mount that files are moved to; none where it is no mount of nacre.
 pub(super) fn below(root: &impl AsFd) -> io::Result<Option<Below>> {
-    let answer: Value = match ask(root, Question::Tiers.attribute()) {
-        Err(error) if is_no_answer(&error) => return Ok(None),
-        answer => answer?,
-    };
-    let tiers: Vec<TierInfo> = serde_json::from_value(answer["tiers"].clone())?;
-    fastest(&tiers).map(Some)
+    match ask(root, Question::Tiers.attribute()) {
+        Err(error) if is_no_answer(&error) => Ok(None),
+        answer => {
+            let TiersInfo { tiers } = answer?;
+            fastest(&tiers).map(Some)
+        }
+    }
 }
 
 /// The tier that files are moved to.

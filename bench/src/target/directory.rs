@@ -6,13 +6,13 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use nacre_control::{ANSWER_MAX, Question};
+use nacre_control::{ANSWER_MAX, Info, Question};
 use rustix::fs::{Advice, AtFlags, Dir, FileType, Mode, OFlags, XattrFlags};
 
-use super::{Below, File, Known, Open, Target, Traffic, control};
+use super::{Below, File, Known, Open, Target, Traffic, above_threshold, control};
 
 /// The description of the file system of a directory, if it is a mount of nacre.
-pub(super) fn information(dir: &Path) -> Option<serde_json::Value> {
+pub(super) fn information(dir: &Path) -> Option<Info> {
     let mut text = vec![0; ANSWER_MAX];
     let length = rustix::fs::getxattr(dir, Question::Info.attribute(), text.as_mut_slice()).ok()?;
     serde_json::from_slice(&text[..length]).ok()
@@ -130,8 +130,7 @@ impl Target for Directory {
     }
 
     fn above_threshold(&self) -> Option<u64> {
-        let mover = &information(&self.path)?["mover"];
-        Some(mover["data"].as_u64()?.saturating_sub(mover["anticache"].as_u64()?))
+        above_threshold(&information(&self.path)?)
     }
 
     fn drop_pages(&self, path: &Path) -> io::Result<()> {

@@ -6,13 +6,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
-use nacre::{
-    CacheInfo, FileOptions, FileSystem, MkfsOptions, MoverInfo, NewTier, OpenOptions, Preset, TierDevice,
-    XattrMode,
-};
+use nacre::{FileOptions, FileSystem, MkfsOptions, NewTier, OpenOptions, Preset, TierDevice, XattrMode};
 use nacre_engine::Error;
 
-use super::{Below, File, Known, Open, Target, Traffic, control};
+use super::{Below, File, Known, Open, Target, Traffic, above_threshold, control};
 
 /// An open file system.
 pub struct Library {
@@ -128,38 +125,11 @@ impl Target for Library {
     }
 
     fn traffic(&self) -> Option<Traffic> {
-        let counters = self.fs.device().counters;
-        let is_counted = counters.is_some();
-        let counters = counters.unwrap_or_default();
-        let info = self.fs.info().ok()?;
-        let dram = info.space.map_or(0, |space| space.index_bytes);
-        let cache = info.cache.as_ref();
-        let of_cache = |field: fn(&CacheInfo) -> u64| cache.map_or(0, field);
-        let mover = self.fs.mover_status();
-        let of_mover = |field: fn(&MoverInfo) -> u64| mover.as_ref().map_or(0, field);
-        Some(Traffic {
-            is_counted,
-            bytes: counters.bytes_stored,
-            lines: counters.lines_flushed,
-            fences: counters.fences,
-            nanos: counters.write_ns,
-            dram,
-            copied: counters.bytes_copied,
-            eager: of_cache(|cache| cache.written_eagerly),
-            written_back: of_cache(|cache| cache.written_back),
-            accurate: of_cache(|cache| cache.model_accurate),
-            inaccurate: of_cache(|cache| cache.model_inaccurate),
-            expected: of_mover(|mover| mover.synchronicity_right),
-            unexpected: of_mover(|mover| mover.synchronicity_wrong),
-            anticaches: mover.as_ref().is_some_and(|mover| mover.anticache.is_some()),
-            evicted: of_mover(|mover| mover.evicted),
-            promoted: of_mover(|mover| mover.promoted),
-        })
+        Some(Traffic::of(&self.fs.info().ok()?))
     }
 
     fn above_threshold(&self) -> Option<u64> {
-        let mover = self.fs.mover_status()?;
-        Some(mover.data.saturating_sub(mover.anticache?))
+        above_threshold(&self.fs.info().ok()?)
     }
 
     /// No kernel is between.

@@ -24,6 +24,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::path::Path;
 
+use nacre_control::{Info, MoverInfo};
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
@@ -200,6 +201,39 @@ pub struct Traffic {
     pub evicted: u64,
     /// Bytes of data that came up again because they were read.
     pub promoted: u64,
+}
+
+impl Traffic {
+    /// The counters of a file system, as it reports them.
+    fn of(info: &Info) -> Traffic {
+        let counters = info.device.counters.unwrap_or_default();
+        let cache = info.cache.unwrap_or_default();
+        let of_mover = |field: fn(&MoverInfo) -> u64| info.mover.as_ref().map_or(0, field);
+        Traffic {
+            is_counted: info.device.counters.is_some(),
+            bytes: counters.bytes_stored,
+            lines: counters.lines_flushed,
+            fences: counters.fences,
+            nanos: counters.write_ns,
+            dram: info.space.map_or(0, |space| space.index_bytes),
+            copied: counters.bytes_copied,
+            eager: cache.written_eagerly,
+            written_back: cache.written_back,
+            accurate: cache.model_accurate,
+            inaccurate: cache.model_inaccurate,
+            expected: of_mover(|mover| mover.synchronicity_right),
+            unexpected: of_mover(|mover| mover.synchronicity_wrong),
+            anticaches: info.mover.as_ref().is_some_and(|mover| mover.anticache.is_some()),
+            evicted: of_mover(|mover| mover.evicted),
+            promoted: of_mover(|mover| mover.promoted),
+        }
+    }
+}
+
+/// Bytes of data on PM above the threshold of anti-caching; none without it.
+fn above_threshold(info: &Info) -> Option<u64> {
+    let mover = info.mover.as_ref()?;
+    Some(mover.data.saturating_sub(mover.anticache?))
 }
 
 /// Makes every directory on the way to a path, the last part included.

@@ -576,29 +576,7 @@ impl Prepared {
     /// leave threads elsewhere, and caches with less in them, right before a measurement.
     pub fn traffic(&self) -> Option<Traffic> {
         let server = self.server.as_ref()?;
-        let info = information(server.dir())?;
-        let counters = &info["device"]["counters"];
-        let counter = |name: &str| counters[name].as_u64().unwrap_or(0);
-        let of_cache = |name: &str| info["cache"][name].as_u64().unwrap_or(0);
-        let of_mover = |name: &str| info["mover"][name].as_u64().unwrap_or(0);
-        Some(Traffic {
-            is_counted: counters["fences"].is_u64(),
-            bytes: counter("bytes_stored"),
-            lines: counter("lines_flushed"),
-            fences: counter("fences"),
-            nanos: counter("write_ns"),
-            dram: info["space"]["index_bytes"].as_u64().unwrap_or(0),
-            copied: counter("bytes_copied"),
-            eager: of_cache("written_eagerly"),
-            written_back: of_cache("written_back"),
-            accurate: of_cache("model_accurate"),
-            inaccurate: of_cache("model_inaccurate"),
-            expected: of_mover("synchronicity_right"),
-            unexpected: of_mover("synchronicity_wrong"),
-            anticaches: info["mover"]["anticache"].is_u64(),
-            evicted: of_mover("evicted"),
-            promoted: of_mover("promoted"),
-        })
+        Some(Traffic::of(&information(server.dir())?))
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! With an earlier snapshot, traffic is the rate per second since then, otherwise the total since the mount.
 
-use nacre_control::{AgesInfo, HotFileInfo, MoverInfo};
+use nacre_control::{AgesInfo, CacheInfo, HotFileInfo, MoverInfo};
 use nacre_engine::size;
 use ratatui::Frame;
 use ratatui::layout::Rect;
@@ -203,10 +203,9 @@ fn moving(since: &Since<'_>, now: &Snapshot) -> Vec<Line<'static>> {
 fn caches(since: &Since<'_>, now: &Snapshot) -> Vec<Line<'static>> {
     let mut lines = Vec::new();
     if let Some(buffer) = &now.buffer {
-        let before = |field: fn(&super::snapshot::Buffer) -> u64| {
-            move |snapshot: &Snapshot| snapshot.buffer.as_ref().map(field)
-        };
-        let rate = |field: fn(&super::snapshot::Buffer) -> u64| since.bytes(field(buffer), before(field));
+        let before =
+            |field: fn(&CacheInfo) -> u64| move |snapshot: &Snapshot| snapshot.buffer.as_ref().map(field);
+        let rate = |field: fn(&CacheInfo) -> u64| since.bytes(field(buffer), before(field));
         let hits = since.hits((buffer.write_hits, buffer.write_misses), |snapshot| {
             snapshot.buffer.as_ref().map(|buffer| (buffer.write_hits, buffer.write_misses))
         });

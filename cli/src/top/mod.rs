@@ -117,16 +117,16 @@ fn print(args: &TopArgs, mount: &Path, interval: Duration) -> Result<(), Failure
 
 /// Takes a snapshot of a mount. An error means that the mount is gone or does not answer.
 fn look(mount: &Path, names: &mut Names) -> Result<Snapshot, Failure> {
+    let gone = || Failure::new("top", mount.display(), "it is not mounted any more");
     // A notice would spoil the picture.
-    let ask =
-        |question| mounted::ask_silently("top", mount, question).map_err(|failure| explain(mount, failure));
-    let temperature = |info| ask(TEMPERATURE).map(|temperature| (info, temperature));
-    let (Some(info), Some(temperature)) = ask(Question::Info.attribute()).and_then(temperature)? else {
-        return Err(Failure::new("top", mount.display(), "it is not mounted any more"));
-    };
+    let info = mounted::ask_silently("top", mount, Question::Info.attribute())
+        .map_err(|failure| explain(mount, failure))?
+        .ok_or_else(gone)?;
+    let temperature = mounted::ask_silently("top", mount, TEMPERATURE)
+        .map_err(|failure| explain(mount, failure))?
+        .ok_or_else(gone)?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let mut snapshot = Snapshot::of(&mount.display().to_string(), now.as_millis() as u64, &info, temperature)
-        .map_err(|error| Failure::new("top", mount.display(), format!("the mount's answer: {error}")))?;
+    let mut snapshot = Snapshot::of(&mount.display().to_string(), now.as_millis() as u64, info, temperature);
     snapshot.name_files(names);
     Ok(snapshot)
 }

@@ -2,9 +2,8 @@
 //!
 //! Counters count since the mount; recent activity is the difference of two snapshots.
 
-use nacre_control::{HotFileInfo, MoverInfo, TemperatureInfo, TierInfo};
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use nacre_control::{CacheInfo, HotFileInfo, Info, MoverInfo, TemperatureInfo, TierInfo};
+use serde::Serialize;
 
 use crate::names::Names;
 
@@ -15,13 +14,13 @@ pub(crate) struct Snapshot {
     pub(crate) device: String,
     pub(crate) preset: String,
     /// The process that serves the mount. A new process has counters of its own.
-    pub(crate) pid: u64,
+    pub(crate) pid: u32,
     /// Milliseconds since 1970.
     pub(crate) at_ms: u64,
     /// PM, DRAM, and each tier.
     pub(crate) places: Vec<Place>,
     pub(crate) mover: Option<MoverInfo>,
-    pub(crate) buffer: Option<Buffer>,
+    pub(crate) buffer: Option<CacheInfo>,
     /// `None` while blocks move, and without a mover.
     pub(crate) temperature: Option<TemperatureInfo>,
 }
@@ -43,22 +42,6 @@ pub(crate) struct Place {
     /// Accesses; for tiers only.
     pub(crate) reads: Option<u64>,
     pub(crate) writes: Option<u64>,
-}
-
-/// The write buffer.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub(crate) struct Buffer {
-    pub(crate) size: u64,
-    /// Bytes in the buffer; all of them wait for writeback, or did a moment ago.
-    pub(crate) used: u64,
-    pub(crate) written_lazily: u64,
-    pub(crate) written_eagerly: u64,
-    pub(crate) written_back: u64,
-    pub(crate) write_hits: u64,
-    pub(crate) write_misses: u64,
-    pub(crate) read_from_dram: u64,
-    pub(crate) stalls: u64,
 }
 
 /// A tier as one of the places of data.
@@ -88,29 +71,24 @@ impl Snapshot {
     pub(crate) fn of(
         mountpoint: &str,
         at_ms: u64,
-        info: &Value,
-        temperature: Value,
-    ) -> serde_json::Result<Snapshot> {
-        let text = |part: &str, field: &str| info[part][field].as_str().unwrap_or_default().to_owned();
-        let mover: Option<MoverInfo> = serde_json::from_value(info["mover"].clone())?;
-        let buffer: Option<Buffer> = serde_json::from_value(info["cache"].clone())?;
-        let tiers: Option<Vec<TierInfo>> = serde_json::from_value(info["tiers"].clone())?;
-        let tiers: Vec<Place> = tiers.unwrap_or_default().into_iter().map(place_of).collect();
-        let below: u64 = tiers.iter().map(|tier| tier.size).sum();
-        let mut places = vec![memory(info, below, mover.as_ref())];
-        places.extend(dram(mover.as_ref(), buffer.as_ref()));
-        places.extend(tiers);
-        Ok(Snapshot {
+        info: Info,
+        temperature: Option<TemperatureInfo>,
+    ) -> Snapshot {
+        let below: u64 = info.tiers.iter().map(|tier| tier.size).sum();
+        let mut places = vec![memory(&info, below)];
+        places.extend(dram(&info));
+        places.extend(info.tiers.into_iter().map(place_of));
+        Snapshot {
             mountpoint: mountpoint.to_owned(),
-            device: text("device", "name"),
-            preset: text("volume", "preset"),
-            pid: info["mount"]["pid"].as_u64().unwrap_or(0),
+            device: info.device.name,
+            preset: info.volume.preset,
+            pid: info.mount.map_or(0, |mount| mount.pid),
             at_ms,
             places,
-            mover,
-            buffer,
-            temperature: serde_json::from_value(temperature)?,
-        })
+            mover: info.mover,
+            buffer: info.cache,
+            temperature,
+        }
     }
 }
 
@@ -134,18 +112,19 @@ impl Snapshot {
 }
 
 /// The place PM. The space in the mount's answer includes `below` bytes of tiers.
-fn memory(info: &Value, below: u64, mover: Option<&MoverInfo>) -> Place {
-    let space = |field: &str| info["space"][field].as_u64().unwrap_or(0);
-    let size = space("total").saturating_sub(below);
+fn memory(info: &Info, below: u64) -> Place {
+    let space = info.space.unwrap_or_default();
+    let mover = info.mover.as_ref();
+    let size = space.total.saturating_sub(below);
     let used = match mover {
         Some(mover) => (size as f64 * mover.usage_percent / 100.0) as u64,
-        None => size.saturating_sub(space("available")),
+        None => size.saturating_sub(space.available),
     };
     // The counter of an emulation is used if there are no tiers.
-    let stored = info["device"]["counters"]["bytes_stored"].as_u64();
+    let stored = info.device.counters.map(|counters| counters.bytes_stored);
     Place {
         name: "pm".to_owned(),
-        device: info["device"]["name"].as_str().unwrap_or_default().to_owned(),
+        device: info.device.name.clone(),
         size,
         used,
         read: mover.map(|mover| mover.read),
@@ -155,19 +134,17 @@ fn memory(info: &Value, below: u64, mover: Option<&MoverInfo>) -> Place {
 }
 
 /// The place DRAM: the write buffer, cached blocks of tiers, and transfer buffers; `None` without a mover and a buffer.
-fn dram(mover: Option<&MoverInfo>, buffer: Option<&Buffer>) -> Option<Place> {
-    if mover.is_none() && buffer.is_none() {
+fn dram(info: &Info) -> Option<Place> {
+    if info.mover.is_none() && info.cache.is_none() {
         return None;
     }
-    let of_mover = |field: fn(&MoverInfo) -> u64| mover.map_or(0, field);
-    let of_buffer = |field: fn(&Buffer) -> u64| buffer.map_or(0, field);
-    let transfers = of_mover(|mover| mover.transfer_buffers);
+    let (mover, buffer) = (info.mover.clone().unwrap_or_default(), info.cache.unwrap_or_default());
     Some(Place {
         name: "dram".to_owned(),
-        size: transfers + of_mover(|mover| mover.cache_size) + of_buffer(|buffer| buffer.size),
-        used: transfers + of_mover(|mover| mover.cached) + of_buffer(|buffer| buffer.used),
-        read: Some(of_mover(|mover| mover.cache_hits) + of_buffer(|buffer| buffer.read_from_dram)),
-        written: Some(of_buffer(|buffer| buffer.written_lazily)),
+        size: mover.transfer_buffers + mover.cache_size + buffer.size,
+        used: mover.transfer_buffers + mover.cached + buffer.used,
+        read: Some(mover.cache_hits + buffer.read_from_dram),
+        written: Some(buffer.written_lazily),
         ..Place::default()
     })
 }
@@ -176,12 +153,13 @@ fn dram(mover: Option<&MoverInfo>, buffer: Option<&Buffer>) -> Option<Place> {
 pub(crate) mod tests {
     use std::os::unix::fs::MetadataExt;
 
-    use serde_json::{Value, json};
+    use nacre_control::CounterInfo;
+    use serde_json::{from_value, json};
 
-    use super::{Names, Snapshot};
+    use super::{Info, Names, Snapshot, TemperatureInfo};
 
     /// The answers of a mount with a buffer and two tiers.
-    pub(crate) fn answer() -> (Value, Value) {
+    pub(crate) fn answer() -> (Info, TemperatureInfo) {
         let info = json!({
             "device": { "name": "/dev/pmem0", "counters": null },
             "volume": { "preset": "nacre" },
@@ -203,12 +181,12 @@ pub(crate) mod tests {
             "below": { "files": [0, 0, 1, 0], "bytes": [0, 0, 4096, 0] },
             "hottest": [{ "inode": 12, "size": 1 << 20, "below": false, "read_ago_ms": 1500, "written_ago_ms": null },
                 { "inode": 99, "size": 4096, "below": true, "read_ago_ms": 90_000, "written_ago_ms": 7_300_000 }] });
-        (info, temperature)
+        (from_value(info).unwrap(), from_value(temperature).unwrap())
     }
 
     pub(crate) fn snapshot() -> Snapshot {
         let (info, temperature) = answer();
-        Snapshot::of("/mnt", 1_000_000, &info, temperature).unwrap()
+        Snapshot::of("/mnt", 1_000_000, info, Some(temperature))
     }
 
     #[test]
@@ -240,11 +218,9 @@ pub(crate) mod tests {
     #[test]
     fn a_mount_without_tiers_or_buffer_has_memory_alone() {
         let (mut info, _) = answer();
-        for field in ["cache", "tiers", "mover"] {
-            info[field] = Value::Null;
-        }
-        info["device"]["counters"] = json!({ "bytes_stored": 4096 });
-        let now = Snapshot::of("/mnt", 0, &info, Value::Null).unwrap();
+        (info.cache, info.tiers, info.mover) = (None, Vec::new(), None);
+        info.device.counters = Some(CounterInfo { bytes_stored: 4096, ..CounterInfo::default() });
+        let now = Snapshot::of("/mnt", 0, info, None);
         assert_eq!(now.places.len(), 1);
         let memory = &now.places[0];
         assert_eq!((memory.size, memory.used), (400 << 20, 310 << 20));

@@ -172,6 +172,37 @@ fn umount_8_returns_when_what_was_accepted_is_written() {
     }
 }
 
+/// umount(8) removes a mount whose server is stopped without the helper, and returns at once.
+#[test]
+fn umount_8_beside_a_stopped_server_loses_nothing() {
+    const TEST: &str = "umount(8) beside a server that is stopped";
+    if !can_make_namespaces(TEST) {
+        return;
+    }
+    let place = Place::new();
+    let namespace = Namespace::with_helpers(&place);
+    let (device, dir) = (place.device(), place.dir());
+    succeed(nacre().args(["mkfs", "-f", "--preset", "hinfs"]).arg(&device), LIMIT);
+    let data = vec![0x5a; 1 << 20];
+    for way in ["-f", "-l"] {
+        let options = "buffer=16M,tune=buffer_period:600000,buffer_age=600000";
+        succeed(namespace.nacre().args(["mount", "-o", options]).args([&device, &dir]), LIMIT);
+        fs::write(namespace.path(dir.join(way)), &data).unwrap();
+        let server = namespace.server(&dir);
+        stop(server);
+        let output = run(namespace.command("umount").arg(way).arg(&dir), LIMIT).unwrap();
+        assert!(output.status.success(), "{way}: {}", text(&output));
+        assert_eq!(namespace.utab(), "", "{way}");
+        assert!(!is_free(&device), "{way}: the server is stopped, and has the device");
+        kill_process(server, Signal::CONT).unwrap();
+        until("the server ends", || is_free(&device));
+        assert!(place.is_clean(), "{way}");
+        succeed(nacre().arg("mount").args([&device, &dir]), LIMIT);
+        assert!(fs::read(dir.join(way)).unwrap() == data, "{way}");
+        place.free(|| place.umount_command(&dir));
+    }
+}
+
 #[test]
 fn entries_of_servers_that_were_killed_go() {
     if !can_make_namespaces("entries of servers that were killed") {
