@@ -133,6 +133,16 @@ impl BlockMap {
         self.change_in_place(block, || ());
     }
 
+    /// Bytes of any blocks may have changed in place. Only under the commit lock.
+    pub(crate) fn note_all_changes(&self) {
+        self.note_change(0);
+        let mut next = self.next_leaf(LEAF);
+        while let Some(start) = next {
+            self.note_change(start);
+            next = self.next_leaf(start + LEAF);
+        }
+    }
+
     /// Changes bytes of blocks that are mapped, in the leaf of `block`, in place: no reader sees a part of that. Only
     /// under the commit lock.
     pub(crate) fn change_in_place<R>(&self, block: u64, change: impl FnOnce() -> R) -> Option<R> {

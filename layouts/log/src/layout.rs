@@ -280,7 +280,7 @@ impl<P: Pm + 'static> Extents for LogFs<P> {
     }
 
     fn unpin(&self, node: &Node) {
-        node.inode.unpin();
+        self.shared.unpin(&node.inode);
     }
 
     fn stat(&self) -> FsStat {

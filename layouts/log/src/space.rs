@@ -377,6 +377,17 @@ impl<P: Pm> Shared<P> {
         self.resolve(inode, start, len, inode.size().div_ceil(BLOCK_SIZE)).inspect_err(|_| inode.unpin())
     }
 
+    /// Ends one hold. Stores through it changed the blocks without a commit: copies of them that were made before are
+    /// refused, be they those of the mover, or edges of a write.
+    pub(crate) fn unpin(&self, inode: &Inode) {
+        let _log = inode.log.lock();
+        self.versions_of(inode).change(0..MAX_FILE_SIZE / BLOCK_SIZE);
+        if let Ok(map) = inode.file_map() {
+            map.note_all_changes();
+        }
+        inode.unpin();
+    }
+
     /// Fails when these changes would free a mapped block. Under the log's lock.
     pub(crate) fn check_pins(&self, inode: &Inode, map: &BlockMap, changes: &[Change]) -> Result<()> {
         if inode.pins.load(Ordering::Acquire) == 0 {

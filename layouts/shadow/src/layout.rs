@@ -272,7 +272,7 @@ impl<P: Pm + 'static> Extents for ShadowFs<P> {
     }
 
     fn unpin(&self, node: &Node) {
-        node.inode.unpin();
+        self.shared.unpin(&node.inode);
     }
 
     fn stat(&self) -> FsStat {

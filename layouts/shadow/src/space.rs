@@ -258,6 +258,14 @@ impl<P: Pm> Shared<P> {
         self.map(inode.tree(&body)).seek(inode.size(), offset, to)
     }
 
+    /// Ends one hold. Stores through it changed the blocks without a commit: copies of them that the mover made before
+    /// are refused.
+    pub(crate) fn unpin(&self, inode: &Inode) {
+        let _body = inode.body.write();
+        self.versions_of(inode).change(0..u64::MAX);
+        inode.unpin();
+    }
+
     /// Holds the blocks of a file where they are, and says where that is.
     pub(crate) fn pin(&self, inode: &Inode, start: FileBlock, len: u64) -> Result<Vec<PlacedExtent>> {
         inode.check_file()?;

@@ -1,5 +1,5 @@
-//! The mover over the log layout, and for anti-caching over the shadow layout, and a simulated disk. These are one program, since each would compile the mover over
-//! that layout for itself.
+//! The mover over the log layout, and for anti-caching over the shadow layout, and a simulated disk. These are one
+//! program, since each would compile the mover over that layout for itself.
 
 mod anticache;
 mod batches;
@@ -8,5 +8,6 @@ mod full;
 mod hours;
 mod images;
 mod large_writes;
+mod mapped;
 mod read_ahead;
 mod reservations;
