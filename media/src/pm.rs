@@ -81,6 +81,11 @@ pub trait Pm: Send + Sync {
         Vec::new()
     }
 
+    /// Other processes may write to other parts of the device.
+    fn is_shared(&self) -> bool {
+        false
+    }
+
     /// True when the layout shall make the mistake with this number here, so that a test can be seen to find it. Only
     /// simulated memory ever asks for one; over any other the answer is a constant, and the mistake is not compiled.
     #[inline(always)]
@@ -96,6 +101,10 @@ macro_rules! forward_pm {
             #[inline]
             fn len(&self) -> u64 {
                 (**self).len()
+            }
+
+            fn is_shared(&self) -> bool {
+                (**self).is_shared()
             }
 
             #[inline]

@@ -139,7 +139,8 @@ pub struct CheckOptions {
     pub emulation: Option<Emulation>,
 }
 
-/// Checks every structure of the file system on a device. Only repairs that `repair` allows are written: provable ones,
+/// Checks every structure of the file system on a device, or for `DEVICE#NAME` of the zone of a volume, while volumes of
+/// other zones may be open. Only repairs that `repair` allows are written: provable ones,
 /// and with [`Repair::All`] also those that have to give up something.
 ///
 /// Errors:
@@ -164,12 +165,21 @@ pub fn check(path: impl AsRef<Path>, repair: Repair, checked: &CheckOptions) -> 
     let read_only = repair == Repair::None;
     let tiers = tier_check::open(&checked.tiers, repair)?;
     let run = || {
-        // A check that writes has the device alone.
-        let part = if read_only { volumes::part(path.as_ref(), Part::Zones)? } else { None };
+        let (device, volume) = volumes::place(path.as_ref(), None)?;
+        let part = match &volume {
+            Some(volume) => volumes::part(&device, Part::Volume(Some(volume)))?,
+            None if read_only => volumes::part(&device, Part::Zones)?,
+            // A check that writes has the device alone.
+            None => None,
+        };
         let options =
             PmOptions { read_only, part, emulation: checked.emulation.clone(), ..PmOptions::default() };
-        let pm = RealPm::open(path.as_ref(), &options)?;
+        let pm = RealPm::open(&device, &options)?;
         let layout = probe(&pm)?.0;
+        if let Some(volume) = volume {
+            volumes::require(layout)?;
+            return check_volume(&pm, layout, repair, checked, &volume);
+        }
         if !tiers.is_empty() && layout.capabilities().max_tiers == 0 {
             return Err(Error::new(Kind::InvalidInput)
                 .object(format!("tiers of {name}, on the layout {layout}"))
@@ -202,6 +212,22 @@ fn check_layout<L: Lifecycle<Pm = RealPm>>(
     if checked.media {
         let record = may_record(repair, &report.problems);
         report.add_media(L::check_media(pm, record)?, record);
+    }
+    Ok(report)
+}
+
+/// Checks the zone of a volume.
+fn check_volume(
+    pm: &RealPm,
+    layout: LayoutKind,
+    repair: Repair,
+    checked: &CheckOptions,
+    volume: &str,
+) -> Result<CheckReport> {
+    let mut report = CheckReport::of(layout, &nacre_layout_pool::check_volume(pm, repair, volume)?);
+    if checked.media {
+        let record = may_record(repair, &report.problems);
+        report.add_media(nacre_layout_pool::check_media_of_volume(pm, record, volume)?, record);
     }
     Ok(report)
 }

@@ -119,8 +119,14 @@ fn to_read() -> PmOptions {
 /// Opens a device whose layout has volumes.
 fn open(device: &Path, options: &PmOptions) -> Result<RealPm> {
     let pm = RealPm::open(device, options)?;
-    match probe(&pm)?.0 {
-        LayoutKind::Pool => Ok(pm),
+    require(probe(&pm)?.0)?;
+    Ok(pm)
+}
+
+/// Fails for a layout without volumes.
+pub(crate) fn require(layout: LayoutKind) -> Result<()> {
+    match layout {
+        LayoutKind::Pool => Ok(()),
         layout => Err(Error::new(Kind::Unsupported)
             .object(format!("volumes on the layout {layout}"))
             .advice("make the file system with --preset spfs to have some")),

@@ -6,6 +6,7 @@ use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
 use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, Kind, Result};
+use nacre_layout_parts::badblocks::Share;
 use nacre_layout_parts::report::{MediaReport, in_no_file};
 use nacre_layout_parts::scrub::{
     NameVisitor, Scrubbed, Volume, all_bad_lines, bad_ranges, new_bad_blocks, untold,
@@ -35,6 +36,8 @@ impl<P: Pm + 'static> Scrubbed for Shared<P> {
             superblock: &self.superblock,
             retired: &self.alloc,
             read_only: self.read_only,
+            is_shared: false,
+            share: Share::ALL,
             root: ROOT_INODE,
         }
     }
@@ -214,7 +217,7 @@ pub(crate) fn check_media<P: Pm>(pm: &P, record: bool) -> Result<MediaReport> {
     let (lines, retired) = all_bad_lines(pm, &superblock)?;
     let [told, _] = locate(&Overlay::new(pm), &superblock, &retired);
     let errors = locate(&Overlay::new(pm), &superblock, &lines).concat();
-    let new_blocks = new_bad_blocks(pm, &superblock, &lines, record)?;
+    let new_blocks = new_bad_blocks(pm, &superblock, &lines, record.then_some(Share::ALL))?;
     Ok(MediaReport { errors, told, new_blocks })
 }
 

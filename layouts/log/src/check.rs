@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use nacre_engine::{BLOCK_SIZE, Block, Kind, Result, TierReader, size};
+use nacre_layout_parts::badblocks::Share;
 pub use nacre_layout_parts::report::{CheckReport, MediaReport, Problem, Repair};
 use nacre_layout_parts::scrub::{all_bad_lines, new_bad_blocks};
 use nacre_layout_parts::tier_table::listed;
@@ -107,7 +108,7 @@ pub fn check_media<P: Pm>(pm: &P, record: bool) -> Result<MediaReport> {
         let good = mend::renew_free_inodes(pm, &superblock)?;
         lines.retain(|line| !good.contains(&Block(line / BLOCK_SIZE)));
     }
-    let new_blocks = new_bad_blocks(pm, &superblock, &lines, record)?;
+    let new_blocks = new_bad_blocks(pm, &superblock, &lines, record.then_some(Share::ALL))?;
     let report = MediaReport { errors, told, new_blocks };
     if record && report.new_blocks > 0 {
         // The checkpoint may list them as free.

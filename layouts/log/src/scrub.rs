@@ -6,6 +6,7 @@ use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
 use nacre_engine::{BLOCK_SIZE, Block, DamagedCopy, Error, FileKind, Kind, Result, TierReader, TierRun};
+use nacre_layout_parts::badblocks::Share;
 use nacre_layout_parts::scrub::{NameVisitor, Scrubbed, TierPart, Volume, bad_ranges};
 use nacre_media::Pm;
 
@@ -30,6 +31,8 @@ impl<P: Pm + 'static> Scrubbed for Shared<P> {
             superblock: &self.superblock,
             retired: &self.alloc,
             read_only: self.read_only,
+            is_shared: false,
+            share: Share::ALL,
             root: ROOT_INODE,
         }
     }

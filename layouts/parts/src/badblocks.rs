@@ -46,17 +46,32 @@ pub fn read(pm: &impl Pm, superblock: &Superblock) -> Result<BadBlocks> {
     Ok(bad)
 }
 
+/// The places of the list that a process may fill: every one of so many, from the first of its own on. So processes that
+/// have parts of a device do not take one place for two blocks.
+#[derive(Debug, Clone, Copy)]
+pub struct Share {
+    /// The number of the part, from 0 on.
+    pub part: u64,
+    /// The number of parts.
+    pub of: u64,
+}
+
+impl Share {
+    /// Of a process that has the device alone.
+    pub const ALL: Share = Share { part: 0, of: 1 };
+}
+
 /// Adds a block, durable when it returns. The caller sees to it that it is not in the list.
-pub fn add(pm: &impl Pm, superblock: &Superblock, block: Block) -> Result<()> {
+pub fn add(pm: &impl Pm, superblock: &Superblock, block: Block, share: Share) -> Result<()> {
     let (region, count) = words(superblock)?;
-    for index in 0..count {
+    for index in (share.part..count).step_by(share.of as usize) {
         let offset = Block(region.start).offset() + index * 8;
         if pm.load_u64(offset).is_ok_and(|word| word == 0) {
             return store_word(pm, offset, seal_word(block.0, seed(superblock)));
         }
     }
     Err(Error::no_space(Resource::Limit, 0)
-        .object(format!("the list of bad blocks, which has room for {count}"))
+        .object(format!("the list of bad blocks, which has room for {}", count / share.of))
         .advice("replace the device"))
 }
 

@@ -22,7 +22,7 @@ use nacre_engine::{
 use nacre_media::Pm;
 
 use crate::alloc::Allocator;
-use crate::badblocks;
+use crate::badblocks::{self, Share};
 use crate::superblock::{Found, Superblock};
 pub use tiers::{TierPart, TierScrub};
 
@@ -77,6 +77,10 @@ pub struct Volume<'a, P> {
     pub retired: &'a dyn Retired,
     /// Nothing may be written.
     pub read_only: bool,
+    /// Other processes may have parts of the device mounted: the superblock is not for this one alone to write.
+    pub is_shared: bool,
+    /// Its places in the list of bad blocks.
+    pub share: Share,
     /// The inode that all names begin at.
     pub root: u64,
 }
@@ -127,6 +131,17 @@ pub trait Scrubbed: Send + Sync + 'static {
     /// description, and whether it is mended; `spend` with bytes that were read, until that says to stop.
     fn check_copies(&self, found: &mut dyn FnMut(String, bool), spend: &mut dyn FnMut(u64) -> bool) {
         let _ = (found, spend);
+    }
+
+    /// The bytes of the device that are read, of which it has `end`.
+    fn range(&self, end: u64) -> Range<u64> {
+        0..end
+    }
+
+    /// Whether a block may be one of this file system, and not of another one on the device.
+    fn is_ours(&self, block: Block) -> bool {
+        let _ = block;
+        true
     }
 
     /// The numbers of its tiers, and the bytes in use on each.
@@ -181,14 +196,16 @@ impl Scrubber {
         }
         self.stop();
         self.stop.store(false, Ordering::Release);
-        let (total, first_data_block) = {
+        let (end, first_data_block) = {
             let superblock = fs.volume().superblock.lock();
             (superblock.raw.device_blocks * BLOCK_SIZE, superblock.first_data_block())
         };
+        let range = fs.range(end);
+        let total = range.end - range.start;
         *self.status.lock() = ScrubStatus { running: true, total, ..ScrubStatus::default() };
         let scrub = Scrub {
             fs: Arc::clone(fs),
-            end: total,
+            range,
             first_data_block,
             status: Arc::clone(&self.status),
             stop: Arc::clone(&self.stop),
@@ -235,8 +252,8 @@ impl Pace {
 
 struct Scrub<F> {
     fs: Arc<F>,
-    /// Bytes of the file system.
-    end: u64,
+    /// The bytes to read.
+    range: Range<u64>,
     first_data_block: u64,
     status: Arc<Mutex<ScrubStatus>>,
     stop: Arc<AtomicBool>,
@@ -294,7 +311,7 @@ impl<F: Scrubbed> Scrub<F> {
         });
         for (index, _) in valid.iter().enumerate().filter(|(_, valid)| !**valid) {
             let copy = index + 1;
-            if volume.read_only {
+            if volume.read_only || volume.is_shared {
                 self.found(format!("copy {copy} of the superblock is damaged"));
                 continue;
             }
@@ -341,18 +358,21 @@ impl<F: Scrubbed> Scrub<F> {
 
     /// Every block must be readable; gives the lines that are not, or that the media lists as bad.
     fn blocks(&mut self) -> Result<BTreeSet<u64>> {
-        let mut bad = listed_lines(self.fs.volume().pm, self.end);
+        let Range { start, end } = self.range;
+        let mut bad = listed_lines(self.fs.volume().pm, end).split_off(&start);
         let mut bytes = vec![0u8; PIECE as usize];
-        let mut at = 0;
-        while at < self.end && !self.is_stopped() {
-            let count = PIECE.min(self.end - at);
+        let mut at = start;
+        while at < end && !self.is_stopped() {
+            let count = PIECE.min(end - at);
             if self.fs.volume().pm.read(at, &mut bytes[..count as usize]).is_err() {
                 bad.extend(bad_lines(self.fs.volume().pm, at, count));
             }
             at += count;
-            self.status.lock().bytes = at;
+            self.status.lock().bytes = at - start;
             self.pace.spend(count);
         }
+        // Another file system on the device finds its own losses, and reports them to its own users.
+        bad.retain(|line| self.fs.is_ours(Block(line / BLOCK_SIZE)));
         Ok(bad)
     }
 
@@ -401,12 +421,12 @@ impl<F: Scrubbed> Scrub<F> {
 
     /// Puts blocks into the list of bad blocks.
     fn withdraw(&self, bad: &BTreeSet<u64>) -> Result<()> {
-        let Volume { pm, superblock, retired, read_only, .. } = self.fs.volume();
+        let Volume { pm, superblock, retired, read_only, share, .. } = self.fs.volume();
         let superblock = superblock.lock();
         for block in blocks_of(bad).into_iter().filter(|block| block.0 >= self.first_data_block) {
             if !retired.bad_blocks().contains(&block) {
                 if !read_only {
-                    badblocks::add(pm, &superblock, block)?;
+                    badblocks::add(pm, &superblock, block, share)?;
                 }
                 retired.withdraw(block);
             }
@@ -511,24 +531,24 @@ pub fn all_bad_lines(pm: &impl Pm, superblock: &Superblock) -> Result<(BTreeSet<
 /// not be mounted.
 pub fn retire_listed(pm: &impl Pm, superblock: &Superblock) -> Result<u64> {
     let lines = listed_lines(pm, superblock.raw.device_blocks * BLOCK_SIZE);
-    new_bad_blocks(pm, superblock, &lines, true)
+    new_bad_blocks(pm, superblock, &lines, Some(Share::ALL))
 }
 
-/// The blocks of these lines that the list of bad blocks does not have. With `record` they are put there. The file
-/// system must not be mounted.
+/// The blocks of these lines that the list of bad blocks does not have. With `record` they are put there, at places of
+/// that share. The file system must not be mounted.
 pub fn new_bad_blocks(
     pm: &impl Pm,
     superblock: &Superblock,
     lines: &BTreeSet<u64>,
-    record: bool,
+    record: Option<Share>,
 ) -> Result<u64> {
     let known = badblocks::read(pm, superblock)?.blocks;
     let first = superblock.first_data_block();
     let mut count = 0;
     for block in blocks_of(lines).into_iter().filter(|block| block.0 >= first && !known.contains(block)) {
         count += 1;
-        if record {
-            badblocks::add(pm, superblock, block)?;
+        if let Some(share) = record {
+            badblocks::add(pm, superblock, block, share)?;
         }
     }
     Ok(count)

@@ -12,7 +12,7 @@ use crate::format::{
     RawSuperblock, RawVolume, RawZone, VOLUME_BYTES, WORD_BITS, bytes_checksum, intent_checksum, seal_any,
 };
 use crate::fs::Shared;
-use crate::volumes;
+use crate::{volumes, zones};
 
 /// The kind of a structure. Of all but superblocks there is a primary and a backup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -68,7 +68,7 @@ pub fn structures<P: Pm>(pm: &P) -> Result<Vec<Structure>> {
         .into();
     // Operations that a crash interrupted are completed or undone in DRAM, and the image stays as it is.
     let overlay = Overlay::new(pm);
-    for geometry in volumes::all(&overlay, &superblock)? {
+    for geometry in volumes::all(&overlay, &superblock, &zones::readable(&overlay, &superblock))? {
         let fs = volumes::open_one(&overlay, &superblock, geometry, true)?;
         of_volume(&fs, &mut |kind, copies| {
             let (places, len, seed) = copies.places(&fs.geometry);

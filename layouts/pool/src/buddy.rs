@@ -5,7 +5,6 @@ use std::sync::atomic::Ordering;
 
 use nacre_engine::{Block, Error, Kind, Resource, Result};
 use nacre_media::Pm;
-use smallvec::SmallVec;
 use zerocopy::IntoBytes;
 
 use crate::bits::{self, Bits};
@@ -64,6 +63,7 @@ impl<P: Pm> Change<'_, P> {
             taken: none,
             freed: none,
             borrowed: none,
+            bad: self.fs.bad.of_group(group),
             purpose: old_purpose,
         });
         Ok(self.groups.len() - 1)
@@ -200,16 +200,12 @@ impl<P: Pm> Change<'_, P> {
             let len = run.len.min(GROUP_BLOCKS - within);
             let mut freed = bits::run(within, len);
             let index = self.group(group)?;
-            let bad: SmallVec<[u64; 4]> =
-                self.fs.bad.lock().range(run.start..run.start + len).copied().collect();
             let edit = &mut self.groups[index];
             if bits::meet(&bits::either(&edit.old, &edit.freed), &freed) {
                 return Err(Error::corrupt(format!("group {group}: a free block is freed")));
             }
             // Blocks with media errors stay in use.
-            for block in bad {
-                freed = bits::without(&freed, &bits::run(block % GROUP_BLOCKS, 1));
-            }
+            freed = bits::without(&freed, &edit.bad);
             edit.freed = bits::either(&edit.freed, &freed);
             run = Run { start: run.start + len, len: run.len - len };
         }

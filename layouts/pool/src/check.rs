@@ -30,18 +30,19 @@ use crate::recover::{Recovered, recover};
 use crate::superblock::Superblock;
 use crate::{volumes, zones};
 
-/// Checks the file system on `pm`, which must not be mounted, and repairs what `repair` allows.
+/// Checks the file system on `pm`, which must not be mounted, or the zone of one of its volumes, and repairs what
+/// `repair` allows.
 ///
 /// An error means that nothing could be checked: there is no file system, or nothing that leads into it.
-pub(crate) fn check<P: Pm>(pm: &P, repair: Repair) -> Result<CheckReport> {
+pub(crate) fn check<P: Pm>(pm: &P, repair: Repair, volume: Option<&str>) -> Result<CheckReport> {
     if repair == Repair::None {
-        return examine(&Overlay::new(pm)).map(|(report, _)| report);
+        return examine(&Overlay::new(pm), volume).map(|(report, _)| report);
     }
     crate::superblock::read(pm)?.superblock.check_writable()?;
     let mut problems: Vec<Problem> = Vec::new();
     let mut round = 0;
     loop {
-        let examined = examine(pm);
+        let examined = examine(pm, volume);
         let (mut report, fixes) = match round {
             0 => examined?,
             // A repair went by a copy that is whole and wrong.
@@ -50,7 +51,7 @@ pub(crate) fn check<P: Pm>(pm: &P, repair: Repair) -> Result<CheckReport> {
         let may_repair = round < MOST_ROUNDS && (repair == Repair::All || !report.loses());
         let is_clean = report.problems.is_empty();
         if may_repair && (round == 0 || !is_clean) {
-            repair_all(pm, fixes)?;
+            repair_all(pm, fixes, volume)?;
             let repaired = report.problems.iter_mut().filter(|problem| !problem.repair.is_empty());
             repaired.for_each(|problem| problem.repaired = true);
         }
@@ -70,21 +71,25 @@ const MOST_ROUNDS: usize = 4;
 const SPOILT: &str = "a repair could not be finished; restore the device from a copy";
 
 /// Writes the corrections of one pass, and what follows from them.
-fn repair_all<P: Pm>(pm: &P, fixes: Vec<Placed>) -> Result<()> {
+fn repair_all<P: Pm>(pm: &P, fixes: Vec<Placed>, volume: Option<&str>) -> Result<()> {
     let found = crate::superblock::read(pm)?;
     for (geometry, fix) in fixes {
         apply(pm, &geometry, &fix)?;
     }
-    renew_rows(pm, &found.superblock)?;
+    renew_rows(pm, &found.superblock, &volumes::zones_to_check(pm, &found.superblock, volume)?)?;
+    if pm.is_shared() {
+        return Ok(());
+    }
     let mut superblock = found.superblock.clone();
     superblock.note_copies(&found);
     superblock.write(pm)
 }
 
 /// Counts free blocks and inodes anew after repairs, which may have freed some, and forgets errors that were noted.
-fn renew_rows<P: Pm>(pm: &P, superblock: &Superblock) -> Result<()> {
-    for geometry in volumes::all(pm, superblock)? {
-        let fs = volumes::open_one(pm, superblock, geometry, false)?;
+fn renew_rows<P: Pm>(pm: &P, superblock: &Superblock, zones: &[u32]) -> Result<()> {
+    for geometry in volumes::all(pm, superblock, zones)? {
+        // Damage that no repair mends may keep a volume from being opened.
+        let Ok(fs) = volumes::open_one(pm, superblock, geometry, false) else { continue };
         let row = *fs.row.lock();
         // Damage that no repair mends may keep the bits from being read. The counts are then as wrong as before.
         let Ok(counts) = fs.count() else { continue };
@@ -121,26 +126,36 @@ fn apply<P: Pm>(pm: &P, geometry: &Geometry, fix: &Fix) -> Result<()> {
 type Placed = (Geometry, Fix);
 
 /// One pass over everything, after recovery; gives the corrections.
-fn examine<P: Pm>(pm: &P) -> Result<(CheckReport, Vec<Placed>)> {
+fn examine<P: Pm>(pm: &P, volume: Option<&str>) -> Result<(CheckReport, Vec<Placed>)> {
     let started = Instant::now();
     let found = crate::superblock::read(pm)?;
     let mut report = CheckReport::begin(&found);
     let superblock = found.superblock.clone();
+    let zones = volumes::zones_to_check(pm, &superblock, volume)?;
+    // The superblock is checked with the device, and so are zones without a row.
+    let of_device = volume.is_none() || zones::count(pm, &superblock) == 1;
+    if of_device {
+        for zone in (0..zones::count(pm, &superblock)).filter(|zone| !zones.contains(zone)) {
+            report.add(format!("the row of zone {zone}: its volumes cannot be mounted"), "");
+        }
+    } else {
+        report.problems.clear();
+    }
     let mut recovered = Recovered::default();
-    for zone in 0..zones::count(pm, &superblock)? {
+    for &zone in &zones {
         let of_zone = recover(pm, &zones::geometry(pm, &superblock, zone, 0)?)?;
         recovered.forward += of_zone.forward;
         recovered.back += of_zone.back;
     }
     let bad = badblocks::read(pm, &superblock)?;
-    if !bad.damaged.is_empty() {
+    if !bad.damaged.is_empty() && of_device {
         let what = format!("the list of bad blocks has {} words that do not validate", bad.damaged.len());
         report.add(what, "forget what they said; fsck -c finds bad blocks again");
         badblocks::clear_damaged(pm, &superblock, &bad)?;
     }
     report.bad_blocks = bad.blocks.len() as u64;
     let (mut volumes, mut owners) = (Vec::new(), BTreeSet::new());
-    for geometry in volumes::all(pm, &superblock)? {
+    for geometry in volumes::all(pm, &superblock, &zones)? {
         owners.insert(u64::from(geometry.volume));
         match volumes::open_one(pm, &superblock, geometry, true) {
             Ok(fs) => volumes.push(fs),
@@ -151,7 +166,10 @@ fn examine<P: Pm>(pm: &P) -> Result<(CheckReport, Vec<Placed>)> {
         owners.insert(index.into());
         report.add(error.to_string(), "");
     }
-    report.summary = volumes::probe(pm)?;
+    report.summary = match volume {
+        Some(_) => volumes::probe_volume(pm, volume)?,
+        None => volumes::probe(pm)?,
+    };
     report.walk = RecoveryReport {
         walked: true,
         torn: recovered.back,
@@ -159,7 +177,7 @@ fn examine<P: Pm>(pm: &P) -> Result<(CheckReport, Vec<Placed>)> {
         ..RecoveryReport::default()
     };
     let mut fixes = Vec::new();
-    for zone in 0..zones::count(pm, &superblock)? {
+    for zone in zones {
         let mut of_zone: Vec<_> = volumes.iter().filter(|fs| fs.geometry.zone == zone).collect();
         let none;
         if of_zone.is_empty() {
@@ -303,10 +321,10 @@ impl<'f, P: Pm> Walk<'f, P> {
             let (free, of_group) = map;
             let of = geometry.use_of(of_group);
             if self.is_ours(of) {
-                self.free += bits::count(&free);
+                let usable = bits::count(&bits::without(&free, &self.fs.bad.of_group(group)));
+                self.free += usable;
                 // A damaged map may have blocks of regions free.
-                let usable = GROUP_BLOCKS - geometry.regions_in(group);
-                self.in_use += usable.saturating_sub(bits::count(&free));
+                self.in_use += (GROUP_BLOCKS - geometry.regions_in(group)).saturating_sub(usable);
             }
             if of != Use::Pool {
                 continue;

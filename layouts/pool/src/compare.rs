@@ -66,17 +66,11 @@ impl<P: Pm> Walk<'_, P> {
         for group in geometry.groups().take_while(|&group| geometry.regions_in(group) > 0) {
             self.mark(group * GROUP_BLOCKS, geometry.regions_in(group), "the regions");
         }
-        let bad: Vec<u64> = self.fs.bad.lock().iter().copied().collect();
-        for block in bad {
-            let group = (block / GROUP_BLOCKS).checked_sub(geometry.first_group);
-            if let Some(used) = group.and_then(|index| self.used.get_mut(index as usize)) {
-                *used = bits::either(used, &bits::run(block % GROUP_BLOCKS, 1));
-            }
-        }
         let is_whole = self.problems.iter().all(|(_, repair)| !repair.is_empty());
         for group in geometry.groups() {
             let index = (group - geometry.first_group) as usize;
-            let ((free, of_group), used) = (self.maps[index], self.used[index]);
+            let (free, of_group) = self.maps[index];
+            let (used, bad) = (self.used[index], self.fs.bad.of_group(group));
             let of = geometry.use_of(of_group);
             if !self.is_ours(of) {
                 continue;
@@ -84,7 +78,9 @@ impl<P: Pm> Walk<'_, P> {
             if bits::meet(&free, &used) {
                 self.damage(format!("group {group}: blocks in use say that they are free"));
             }
-            let leaked = bits::without(&bits::without(&[u64::MAX; 8], &used), &free);
+            // Blocks with media errors say that they are free, or do not.
+            let owned = bits::either(&used, &bad);
+            let leaked = bits::without(&bits::without(&[u64::MAX; 8], &owned), &free);
             let is_stray = matches!(of, Use::Other(_));
             if leaked != [0; 8] || is_stray {
                 let what = match of {

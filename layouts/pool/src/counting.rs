@@ -106,8 +106,9 @@ impl<P: Pm> Shared<P> {
         let geometry = self.geometry;
         let (free, purpose) = self.read_map(group)?;
         let of = geometry.use_of(purpose);
-        self.hints.note(group, of, &free);
-        let mut counts = GroupCounts::of(of, &free, geometry.regions_in(group));
+        let usable = bits::without(&free, &self.bad.of_group(group));
+        self.hints.note(group, of, &usable);
+        let mut counts = GroupCounts::of(of, &usable, geometry.regions_in(group));
         if of != Use::Pool {
             return Ok(counts);
         }
@@ -137,9 +138,22 @@ impl<P: Pm> Shared<P> {
         }
     }
 
+    /// A free block of a locked group turns out to have a media error.
+    pub(crate) fn count_bad(&self, edit: &GroupEdit, bad: &Bits) {
+        if self.counting.has(edit.group) {
+            let (before, _) = self.counts_of(edit);
+            let regions = self.geometry.regions_in(edit.group);
+            let usable = bits::without(&bits::without(&edit.old, &edit.bad), bad);
+            let after = GroupCounts::of(self.geometry.use_of(edit.old_purpose), &usable, regions);
+            self.counts.lock().replace(&before, &after);
+        }
+    }
+
     fn counts_of(&self, edit: &GroupEdit) -> (GroupCounts, GroupCounts) {
         let regions = self.geometry.regions_in(edit.group);
-        let of = |purpose, free: &Bits| GroupCounts::of(self.geometry.use_of(purpose), free, regions);
+        let of = |purpose, free: &Bits| {
+            GroupCounts::of(self.geometry.use_of(purpose), &bits::without(free, &edit.bad), regions)
+        };
         (of(edit.old_purpose, &edit.old), of(edit.purpose, &edit.new_bits()))
     }
 }

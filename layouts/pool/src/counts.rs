@@ -60,6 +60,8 @@ pub(crate) struct Counts {
     pub(crate) reserve: u64,
     /// Blocks that new data leaves to pool blocks: in their groups, or whole groups.
     pub(crate) for_pools: u64,
+    /// Blocks below the quota that data leaves to metadata, so that a full volume can be made smaller.
+    kept_of_quota: u64,
     /// Inodes in use.
     pub(crate) inodes: u64,
 }
@@ -70,7 +72,9 @@ impl Counts {
         // A node for each group of a file that is changed block by block takes 1 in 256 blocks, copies included.
         let part = (geometry.end_group - geometry.first_group) * GROUP_BLOCKS / 128;
         let quota = if quota == 0 { u64::MAX } else { quota };
-        Counts { reserve: part.max(32), for_pools: part.max(64), quota, ..Counts::default() }
+        // Two pools may need a pool block more for an operation that ends in fewer blocks.
+        let kept_of_quota = (2 * geometry.pool_block / BLOCK_SIZE).min(quota / 8);
+        Counts { reserve: part.max(32), for_pools: part.max(64), quota, kept_of_quota, ..Counts::default() }
     }
 
     /// Counts a group.
@@ -114,12 +118,18 @@ impl Counts {
     /// Blocks that a user can still take, beside `reserved` ones.
     pub(crate) fn available(&self, reserved: u64) -> u64 {
         let left = self.free.saturating_sub(self.left_by(Purpose::Data, reserved));
-        left.min(self.quota.saturating_sub(self.used + reserved))
+        left.min(self.quota.saturating_sub(self.used + reserved + self.kept_of_quota))
     }
 
-    /// Whether the quota leaves room for so many blocks.
-    fn check_quota(&self, blocks: u64) -> Result<()> {
-        if self.used + blocks <= self.quota {
+    /// Whether the quota leaves room for so many blocks, beside `reserved` ones. Reserved blocks were counted when they
+    /// were reserved, and an overwrite frees as many as it takes.
+    pub(crate) fn check_quota(&self, blocks: u64, purpose: Purpose, reserved: u64) -> Result<()> {
+        let left = match purpose {
+            Purpose::Data => reserved + self.kept_of_quota,
+            Purpose::Metadata => reserved,
+            Purpose::Overwrite | Purpose::Reserved => return Ok(()),
+        };
+        if self.used.saturating_add(blocks).saturating_add(left) <= self.quota {
             return Ok(());
         }
         Err(Error::no_space(Resource::Pm, blocks).object("the quota of the volume"))
@@ -146,15 +156,15 @@ impl Counts {
         if self.free < blocks + self.left_by(purpose, reserved) {
             return Err(Error::no_space(Resource::Pm, blocks));
         }
-        self.check_quota(blocks)?;
+        self.check_quota(blocks, purpose, reserved)?;
         self.free = self.free.saturating_sub(blocks);
         self.used += blocks;
         Ok(())
     }
 
     /// Takes a pool block of so many blocks from a group that has others.
-    pub(crate) fn take_slot(&mut self, blocks: u64) -> Result<()> {
-        self.check_quota(blocks)?;
+    pub(crate) fn take_slot(&mut self, blocks: u64, purpose: Purpose, reserved: u64) -> Result<()> {
+        self.check_quota(blocks, purpose, reserved)?;
         self.used += blocks;
         Ok(())
     }
@@ -167,7 +177,8 @@ impl Counts {
     /// Takes a whole group for pool blocks, the first of which has so many blocks, from those that are kept for them,
     /// too.
     pub(crate) fn take_group(&mut self, blocks: u64, purpose: Purpose, reserved: u64) -> Result<()> {
-        self.check_quota(blocks)?;
+        // The rest of the group is free for other pool blocks, and does not count.
+        self.check_quota(blocks, purpose, reserved)?;
         let left = match purpose {
             Purpose::Data => self.reserve + reserved,
             purpose => self.left_by(purpose, reserved),

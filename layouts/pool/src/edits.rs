@@ -22,13 +22,16 @@ pub(crate) struct GroupEdit {
     pub(crate) freed: Bits,
     /// Blocks that it uses until its end.
     pub(crate) borrowed: Bits,
+    /// Blocks with media errors: they are not taken, free or not.
+    pub(crate) bad: Bits,
     pub(crate) purpose: u64,
 }
 
 impl GroupEdit {
     /// Blocks that can be taken.
     pub(crate) fn available(&self) -> Bits {
-        bits::without(&bits::without(&self.old, &self.taken), &self.borrowed)
+        let free = bits::without(&self.old, &self.taken);
+        bits::without(&bits::without(&free, &self.borrowed), &self.bad)
     }
 
     /// The bits after the commit.

@@ -1,6 +1,5 @@
 //! The state of a mounted file system: locks, lanes, counts, and hints. Nothing of it tells of an inode or a name.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use nacre_engine::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,6 +9,7 @@ use nacre_layout_parts::alloc::lane_of_thread;
 use nacre_media::Pm;
 use smallvec::SmallVec;
 
+use crate::bad::BadBlocks;
 use crate::counting::Counting;
 use crate::counts::{Counts, Hints};
 use crate::format::RawVolume;
@@ -28,6 +28,8 @@ pub(crate) const GROUP_LOCKS: usize = 1024;
 pub(crate) struct Shared<P> {
     pub(crate) pm: Arc<P>,
     pub(crate) geometry: Geometry,
+    /// The number of zones of the device.
+    pub(crate) zones: u32,
     /// The times that the format holds.
     pub(crate) times: TimeRange,
     pub(crate) superblock: Mutex<Superblock>,
@@ -60,7 +62,7 @@ pub(crate) struct Shared<P> {
     /// Directories that move to another directory do so one at a time, so that no cycle can arise.
     pub(crate) move_directories: Mutex<()>,
     /// Blocks with media errors: they are never free.
-    pub(crate) bad: Mutex<BTreeSet<u64>>,
+    pub(crate) bad: BadBlocks,
 }
 
 /// Inodes that are locked for a change, or for reading.

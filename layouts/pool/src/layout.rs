@@ -322,8 +322,10 @@ impl<P: Pm + 'static> BelowBuffer for PoolFs<P> {
         let blocks = CAPABILITIES.write_cost.of(shape);
         self.change(|fs| {
             let are_free = || {
-                let counts = fs.counts.lock();
-                counts.free >= counts.left_by(Purpose::Data, fs.reserved.blocks())
+                let (counts, reserved) = (fs.counts.lock(), fs.reserved.blocks());
+                // Those that are asked for are among the reserved ones.
+                counts.free >= counts.left_by(Purpose::Data, reserved)
+                    && counts.check_quota(0, Purpose::Data, reserved).is_ok()
             };
             fs.reserved.reserve(blocks, are_free).ok_or_else(|| Error::no_space(Resource::Pm, blocks))
         })

@@ -11,7 +11,7 @@
 //! | `superblock`, `zones`, `volumes` | the superblock of this layout; the rows of zones and of volumes |
 //! | `twin`, `mend`, `copies` | reading from the copy that is whole; mending the other; comparing both |
 //! | `lanes`, `edits`, `commit` | where an operation says its changes; its parts; the commit protocol |
-//! | `bits`, `counts`, `counting`, `buddy` | the free blocks of a group; counts and hints; counting after a crash; taking and freeing blocks |
+//! | `bits`, `bad`, `counts`, `counting`, `buddy` | the free blocks of a group; those with media errors; counts and hints; counting after a crash; taking and freeing blocks |
 //! | `pools`, `bytes` | pools of entries; entries that hold bytes |
 //! | `fs`, `held` | the state of a mount; inodes that callers hold |
 //! | `inode`, `orphans`, `buried` | inodes where they are; those without names; those to be freed |
@@ -29,6 +29,7 @@
 //! damaged copy of any piece of metadata costs nothing.
 
 pub mod anatomy;
+mod bad;
 mod bits;
 mod blockmap;
 mod buddy;
@@ -71,6 +72,10 @@ pub mod volumes;
 mod xattr;
 mod zones;
 
+use nacre_engine::Result;
+use nacre_layout_parts::report::{CheckReport, MediaReport, Repair};
+use nacre_media::Pm;
+
 pub use held::Node;
 pub use mount::PoolFs;
 pub use nacre_layout_parts::alloc::use_lane;
@@ -79,3 +84,14 @@ pub use nacre_layout_parts::report::RecoveryReport;
 pub use nacre_layout_parts::scrub::ScrubStatus;
 pub use seeded::Mistake;
 pub use superblock::Summary;
+
+/// Checks the zone of a volume, as a check of the device does. Nothing of that zone is mounted. Volumes of other zones may
+/// be: what all zones share is left to a check of the device.
+pub fn check_volume(pm: &impl Pm, repair: Repair, name: &str) -> Result<CheckReport> {
+    check::check(pm, repair, Some(name))
+}
+
+/// Reads every block of the zone of a volume; see [`check_volume`].
+pub fn check_media_of_volume(pm: &impl Pm, record: bool, name: &str) -> Result<MediaReport> {
+    scrub::check_media(pm, record, Some(name))
+}

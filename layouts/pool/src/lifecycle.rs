@@ -69,11 +69,11 @@ impl<P: Pm + 'static> Lifecycle for PoolFs<P> {
     }
 
     fn check(pm: &P, repair: Repair, _: Option<&dyn TierReader>) -> Result<CheckReport> {
-        check::check(pm, repair)
+        check::check(pm, repair, None)
     }
 
     fn check_media(pm: &P, record: bool) -> Result<MediaReport> {
-        scrub::check_media(pm, record)
+        scrub::check_media(pm, record, None)
     }
 
     fn retire_listed(pm: &P) -> Result<u64> {

@@ -7,6 +7,7 @@ use nacre_engine::sync::atomic::{AtomicBool, Ordering};
 use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, Result};
 use nacre_media::Pm;
 
+use crate::commit::join;
 use crate::format::LINE;
 use crate::geometry::Geometry;
 
@@ -59,25 +60,43 @@ pub(crate) fn read_either(
     Err(failed)
 }
 
-/// Writes a page of metadata anew: `bad` lines, and those that cannot be read, from the other copy, the rest from
-/// itself. No operation is under way.
+/// Mends a page of metadata from the other copy: `bad` lines alone, or the whole page if it has lines that cannot be
+/// read, because a media error goes with its page. No operation of this process is under way.
+///
+/// [`Media`](Kind::Media) for such a page that zones share: another process may change its own lines there.
 pub(crate) fn mend_page(pm: &impl Pm, geometry: &Geometry, page: Block, bad: &[u64]) -> Result<()> {
     let own = page.offset();
     let primary = geometry.primary(own);
     let other = if primary == own { geometry.twin(own) } else { primary };
     let mut bytes = [0; BLOCK_SIZE as usize];
+    let mut is_readable = true;
     for (index, line) in bytes.chunks_exact_mut(LINE as usize).enumerate() {
         let within = index as u64 * LINE;
-        let is_bad = bad.contains(&(own + within));
-        if is_bad || pm.read(own + within, line).is_err() {
+        let own_line = pm.read(own + within, line);
+        is_readable &= own_line.is_ok();
+        if bad.contains(&(own + within)) || own_line.is_err() {
             let from_other = pm.read(other + within, line);
-            if from_other.is_err() && (!is_bad || pm.read(own + within, line).is_err()) {
+            if from_other.is_err() && (own_line.is_err() || pm.read(own + within, line).is_err()) {
                 // Both are lost: zeros validate nowhere.
                 line.fill(0);
             }
         }
     }
-    let copied = pm.copy(own, &bytes)?;
-    pm.fence(copied);
+    let mut pending = None;
+    if is_readable {
+        for line in bad {
+            let within = (line - own) as usize;
+            pending = join(pending, pm.copy(*line, &bytes[within..within + LINE as usize])?);
+        }
+    } else if page.0 >= geometry.first_data_block || !pm.is_shared() {
+        pending = join(pending, pm.copy(own, &bytes)?);
+    } else {
+        return Err(Error::new(Kind::Media)
+            .object(format!("a page that zones share, at byte {own} of the device"))
+            .advice("nacre fsck -p mends it, while nothing of the device is mounted"));
+    }
+    if let Some(pending) = pending {
+        pm.fence(pending);
+    }
     Ok(())
 }

@@ -13,6 +13,7 @@ use nacre_layout_parts::lifecycle::MountOptions;
 use nacre_layout_parts::report::RecoveryReport;
 use nacre_media::Pm;
 
+use crate::bad::BadBlocks;
 use crate::counting::{COUNTED_AT_ONCE, Counting};
 use crate::counts::{Counts, Hints};
 use crate::format::{ROOT_INODE, RawVolume};
@@ -52,8 +53,8 @@ pub(crate) fn open<P: Pm>(
     recovered: &Recovered,
     read_only: bool,
 ) -> Result<Shared<P>> {
-    let bad: BTreeSet<u64> =
-        badblocks::read(&*pm, &superblock)?.blocks.into_iter().map(|block| block.0).collect();
+    let zones = zones::count(&*pm, &superblock).max(geometry.zone + 1);
+    let bad = BadBlocks::of(badblocks::read(&*pm, &superblock)?.blocks);
     let lane = |(index, &done): (usize, &u64)| Lane::new(&geometry, index as u64, done);
     let sequence = if Mistake::SequenceEarly.is_made(&*pm) { 0 } else { recovered.sequence };
     Ok(Shared {
@@ -77,8 +78,9 @@ pub(crate) fn open<P: Pm>(
         inode_cache: InodeCache::DEFAULT_LIMIT,
         damaged: Damaged::default(),
         move_directories: Mutex::new(()),
-        bad: Mutex::new(bad),
+        bad,
         row: Mutex::new(row),
+        zones,
         geometry,
         pm,
     })
@@ -112,7 +114,7 @@ impl<P: Pm + 'static> PoolFs<P> {
         let mut superblock = found.superblock.clone();
         superblock.note_copies(&found);
         // Where there are several zones, another process may have one.
-        if !read_only && found.valid != [true; 2] && zones::count(&*pm, &superblock)? == 1 {
+        if !read_only && found.valid != [true; 2] && zones::count(&*pm, &superblock) == 1 {
             superblock.write(&*pm)?;
         }
         let mut shared = open(pm, superblock, geometry, row, &recovered, read_only)?;

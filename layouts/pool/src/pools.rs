@@ -355,7 +355,7 @@ impl<P: Pm> Change<'_, P> {
         let geometry = self.fs.geometry;
         let blocks = geometry.pool_block / BLOCK_SIZE;
         if let Some(block) = self.slot_of_pools(blocks)? {
-            self.fs.counts.lock().take_slot(blocks)?;
+            self.fs.counts.lock().take_slot(blocks, purpose, self.fs.reserved.blocks())?;
             let written = self.write_pool_block(pool, block, 0);
             self.fs.counts.lock().give_slot_back(blocks);
             return written.map(|()| block);
@@ -392,7 +392,7 @@ impl<P: Pm> Change<'_, P> {
             let index = self.group(group)?;
             let edit = &self.groups[index];
             if geometry.use_of(edit.purpose) == Use::Pool
-                && let Some(start) = bits::find_aligned(&edit.old, blocks)
+                && let Some(start) = bits::find_aligned(&bits::without(&edit.old, &edit.bad), blocks)
             {
                 return Ok(Some(group * GROUP_BYTES + start * BLOCK_SIZE));
             }

@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::ops::{ControlFlow, Range};
 
 use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, Kind, Result};
-use nacre_layout_parts::badblocks;
+use nacre_layout_parts::badblocks::Share;
 use nacre_layout_parts::report::{MediaReport, in_no_file};
 pub(crate) use nacre_layout_parts::scrub::Scrubber;
 use nacre_layout_parts::scrub::{
@@ -22,8 +22,8 @@ use crate::format::{
 use crate::fs::Shared;
 use crate::geometry::Use;
 use crate::mend::mend_page;
-use crate::superblock::Found;
-use crate::volumes;
+use crate::superblock::{Found, Superblock};
+use crate::{volumes, zones};
 
 /// Names that are read at a time.
 const NAMES: usize = 128;
@@ -32,23 +32,28 @@ const AT_ONCE: usize = 64;
 
 impl<P: Pm> Retired for Shared<P> {
     fn bad_blocks(&self) -> Vec<Block> {
-        self.bad.lock().iter().map(|&block| Block(block)).collect()
+        self.bad.all()
     }
 
     fn withdraw(&self, block: Block) {
-        self.bad.lock().insert(block.0);
-        // One that is in use is withdrawn when it is freed.
+        let group = block.0 / GROUP_BLOCKS;
+        // The process that has another zone finds what is bad there.
+        if !self.geometry.groups().contains(&group) {
+            return;
+        }
+        // Its bit may go on saying that it is free: the list counts.
         let _ = self.change(|change| {
-            let index = change.group(block.0 / GROUP_BLOCKS)?;
-            let edit = &mut change.groups[index];
+            let index = change.group(group)?;
+            let edit = &change.groups[index];
             let bit = bits::run(block.0 % GROUP_BLOCKS, 1);
-            let can_be_taken = matches!(self.geometry.use_of(edit.purpose), Use::Free | Use::Data);
-            if !can_be_taken || !bits::meet(&edit.old, &bit) {
-                return Ok(());
+            if bits::meet(&bits::without(&edit.old, &edit.bad), &bit) {
+                self.count_bad(edit, &bit);
             }
-            edit.taken = bit;
-            change.commit()
+            self.bad.insert(block);
+            Ok(())
         });
+        // Nor is it taken where the map of its group cannot be read.
+        self.bad.insert(block);
     }
 }
 
@@ -61,12 +66,27 @@ impl<P: Pm + 'static> Scrubbed for Shared<P> {
             superblock: &self.superblock,
             retired: self,
             read_only: self.read_only,
+            is_shared: self.pm.is_shared(),
+            share: Share { part: self.geometry.zone.into(), of: self.zones.into() },
             root: ROOT_INODE,
         }
     }
 
     fn read_superblock(&self) -> Result<Found> {
         crate::superblock::read(&*self.pm)
+    }
+
+    fn range(&self, end: u64) -> Range<u64> {
+        let groups = self.geometry.groups();
+        // Behind the last group of the device there may be less than one.
+        let is_last = groups.end == end / GROUP_BYTES;
+        groups.start * GROUP_BYTES..if is_last { end } else { groups.end * GROUP_BYTES }
+    }
+
+    fn is_ours(&self, block: Block) -> bool {
+        let is_other = |(_, of_group)| matches!(self.geometry.use_of(of_group), Use::Other(_));
+        let group = block.0 / GROUP_BLOCKS;
+        block.0 < self.geometry.first_data_block || !self.read_map(group).is_ok_and(is_other)
     }
 
     fn check_copies(&self, found: &mut dyn FnMut(String, bool), spend: &mut dyn FnMut(u64) -> bool) {
@@ -138,6 +158,15 @@ impl<P: Pm> Shared<P> {
         Ok(blocks.filter(in_use).collect())
     }
 
+    /// Whether metadata is at an address: in a region, or in a pool block of this volume. It stays so while the caller
+    /// holds all lanes. Without them an operation may free a pool block, and another one put data of files there.
+    pub(crate) fn has_metadata(&self, address: u64) -> bool {
+        let block = self.geometry.pool_of(address);
+        let of_group = || self.pool_blocks(self.geometry.group_of(address));
+        address / BLOCK_SIZE < self.geometry.first_data_block
+            || of_group().is_ok_and(|blocks| blocks.contains(&block))
+    }
+
     /// Writes pages of metadata anew that have lines that cannot be read, in use or not.
     fn mend_unreadable(&self, bytes: Range<u64>, found: &mut dyn FnMut(String, bool)) {
         let mut page = [0; BLOCK_SIZE as usize];
@@ -146,6 +175,9 @@ impl<P: Pm> Shared<P> {
                 continue;
             }
             let _lanes: Vec<_> = self.lanes.iter().map(|lane| lane.scratch.lock()).collect();
+            if !self.has_metadata(at) {
+                return;
+            }
             let is_mended =
                 !self.read_only && mend_page(&*self.pm, &self.geometry, Block(at / BLOCK_SIZE), &[]).is_ok();
             let outcome = if is_mended { ", and written from the other copy" } else { "" };
@@ -155,18 +187,31 @@ impl<P: Pm> Shared<P> {
 
     fn compare_pool_block(&self, block: u64, found: &mut dyn FnMut(String, bool)) {
         let geometry = self.geometry;
-        self.compare(vec![Copies::pool_head(&geometry, block)], found);
-        let Ok(head) = self.read_head(block) else { return };
-        let (pool, count) = (head.pool as usize, u64::from(head.count));
-        let words = count.div_ceil(WORD_BITS) as usize;
-        let what = format!("the bits of the pool block at byte {block}");
-        self.compare(vec![Copies::words(block + POOL_BITS, block, words, what)], found);
-        let entries: Vec<u64> = (0..count).map(|index| block + POOL_HEAD + index * SIZES[pool]).collect();
-        for some in entries.chunks(AT_ONCE) {
+        let mut next = 0;
+        loop {
             let _lanes: Vec<_> = self.lanes.iter().map(|lane| lane.scratch.lock()).collect();
-            let in_use = some.iter().filter(|&&entry| self.is_in_use(pool, entry).unwrap_or(false));
-            let copies = in_use.flat_map(|&entry| Copies::entry(&geometry, pool, entry)).collect();
+            // It may be given back between two turns, and be another one then.
+            if !self.has_metadata(block) {
+                return;
+            }
+            if next == 0 {
+                self.compare_locked(vec![Copies::pool_head(&geometry, block)], found);
+            }
+            let Ok(head) = self.read_head(block) else { return };
+            let (pool, count) = (head.pool as usize, u64::from(head.count));
+            if next == 0 {
+                let words = count.div_ceil(WORD_BITS) as usize;
+                let what = format!("the bits of the pool block at byte {block}");
+                self.compare_locked(vec![Copies::words(block + POOL_BITS, block, words, what)], found);
+            }
+            let some = (next..count).take(AT_ONCE).map(|index| block + POOL_HEAD + index * SIZES[pool]);
+            let in_use = some.filter(|&entry| self.is_in_use(pool, entry).unwrap_or(false));
+            let copies = in_use.flat_map(|entry| Copies::entry(&geometry, pool, entry)).collect();
             self.compare_locked(copies, found);
+            next += AT_ONCE as u64;
+            if next >= count {
+                return;
+            }
         }
     }
 
@@ -288,51 +333,74 @@ impl<P: Pm> Shared<P> {
 
 /// Reads every block of a file system that is not mounted, and reports those that cannot be read and their owners. With
 /// `record`, the blocks of files among them are put into the list of bad blocks.
-pub(crate) fn check_media<P: Pm>(pm: &P, record: bool) -> Result<MediaReport> {
+pub(crate) fn check_media<P: Pm>(pm: &P, record: bool, volume: Option<&str>) -> Result<MediaReport> {
     let superblock = crate::superblock::read(pm)?.superblock;
     if record {
         superblock.check_writable()?;
     }
-    let (lines, retired) = all_bad_lines(pm, &superblock)?;
-    let [told, _] = locate(&Overlay::new(pm), &retired);
-    let errors = locate(&Overlay::new(pm), &lines).concat();
-    let new_blocks = new_bad_blocks(pm, &superblock, &lines, record)?;
+    let (mut lines, mut retired) = all_bad_lines(pm, &superblock)?;
+    let mut share = Share::ALL;
+    if let Some(name) = volume {
+        let geometry = volumes::find(pm, &superblock, Some(name))?;
+        let groups = geometry.groups();
+        let bytes = groups.start * GROUP_BYTES..groups.end * GROUP_BYTES;
+        lines.retain(|line| bytes.contains(line));
+        retired.retain(|line| bytes.contains(line));
+        share = Share { part: geometry.zone.into(), of: zones::count(pm, &superblock).into() };
+    }
+    let zones = volumes::zones_to_check(pm, &superblock, volume)?;
+    let [told, _] = locate(&Overlay::new(pm), &retired, &zones);
+    let errors = locate(&Overlay::new(pm), &lines, &zones).concat();
+    let new_blocks = new_bad_blocks(pm, &superblock, &lines, record.then_some(share))?;
+    if record && new_blocks > 0 {
+        count_anew(pm, &superblock, &zones)?;
+    }
     Ok(MediaReport { errors, told, new_blocks })
 }
 
-/// Puts the blocks that the media lists as bad into the list of bad blocks, and takes them out of use.
+/// Puts the blocks that the media lists as bad into the list of bad blocks, which takes them out of use.
 pub(crate) fn retire_listed<P: Pm>(pm: &P) -> Result<u64> {
-    let found = crate::superblock::read(pm)?;
-    let count = nacre_layout_parts::scrub::retire_listed(pm, &found.superblock)?;
-    if count == 0 {
-        return Ok(0);
-    }
-    let blocks = badblocks::read(pm, &found.superblock)?.blocks;
-    for geometry in volumes::all(pm, &found.superblock)? {
-        let fs = volumes::open_one(pm, &found.superblock, geometry, false)?;
-        fs.take_up(fs.count()?);
-        blocks.iter().for_each(|&block| fs.withdraw(block));
-        let counts = *fs.counts.lock();
-        fs.change_rows(|row| row.keep(&counts), |zone| zone.keep(&counts))?;
-        fs.settle_lanes()?;
+    let superblock = crate::superblock::read(pm)?.superblock;
+    let count = nacre_layout_parts::scrub::retire_listed(pm, &superblock)?;
+    if count > 0 {
+        count_anew(pm, &superblock, &volumes::zones_to_check(pm, &superblock, None)?)?;
     }
     Ok(count)
 }
 
+/// Bad blocks do not count as free: the counts that clean unmounts kept are others now.
+fn count_anew<P: Pm>(pm: &P, superblock: &Superblock, zones: &[u32]) -> Result<()> {
+    for geometry in volumes::all(pm, superblock, zones)? {
+        // What cannot be read keeps its counts: they are as wrong as before.
+        let Ok(fs) = volumes::open_one(pm, superblock, geometry, false) else { continue };
+        let Ok(counts) = fs.count() else { continue };
+        if fs.row.lock().clean == 1 {
+            fs.change_rows(|row| row.keep(&counts), |zone| zone.keep(&counts))?;
+            fs.settle_lanes()?;
+        }
+    }
+    Ok(())
+}
+
 /// Describes the bad lines in files, and then those that are in no file. Operations that are not over are decided first.
-fn locate<P: Pm>(pm: &P, lines: &BTreeSet<u64>) -> [Vec<String>; 2] {
+fn locate<P: Pm>(pm: &P, lines: &BTreeSet<u64>, zones: &[u32]) -> [Vec<String>; 2] {
     let mut told = BTreeSet::new();
     let words = match lines.is_empty() {
         true => Vec::new(),
         // Where nothing leads into the file system, every line is in no file.
-        false => in_files(pm, lines, &mut told).unwrap_or_default(),
+        false => in_files(pm, lines, &mut told, zones).unwrap_or_default(),
     };
     [words, untold(lines, &mut told).into_iter().map(in_no_file).collect()]
 }
 
-fn in_files<P: Pm>(pm: &P, lines: &BTreeSet<u64>, told: &mut BTreeSet<u64>) -> Result<Vec<String>> {
+fn in_files<P: Pm>(
+    pm: &P,
+    lines: &BTreeSet<u64>,
+    told: &mut BTreeSet<u64>,
+    zones: &[u32],
+) -> Result<Vec<String>> {
     let found = crate::superblock::read(pm)?;
-    let volumes = volumes::all(pm, &found.superblock)?;
+    let volumes = volumes::all(pm, &found.superblock, zones)?;
     let of_several = volumes.len() > 1;
     let mut words = Vec::new();
     for geometry in volumes {
@@ -364,4 +432,70 @@ fn in_files_of<P: Pm>(fs: &Shared<P>, lines: &BTreeSet<u64>, told: &mut BTreeSet
         });
     }
     words
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::IoSlice;
+    use std::sync::Arc;
+
+    use nacre_engine::{
+        BLOCK_SIZE, Data, Durability, Extents, FileBlock, FileKind, Names, NewInode, Place, Timestamp,
+        WriteAt,
+    };
+    use nacre_layout_parts::lifecycle::{Lifecycle, MkfsOptions, MountOptions};
+    use nacre_media::SimPm;
+
+    use crate::mount::PoolFs;
+
+    /// The scrub had a list of the pool blocks of a group. One of them had been given back meanwhile, and its first half
+    /// had data: the head that was left in its second half was written over that.
+    #[test]
+    fn data_where_a_pool_block_was_is_not_written_over() {
+        nacre_layout_parts::alloc::use_lane(0);
+        let pm = Arc::new(SimPm::new(64 << 20));
+        let options = MkfsOptions { uuid: Some(uuid::Uuid::from_u128(7)), ..MkfsOptions::default() };
+        <PoolFs<SimPm> as Lifecycle>::mkfs(&pm, &options).unwrap();
+        let options = MountOptions { background: false, ..MountOptions::default() };
+        let fs = <PoolFs<SimPm> as Lifecycle>::mount(Arc::clone(&pm), &options).unwrap();
+        let now = Timestamp::new(1_700_000_000, 0);
+        let create = |name: &str| {
+            let new = NewInode::of_root(FileKind::Regular, 0o644, now);
+            fs.create(&fs.root(), name.as_bytes(), &new).unwrap()
+        };
+        let data = create("data");
+        let names: Vec<String> = (0..10_000).map(|number| format!("file-{number}")).collect();
+        names.iter().for_each(|name| drop(create(name)));
+        let groups = fs.shared.geometry.groups();
+        let all = || -> Vec<u64> {
+            groups.clone().flat_map(|group| fs.shared.pool_blocks(group).unwrap()).collect()
+        };
+        let before = all();
+        names.iter().for_each(|name| fs.unlink(&fs.root(), name.as_bytes(), now).unwrap());
+        fs.shared.reclaim_all();
+        fs.shared.release_active().unwrap();
+        let gone: Vec<u64> = before.iter().copied().filter(|block| !all().contains(block)).collect();
+        assert!(gone.len() > 5, "{} of {} pool blocks were given back", gone.len(), before.len());
+
+        // Data comes until it has the first half of one of them, and not the second.
+        let bytes = [0x5a; BLOCK_SIZE as usize];
+        let place = |index: u64| match fs.resolve(&data, FileBlock(index), 1).unwrap()[0].place {
+            Place::Pm(block) => block.offset(),
+            other => panic!("it is at {other:?}"),
+        };
+        let found = (0..).find_map(|index| {
+            let at = WriteAt::Offset(index * BLOCK_SIZE);
+            fs.write(&data, at, &[IoSlice::new(&bytes)], Durability::Now, now).expect("there is room");
+            gone.iter().copied().find(|&block| block == place(index)).map(|block| (index, block))
+        });
+        let (index, block) = found.expect("data is put where pool blocks were");
+        let mut findings = Vec::new();
+        let mut note = |words: String, _| findings.push(words);
+        fs.shared.compare_pool_block(block, &mut note);
+        fs.shared.damaged.note(block, 64);
+        fs.shared.mend_noted().unwrap();
+        let mut seen = [0; BLOCK_SIZE as usize];
+        fs.read(&data, index * BLOCK_SIZE, &mut seen, None).unwrap();
+        assert!(seen == bytes && findings.is_empty(), "{findings:?}");
+    }
 }

@@ -100,7 +100,8 @@ impl<P: Pm> Shared<P> {
         let _lanes: Vec<_> = self.lanes.iter().map(|lane| lane.scratch.lock()).collect();
         let lines = self.damaged.take();
         let pages: BTreeSet<u64> = lines.iter().map(|line| line / BLOCK_SIZE).collect();
-        for page in pages {
+        // A pool block may have been given back since, and have data of files now.
+        for page in pages.into_iter().filter(|page| self.has_metadata(page * BLOCK_SIZE)) {
             let of_page: Vec<u64> = lines.iter().copied().filter(|line| line / BLOCK_SIZE == page).collect();
             match mend_page(&*self.pm, &self.geometry, Block(page), &of_page) {
                 Ok(()) => {}

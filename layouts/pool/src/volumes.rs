@@ -16,8 +16,8 @@ use crate::bits;
 use crate::commit::Change;
 use crate::counts::{Counts, Purpose};
 use crate::format::{
-    FORMAT_VERSION, GROUP_BLOCKS, INODE_SIZE, LINE, ROOT_INODE, ROWS, RawVolume, RawZone, VOLUME_BYTES,
-    purpose, region, seal_any, seed_at, volume_state,
+    FORMAT_VERSION, INODE_SIZE, LINE, ROOT_INODE, ROWS, RawVolume, RawZone, VOLUME_BYTES, purpose, region,
+    seal_any, seed_at, volume_state,
 };
 use crate::fs::Shared;
 use crate::geometry::{Geometry, Halves, Use};
@@ -182,12 +182,11 @@ pub(crate) fn probe(pm: &impl Pm) -> Result<Summary> {
     let is_whole = rows.damaged.is_empty();
     match &live[..] {
         [row] if is_whole => return Ok(summary(&found, row)),
-        [] => rows.into_damage().map_or(Ok(()), Err)?,
         _ => {}
     }
     Ok(Summary {
         clean: is_whole && live.iter().all(|row| row.clean == 1),
-        errors: live.iter().map(|row| row.errors).sum(),
+        errors: live.iter().map(|row| row.errors).sum::<u32>() + rows.damaged.len() as u32,
         mount_epoch: live.iter().map(|row| row.mount_epoch).max().unwrap_or(0),
         ..found.superblock.summary(found.valid)
     })
@@ -225,7 +224,7 @@ pub fn list(pm: &impl Pm) -> Result<Vec<VolumeSummary>> {
 
 /// The number of zones of a device.
 pub fn zone_count(pm: &impl Pm) -> Result<u32> {
-    zones::count(pm, &superblock::read(pm)?.superblock)
+    Ok(zones::count(pm, &superblock::read(pm)?.superblock))
 }
 
 /// A part of a device that a process uses.
@@ -241,7 +240,7 @@ pub enum Part<'n> {
 /// the whole device.
 pub fn bytes_of(pm: &impl Pm, part: Part<'_>) -> Result<Option<Range<u64>>> {
     let found = superblock::read(pm)?;
-    if zones::count(pm, &found.superblock)? < 2 {
+    if zones::count(pm, &found.superblock) < 2 {
         return Ok(None);
     }
     Ok(Some(match part {
@@ -377,14 +376,26 @@ pub(crate) fn open_none<'p, P: Pm>(pm: &'p P, superblock: &Superblock, zone: u32
     open(Arc::new(pm), superblock.clone(), geometry, RawVolume::new_zeroed(), &recovered, true)
 }
 
-/// The volumes of a device that is not mounted, after the recovery of all zones.
-pub(crate) fn all<P: Pm>(pm: &P, superblock: &Superblock) -> Result<Vec<Geometry>> {
+/// The volumes of zones that are not mounted, after the recovery of these zones. The rows of the zones can be read.
+pub(crate) fn all<P: Pm>(pm: &P, superblock: &Superblock, zones: &[u32]) -> Result<Vec<Geometry>> {
     let pm = Arc::new(pm);
-    for zone in 0..zones::count(&*pm, superblock)? {
+    for &zone in zones {
         finish(&pm, superblock, &zones::geometry(&*pm, superblock, zone, 0)?)?;
     }
-    let rows = Rows::read(&*pm, superblock).whole.into_iter();
+    let rows = Rows::read(&*pm, superblock).whole.into_iter().filter(|(_, row)| zones.contains(&row.zone));
     rows.map(|(index, row)| zones::geometry(&*pm, superblock, row.zone, index)).collect()
+}
+
+/// The zones of a check: the one of a volume or, without a name, all whose rows can be read.
+pub(crate) fn zones_to_check(
+    pm: &impl Pm,
+    superblock: &Superblock,
+    volume: Option<&str>,
+) -> Result<Vec<u32>> {
+    match volume {
+        Some(_) => Ok(vec![find(pm, superblock, volume)?.zone]),
+        None => Ok(zones::readable(pm, superblock)),
+    }
 }
 
 /// A volume of a device that is not mounted. Volumes of one zone are changed one after the other: each goes on above the
@@ -411,25 +422,26 @@ fn release<P: Pm>(fs: &Shared<P>) -> Result<()> {
     // Blocks of metadata change their purpose.
     fs.settle_lanes()?;
     for group in fs.geometry.groups() {
-        let (_, of_group) = fs.read_map(group)?;
+        // A map that cannot be read keeps its group alone. A check reports it.
+        let Ok((_, of_group)) = fs.read_map(group) else { continue };
         if matches!(fs.geometry.use_of(of_group), Use::Free | Use::Other(_)) {
             continue;
         }
         fs.change(|change| {
             let index = change.group(group)?;
-            let mut kept = bits::run(0, fs.geometry.regions_in(group));
-            for &block in fs.bad.lock().iter().filter(|&&block| block / GROUP_BLOCKS == group) {
-                kept = bits::either(&kept, &bits::run(block % GROUP_BLOCKS, 1));
-            }
             let edit = &mut change.groups[index];
+            let kept = bits::either(&bits::run(0, fs.geometry.regions_in(group)), &edit.bad);
             edit.freed = bits::without(&bits::without(&[u64::MAX; 8], &edit.old), &kept);
             edit.purpose = purpose::FREE;
             change.commit()
         })?;
     }
-    let counts = fs.count()?;
+    let counts = fs.count();
     fs.change(|change| {
-        change.put_zone(|zone| zone.keep(&counts))?;
+        change.put_zone(|zone| match &counts {
+            Ok(counts) => zone.keep(counts),
+            Err(_) => zone.counted = 0,
+        })?;
         change.put_whole_row(&RawVolume::new_zeroed());
         change.commit()
     })?;

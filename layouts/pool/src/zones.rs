@@ -38,14 +38,15 @@ pub(crate) fn geometry(pm: &impl Pm, superblock: &Superblock, zone: u32, volume:
     Geometry::new(superblock, zone, &row, volume)
 }
 
-/// The number of zones.
-pub(crate) fn count(pm: &impl Pm, superblock: &Superblock) -> Result<u32> {
-    for zone in 0..ROWS as u32 {
-        if read_row(pm, superblock, zone)?.is_none() {
-            return Ok(zone);
-        }
-    }
-    Ok(ROWS as u32)
+/// The zones whose rows can be read.
+pub(crate) fn readable(pm: &impl Pm, superblock: &Superblock) -> Vec<u32> {
+    (0..count(pm, superblock)).filter(|&zone| read_row(pm, superblock, zone).is_ok()).collect()
+}
+
+/// The number of zones. One whose row cannot be read leaves the others alone.
+pub(crate) fn count(pm: &impl Pm, superblock: &Superblock) -> u32 {
+    let is_none = |zone: &u32| matches!(read_row(pm, superblock, *zone), Ok(None));
+    (0..ROWS as u32).find(is_none).unwrap_or(ROWS as u32)
 }
 
 impl RawZone {

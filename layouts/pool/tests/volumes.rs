@@ -3,11 +3,14 @@
 use std::io::IoSlice;
 use std::sync::Arc;
 
-use nacre_engine::{Data, Durability, Extents, FileKind, Kind, Names, NewInode, Result, Timestamp, WriteAt};
+use nacre_engine::{
+    BelowBuffer, Data, Durability, Extents, FallocateMode, FileBlock, FileKind, Kind, Names, NewInode, Place,
+    RenameMode, Result, SetAttr, Timestamp, WriteAt, WriteShape,
+};
 use nacre_layout_parts::lifecycle::{Lifecycle, MkfsOptions, MountOptions};
 use nacre_layout_parts::report::Repair;
 use nacre_layout_pool::volumes::{self, NewVolume};
-use nacre_layout_pool::{Mistake, PoolFs};
+use nacre_layout_pool::{Mistake, PoolFs, anatomy, check_volume};
 use nacre_media::SimPm;
 use nacre_media::crash::{Replay, Sampling};
 
@@ -137,7 +140,7 @@ fn a_full_volume_leaves_the_others_alone() {
         (count * blocks as u64, stat)
     };
     let (blocks, stat) = fill("small", 10);
-    assert!((600..1000).contains(&blocks), "{blocks} blocks below a quota of 1000");
+    assert!((550..1000).contains(&blocks), "{blocks} blocks below a quota of 1000");
     assert!(stat.blocks == 1000 && stat.available < 64, "{stat:?}");
     // A zone is half of the device.
     let (blocks, _) = fill("other", 100);
@@ -145,7 +148,7 @@ fn a_full_volume_leaves_the_others_alone() {
     let (blocks, _) = fill("main", 100);
     assert!((26_000..32_000).contains(&blocks), "{blocks} blocks of the other");
     let kept = volumes::list(&*pm).unwrap();
-    let used: Vec<_> = kept.iter().map(|volume| (volume.zone, volume.used.unwrap() > 800)).collect();
+    let used: Vec<_> = kept.iter().map(|volume| (volume.zone, volume.used.unwrap() > 600)).collect();
     assert_eq!(used, [(0, true), (0, true), (1, true)]);
 }
 
@@ -344,4 +347,188 @@ fn a_damaged_volume_leaves_the_others_alone() {
     let after = pm.snapshot();
     let kept = (0..after.len()).step_by(4096).filter(|&at| after[at..].starts_with(&[7; 4096])).count();
     assert_eq!(kept, 400, "blocks of files, those of the damaged volume among them");
+}
+
+/// The blocks of all files in the root.
+fn blocks_of(fs: &Fs) -> Vec<u64> {
+    let mut blocks = Vec::new();
+    for name in names(fs) {
+        let file = fs.lookup(&fs.root(), name.as_bytes()).unwrap();
+        for extent in fs.resolve(&file, FileBlock(0), u64::MAX).unwrap() {
+            let Place::Pm(first) = extent.place else { panic!("{extent:?}") };
+            blocks.extend(first.0..first.0 + extent.len);
+        }
+    }
+    blocks
+}
+
+fn fill(fs: &Fs) {
+    let full = (0..).find_map(|index| make_file(fs, &format!("file-{index}"), 50).err());
+    assert_eq!(full.map(|error| error.kind()), Some(Kind::NoSpace));
+}
+
+/// A block of the list whose bit says that it is free was allocated, and a check could not repair what came of it.
+#[test]
+fn a_bad_block_is_not_allocated_though_its_bit_says_free() {
+    let pm = made(64 << 20, 1);
+    // Far behind what is in use, within a group that is free as a whole.
+    let bad = 20 * 512 + 77;
+    pm.poison(bad * 4096, 64);
+    let media = Fs::check_media(&pm, true).unwrap();
+    assert_eq!((media.new_blocks, media.errors.len()), (1, 1), "{:?}", media.errors);
+    assert_sound(&pm);
+    let fs = mount(&pm, "main");
+    fill(&fs);
+    assert!(!blocks_of(&fs).contains(&bad));
+    fs.unmount().unwrap();
+    assert_sound(&pm);
+    let fs = mount(&pm, "main");
+    names(&fs).iter().for_each(|name| fs.unlink(&fs.root(), name.as_bytes(), now()).unwrap());
+    fs.abandon();
+    assert_sound(&pm);
+}
+
+/// A bad block of another zone ended the process, or was taken in the zone of a process that had it mounted.
+#[test]
+fn a_zone_has_its_own_bad_blocks() {
+    let pm = made(256 << 20, 2);
+    // In the second zone.
+    let bad = 100 * 512 + 3;
+    pm.list_as_bad(bad * 4096..bad * 4096 + 64);
+    assert_eq!(Fs::retire_listed(&pm).unwrap(), 1);
+    assert_sound(&pm);
+    let more = 101 * 512 + 9;
+    pm.poison(more * 4096, 64);
+    let scrubbed = |fs: &Fs| {
+        fs.start_scrub(1 << 40).unwrap();
+        while fs.scrub_status().running {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        fs.scrub_status()
+    };
+    let main = mount(&pm, "main");
+    let status = scrubbed(&main);
+    assert_eq!((status.findings, status.known.len()), (Vec::new(), 0), "they are another zone's");
+    main.unmount().unwrap();
+    volumes::create(Arc::clone(&pm), &new_volume("other", 1, 0)).unwrap();
+    let other = mount(&pm, "other");
+    let status = scrubbed(&other);
+    assert_eq!((status.findings.len(), status.known.len()), (1, 1), "{status:?}");
+    fill(&other);
+    let blocks = blocks_of(&other);
+    assert!(!blocks.contains(&bad) && !blocks.contains(&more));
+    other.unmount().unwrap();
+    assert_sound(&pm);
+}
+
+/// A page with rows of several zones was written as a whole while another process might change its own row there.
+#[test]
+fn a_page_that_zones_share_is_mended_with_the_device_alone() {
+    let pm = made(256 << 20, 2);
+    volumes::create(Arc::clone(&pm), &new_volume("other", 1, 0)).unwrap();
+    let rows: Vec<_> = anatomy::structures(&*pm).unwrap();
+    let row = rows.iter().find(|structure| structure.kind == anatomy::Kind::Zone).unwrap().offset;
+    pm.set_shared(true);
+    let main = mount(&pm, "main");
+    pm.poison(row + 2048, 64);
+    main.start_scrub(1 << 40).unwrap();
+    while main.scrub_status().running {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let status = main.scrub_status();
+    assert_eq!((status.findings.is_empty(), status.repaired), (false, 0), "{status:?}");
+    main.unmount().unwrap();
+    pm.set_shared(false);
+    let main = mount(&pm, "main");
+    main.start_scrub(1 << 40).unwrap();
+    while main.scrub_status().running {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    assert_eq!(main.scrub_status().repaired, 1);
+    main.unmount().unwrap();
+    assert_sound(&pm);
+}
+
+#[test]
+fn a_zone_is_checked_beside_a_mount_of_another_one() {
+    let pm = made(256 << 20, 2);
+    volumes::create(Arc::clone(&pm), &new_volume("other", 1, 0)).unwrap();
+    let other = mount(&pm, "other");
+    make_file(&other, "file", 10).unwrap();
+    other.unmount().unwrap();
+    let heads = anatomy::structures(&*pm).unwrap();
+    let in_other = |structure: &&anatomy::Structure| {
+        structure.kind == anatomy::Kind::PoolHead && structure.offset > 128 << 20
+    };
+    let head = heads.iter().find(in_other).unwrap();
+    pm.set_shared(true);
+    let main = mount(&pm, "main");
+    make_file(&main, "of main", 10).unwrap();
+    pm.poke(head.offset + 8, &[0xee; 8]);
+    for (repair, repaired) in [(Repair::None, false), (Repair::Safe, true)] {
+        let report = check_volume(&*pm, repair, "other").unwrap();
+        let problems = &report.problems;
+        assert!(problems.len() == 1 && problems[0].repaired == repaired, "{problems:?}");
+        assert_eq!((report.summary.label.as_str(), report.walk.files), ("other", 1));
+    }
+    make_file(&main, "more of main", 10).unwrap();
+    main.unmount().unwrap();
+    pm.set_shared(false);
+    assert_sound(&pm);
+}
+
+/// Overwrites, cuts and removals need a few blocks until their end, and data that was accepted needs its own.
+#[test]
+fn a_full_quota_can_be_worked_with() {
+    let pm = made(64 << 20, 1);
+    volumes::create(Arc::clone(&pm), &new_volume("mail", 0, 1500)).unwrap();
+    let fs = mount(&pm, "mail");
+    fill(&fs);
+    while make_file(&fs, "small", 1).is_ok() {
+        let at = format!("small-{}", names(&fs).len());
+        fs.rename(&fs.root(), b"small", &fs.root(), at.as_bytes(), RenameMode::Replace, now()).unwrap();
+    }
+    let _ = fs.unlink(&fs.root(), b"small", now());
+    let file = fs.lookup(&fs.root(), b"file-0").unwrap();
+    let data = [3; 8192];
+    let over = |offset| {
+        fs.write(&file, WriteAt::Offset(offset), &[IoSlice::new(&data)], Durability::Now, now()).unwrap();
+    };
+    over(0);
+    over(2048);
+    fs.fallocate(&file, FallocateMode::PunchHole, 4096 * 7 + 100, 4096 * 5 - 50, now()).unwrap();
+    fs.setattr(&file, &SetAttr { size: Some(4096 * 20 + 9), ..SetAttr::default() }, now()).unwrap();
+    fs.rename(&fs.root(), b"file-1", &fs.root(), b"another", RenameMode::Replace, now()).unwrap();
+    fs.unlink(&fs.root(), b"another", now()).unwrap();
+    fs.unmount().unwrap();
+    assert_sound(&pm);
+    let fs = mount(&pm, "mail");
+    let shape = WriteShape { blocks: 2000, ..WriteShape::default() };
+    assert_eq!(
+        fs.reserve_for(&shape).err().map(|error| error.kind()),
+        Some(Kind::NoSpace),
+        "beyond the quota"
+    );
+    fs.unmount().unwrap();
+}
+
+/// One row of a zone without a copy kept every volume of the device from being mounted, and checked.
+#[test]
+fn a_zone_without_a_row_leaves_the_others_alone() {
+    let pm = made(256 << 20, 2);
+    volumes::create(Arc::clone(&pm), &new_volume("other", 1, 0)).unwrap();
+    let rows = anatomy::structures(&*pm).unwrap();
+    let rows: Vec<_> = rows.iter().filter(|structure| structure.kind == anatomy::Kind::Zone).collect();
+    // Each has a primary and a backup.
+    assert_eq!(rows.len(), 4);
+    let of_second: Vec<u64> =
+        rows.iter().map(|row| row.offset).filter(|at| at % 4096 != rows[0].offset % 4096).collect();
+    of_second.iter().for_each(|&at| pm.poke(at + 8, &[0xee; 8]));
+    let main = mount(&pm, "main");
+    make_file(&main, "file", 10).unwrap();
+    main.unmount().unwrap();
+    assert!(try_mount(&pm, Some("other")).is_err());
+    let report = Fs::check(&pm, Repair::Safe, None).unwrap();
+    assert!(report.problems.iter().any(|problem| problem.what.contains("zone 1")), "{:?}", report.problems);
+    assert_eq!(report.walk.files, 1);
 }

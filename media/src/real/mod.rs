@@ -86,6 +86,8 @@ pub struct RealPm {
     emulator: Option<Box<Emulator>>,
     mapping: Mapping,
     device: Option<Device>,
+    /// Other processes have other parts of the device.
+    is_shared: bool,
 }
 
 // SAFETY: `base` is the address of `mapping`, which may be used from any thread.
@@ -104,7 +106,9 @@ impl RealPm {
         if options.allocate && !is_only_read {
             device.allocate()?;
         }
-        RealPm::map(device, options)
+        let mut pm = RealPm::map(device, options)?;
+        pm.is_shared = options.part.is_some();
+        Ok(pm)
     }
 
     /// Makes a file of `len` bytes (a multiple of 4096) and maps it. It must not exist.
@@ -187,6 +191,7 @@ impl RealPm {
             emulator: None,
             mapping,
             device,
+            is_shared: false,
         })
     }
 
@@ -462,6 +467,10 @@ impl Pm for RealPm {
     #[inline]
     fn len(&self) -> u64 {
         self.len
+    }
+
+    fn is_shared(&self) -> bool {
+        self.is_shared
     }
 
     #[inline]

@@ -56,6 +56,8 @@ pub struct SimPm {
     clears_poison: AtomicBool,
     /// The ranges that the kernel would list as bad.
     known: Mutex<Vec<Range<u64>>>,
+    /// Other processes have parts of it.
+    is_shared: AtomicBool,
     /// The mistake that the layout shall make; 0 for none.
     mistake: AtomicU32,
     /// Reads are noted in `read`, one bit for each line.
@@ -118,6 +120,7 @@ impl SimPm {
             has_poison: AtomicBool::new(false),
             clears_poison: AtomicBool::new(true),
             known: Mutex::default(),
+            is_shared: AtomicBool::new(false),
             mistake: AtomicU32::new(0),
             noting_reads: AtomicBool::new(false),
             read: (0..(len / LINE_SIZE).div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
@@ -234,6 +237,11 @@ impl SimPm {
     /// Nothing that is written clears such errors from now on, as on a devdax device.
     pub fn keep_poison(&self) {
         self.clears_poison.store(false, Ordering::Release);
+    }
+
+    /// Other processes may have parts of it from now on, or none has.
+    pub fn set_shared(&self, is_shared: bool) {
+        self.is_shared.store(is_shared, Ordering::Relaxed);
     }
 
     /// The kernel lists this range as bad, whether it can be read or not.
@@ -569,6 +577,10 @@ impl Pm for SimPm {
 
     fn known_errors(&self) -> Vec<Range<u64>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn is_shared(&self) -> bool {
+        self.is_shared.load(Ordering::Relaxed)
     }
 
     fn is_seeded(&self, mistake: u32) -> bool {

@@ -142,7 +142,7 @@ impl<'w, P: Pm> Writer<'w, P> {
         let mut blocks = *blocks;
         // Before it is free.
         if !badblocks::read(self.pm, superblock)?.blocks.contains(&blocks[at]) {
-            badblocks::add(self.pm, superblock, blocks[at])?;
+            badblocks::add(self.pm, superblock, blocks[at], badblocks::Share::ALL)?;
         }
         let to = self.allocate()?;
         copy_of_what_is_left(self.pm, blocks[at], to)?;
