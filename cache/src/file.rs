@@ -11,7 +11,7 @@ use nacre_policy::{Block as ModelBlock, FileHistory};
 use crate::index::Index;
 use crate::order::Slot;
 
-/// The number of failed writebacks in a row, one period apart, after which the blocks are dropped.
+/// The number of hopeless writebacks in a row, one period apart, after which the blocks are dropped.
 const MAX_ATTEMPTS: u32 = 3;
 
 /// See [`File::is_preallocated`] and [`File::is_dense`].
@@ -128,7 +128,7 @@ pub(crate) struct File {
     error: Mutex<Option<Kind>>,
     /// Data of the file was dropped, and no sync has reported it yet.
     has_lost: AtomicBool,
-    /// Writebacks that failed in a row, each after the backoff of the one before.
+    /// Hopeless writebacks in a row, each after the backoff of the one before.
     attempts: AtomicU32,
     /// The end of the retry backoff by the clock of the cache. Until then only a sync tries again.
     rests_until_ms: AtomicU64,
@@ -299,13 +299,13 @@ impl File {
         }
     }
 
-    /// A writeback has failed. Until `until_ms` only a sync tries again. Concurrent writebacks that fail count as one
-    /// attempt.
-    pub(crate) fn rest(&self, now_ms: u64, until_ms: u64) {
+    /// A writeback has failed. Until `until_ms` only a sync tries again. If the file `is_hopeless`, that is an attempt.
+    /// Concurrent writebacks that fail count as one.
+    pub(crate) fn rest(&self, now_ms: u64, until_ms: u64, is_hopeless: bool) {
         let before = self.rests_until_ms();
         let rests =
             self.rests_until_ms.compare_exchange(before, until_ms, Ordering::AcqRel, Ordering::Acquire);
-        if rests.is_ok() && before <= now_ms {
+        if rests.is_ok() && before <= now_ms && is_hopeless {
             self.attempts.fetch_add(1, Ordering::AcqRel);
         }
     }

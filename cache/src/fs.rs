@@ -1,12 +1,13 @@
 //! The mounted cache: setup, changes and unmount.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use nacre_engine::sync::atomic::{AtomicU64, Ordering};
 use nacre_engine::sync::thread::{self, JoinHandle};
 use nacre_engine::sync::{Mutex, RwLock};
 use nacre_engine::{
-    BLOCK_SIZE, BelowBuffer, Error, Extents, FileKind, FsStat, Kind, LINE_SIZE, Result, WriteCost, size,
+    BLOCK_SIZE, BelowBuffer, Error, Extents, FileKind, FsStat, InodeId, Kind, LINE_SIZE, Result, WriteCost,
+    size,
 };
 use nacre_policy::ghost::ghosts_for;
 use nacre_policy::{Checker, Model, Newcomers};
@@ -22,6 +23,9 @@ use crate::table::Table;
 const MIN_BLOCKS: u64 = 4;
 /// The largest pool: 8 TiB.
 const MAX_BLOCKS: u64 = 1 << 31;
+
+/// Receives a file with accepted data that was given up, and the number of bytes.
+pub type LossListener = Box<dyn Fn(InodeId, u64) + Send + Sync>;
 
 /// A layout under a write buffer; see the [crate](crate). Dropping it writes everything back and ignores errors.
 pub struct CacheFs<L: BelowBuffer + Extents> {
@@ -64,6 +68,8 @@ pub(crate) struct Shared<L> {
     pub(crate) flying: RwLock<()>,
     /// The error that the next sync of everything reports.
     pub(crate) error: Mutex<Option<Kind>>,
+    /// Hears of data that was given up.
+    pub(crate) on_loss: OnceLock<LossListener>,
 }
 
 impl<L: BelowBuffer + Extents> CacheFs<L> {
@@ -95,6 +101,7 @@ impl<L: BelowBuffer + Extents> CacheFs<L> {
             newcomers: Mutex::default(),
             flying: RwLock::new(()),
             error: Mutex::new(None),
+            on_loss: OnceLock::new(),
         };
         shared.configure_pool();
         let shared = Arc::new(shared);
@@ -111,6 +118,12 @@ impl<L: BelowBuffer + Extents> CacheFs<L> {
     /// The layout below. Changes to files there miss dirty data.
     pub fn layout(&self) -> &L {
         &self.shared.layout
+    }
+
+    /// Sets the listener for accepted data that was given up, because no repetition could have written it. There is one
+    /// listener; later ones are ignored. A thread of the buffer calls it, with none of its locks.
+    pub fn on_loss(&self, listener: LossListener) {
+        let _ = self.shared.on_loss.set(listener);
     }
 
     /// The present settings.

@@ -43,8 +43,9 @@
 //! operation and ends early.
 //!
 //! A writeback that fails may succeed a little later. The file therefore backs off for one period of the threads and
-//! keeps its data. Meanwhile only a sync of it tries again, and reports the result. After the third failure in a row a
-//! thread drops the data, and no other operation ever does. While all buffer blocks belong to files in backoff, new
+//! keeps its data. Meanwhile only a sync of it tries again, and reports the result. A block whose other bytes cannot be
+//! read is hopeless: after the third such failure in a row a thread drops the data, and tells a listener. No other
+//! failure and no other operation ever drops any. While all buffer blocks belong to files in backoff, new
 //! writes bypass the buffer.
 //!
 //! Writers wait for free blocks before they take any lock. They first wait for the threads, if these exist and free
@@ -74,6 +75,6 @@ mod writeback;
 
 pub use clock::Clock;
 pub use file::CacheNode;
-pub use fs::CacheFs;
+pub use fs::{CacheFs, LossListener};
 pub use nacre_policy::{Checker, Latencies};
 pub use settings::{CacheOptions, CacheStatus, Granularity, Settings};

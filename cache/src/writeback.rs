@@ -285,7 +285,9 @@ impl<L: BelowBuffer + Extents> Shared<L> {
         file.note_error(kind);
         self.error.lock().get_or_insert(kind);
         let now_ms = self.clock.now_ms();
-        file.rest(now_ms, now_ms.saturating_add(self.settings().period_ms));
+        // Space may be freed, and a device come back. The rest of a block that cannot be read does not.
+        let is_hopeless = matches!(kind, Kind::Media | Kind::Corrupt);
+        file.rest(now_ms, now_ms.saturating_add(self.settings().period_ms), is_hopeless);
     }
 
     /// Drops the data of all files that have used up their attempts. Only a thread does this. An operation that waits
@@ -296,13 +298,24 @@ impl<L: BelowBuffer + Extents> Shared<L> {
         }
     }
 
-    /// Drops data that cannot be written. The sync of the file reports it.
+    /// Drops data that cannot be written. The sync of the file reports it, and the listener hears of it.
     fn give_up(&self, file: &File) {
+        let lost = self.drop_all(file);
+        if lost > 0
+            && let Some(listener) = self.on_loss.get()
+        {
+            listener(file.id, lost);
+        }
+    }
+
+    /// Drops the dirty data of a file that is hopeless; gives the bytes.
+    fn drop_all(&self, file: &File) -> u64 {
         let mut blocks = self.still(file);
         if !file.is_hopeless() {
             // A sync has written it meanwhile.
-            return;
+            return 0;
         }
+        let mut lost = 0;
         file.may_get_hole();
         let all: Vec<u64> = blocks.index.blocks().collect();
         // An earlier sync may have reported the error before data was lost.
@@ -310,15 +323,17 @@ impl<L: BelowBuffer + Extents> Shared<L> {
         self.error.lock().get_or_insert(Kind::Io);
         for block in &all {
             if let Some(entry) = blocks.index.get_mut(*block) {
-                self.counters.lost.add(bytes_of(std::mem::take(&mut entry.dirty)));
+                lost += bytes_of(std::mem::take(&mut entry.dirty));
             }
         }
+        self.counters.lost.add(lost);
         // First, because an operation that finds nothing waiting then asks whether data was lost.
         file.set_lost(true);
         self.leave_all(file, &mut blocks, all);
         *file.times.lock() = None;
         file.size.store(file.below(), Ordering::Release);
         file.recovered();
+        lost
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -60,6 +60,8 @@ pub(crate) struct Control {
     tell: Tell,
     /// True if the mover was paused when the mount became read-only.
     was_paused: AtomicBool,
+    /// Bytes that the write buffer gave up, as far as a sync reported them.
+    told_lost: AtomicU64,
 }
 
 impl Control {
@@ -75,6 +77,7 @@ impl Control {
             dir,
             tell,
             was_paused: AtomicBool::default(),
+            told_lost: AtomicU64::default(),
         }
     }
 
@@ -193,12 +196,16 @@ impl Control {
             }
             Order::PauseMover(paused) => json!(fs.pause_mover(paused)?),
             Order::LimitMover(rate) => json!(self.limit(rate)?),
-            // The first sync also returns earlier errors of data that may have been written since.
-            Order::Sync => {
-                let unwritten = fs.sync().or_else(|_| fs.sync()).err();
-                json!(Synced { unwritten: unwritten.map(|error| error.to_string()) })
-            }
+            Order::Sync => json!(self.sync()),
         })
+    }
+
+    fn sync(&self) -> Synced {
+        // The first sync also returns earlier errors of data that may have been written since.
+        let unwritten = self.file_system.sync().or_else(|_| self.file_system.sync()).err();
+        let lost = self.file_system.cache().map_or(0, |cache| cache.lost);
+        let given_up = lost - self.told_lost.swap(lost, Ordering::Relaxed);
+        Synced { unwritten: unwritten.map(|error| error.to_string()), given_up }
     }
 
     /// Sets the limit of the mover, in bytes per second. The limit is a mount setting, so a remount that does not name

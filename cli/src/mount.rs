@@ -11,7 +11,7 @@ use std::time::Duration;
 use clap::Args;
 use nacre::{Emulation, FileSystem, Info, Kind, OpenOptions, Promise, TierInfo, WriteBuffer};
 use nacre_engine::{size, without_number};
-use nacre_fuse::{ServeOptions, Unmounter, mounts};
+use nacre_fuse::{Notices, ServeOptions, Unmounter, mounts};
 
 use crate::control::Control;
 use crate::daemon::{self, Log, Readiness, Role, Signals, Throttle, Warnings};
@@ -392,19 +392,25 @@ fn serve(plan: &Plan, mut readiness: Readiness) -> ExitCode {
     let ends = control.ends();
     let options = serve_options(plan, &file_system, &log, control);
     tell_of_tiers(plan, &file_system, &log, readiness.warnings());
-    let served = nacre_fuse::serve(Arc::clone(file_system.vfs()), &plan.dir, &options, |unmounter| {
-        was_ready = true;
-        tell_of_begin(plan, &file_system, before.as_ref(), &log);
-        utab::note(&plan.device, &plan.dir);
-        // The reader of standard output may be gone.
-        let _ =
-            writeln!(io::stdout(), "{}: mounted on {}; {promise}", plan.device.display(), plan.dir.display());
-        if readiness.ready().is_err() {
-            // The process that asked for the mount was interrupted and has been told of nothing.
-            let _ = unmounter.detach();
-        }
-        end_at_signals(signals, unmounter, log.clone(), ends);
-    });
+    let served =
+        nacre_fuse::serve(Arc::clone(file_system.vfs()), &plan.dir, &options, |unmounter, notices| {
+            was_ready = true;
+            tell_of_begin(plan, &file_system, before.as_ref(), &log);
+            tell_of_losses(plan, &file_system, &log, notices);
+            utab::note(&plan.device, &plan.dir);
+            // The reader of standard output may be gone.
+            let _ = writeln!(
+                io::stdout(),
+                "{}: mounted on {}; {promise}",
+                plan.device.display(),
+                plan.dir.display()
+            );
+            if readiness.ready().is_err() {
+                // The process that asked for the mount was interrupted and has been told of nothing.
+                let _ = unmounter.detach();
+            }
+            end_at_signals(signals, unmounter, log.clone(), ends);
+        });
     drop(options);
     // This process still has the device, so no other mount of the device can have taken the place of this one.
     if was_ready {
@@ -481,6 +487,23 @@ fn tell_of_tiers(plan: &Plan, file_system: &FileSystem, log: &Log, warnings: War
     for tier in draining {
         tell(&draining_words(tier.number, tier.free, &dir));
     }
+}
+
+/// Has the log name files of which the write buffer gave up accepted data. The kernel still has it, and reads the file
+/// again.
+fn tell_of_losses(plan: &Plan, file_system: &FileSystem, log: &Log, notices: Notices) {
+    let (log, dir) = (log.clone(), plan.dir.display().to_string());
+    file_system.on_loss(move |id, bytes| {
+        log.say(&format!(
+            "{dir}: {} of accepted data of inode {} could not be written for a media error, and were given up; find \
+             -inum names it",
+            size::print(bytes),
+            id.number
+        ));
+        // This thread frees blocks for writers.
+        let notices = notices.clone();
+        std::thread::spawn(move || notices.content_changed(id));
+    });
 }
 
 /// The message that a tier is being drained and takes no new blocks, which may be why a file system is full.

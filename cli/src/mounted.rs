@@ -11,7 +11,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use nacre_control::{Command, Envelope, Order, Outcome, result_attribute};
+use nacre_control::{Command, Envelope, Order, Outcome, Synced, result_attribute};
+use nacre_engine::size;
 use nacre_fuse::mounts::{self, FSTYPE, MountEntry};
 use rustix::fs::{Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
@@ -213,6 +214,19 @@ pub(crate) fn order_within<T: DeserializeOwned>(
     match ask(operation, path, &result).map_err(or_gone)? {
         Outcome::Result(result) => Ok(result),
         Outcome::Error(error) => Err(Failure::named(operation, with_names(path, &error))),
+    }
+}
+
+/// The cause for a command that needs everything written, and has not got it.
+pub(crate) fn unsynced(synced: &Synced) -> Option<String> {
+    let unwritten = synced.unwritten.as_ref().map(|why| format!("buffered data cannot be written: {why}"));
+    match synced.given_up {
+        0 => unwritten,
+        bytes => Some(format!(
+            "{} of accepted data could not be written for a media error, and were given up; the log of the mount names \
+             the files",
+            size::print(bytes)
+        )),
     }
 }
 

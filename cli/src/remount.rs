@@ -79,13 +79,10 @@ fn set_options(dir: &Path, named: &str) -> Result<(), Failure> {
 
 /// Has the server write its buffered data. If that fails, the mount stays as it is.
 fn write_down(dir: &Path) -> Result<(), Failure> {
-    let Synced { unwritten } = mounted::order("remount", dir, Order::Sync)?;
-    match unwritten {
+    let synced: Synced = mounted::order("remount", dir, Order::Sync)?;
+    match mounted::unsynced(&synced) {
         None => Ok(()),
-        Some(why) => {
-            let cause = format!("buffered data cannot be written: {why}");
-            Err(Failure::new("remount", dir.display(), cause).advice("it stays as it is"))
-        }
+        Some(cause) => Err(Failure::new("remount", dir.display(), cause).advice("it stays as it is")),
     }
 }
 

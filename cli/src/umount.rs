@@ -157,19 +157,22 @@ impl Unmount {
             sync_kernel(dir, limit);
         }
         let notice = || self.note(format_args!("waiting: {} writes its buffered data", self.server.name()));
-        let unwritten = match mounted::order_within("umount", dir, Order::Sync, limit, notice) {
-            Ok(Synced { unwritten }) => unwritten,
+        let synced: Synced = match mounted::order_within("umount", dir, Order::Sync, limit, notice) {
+            Ok(synced) => synced,
             Err(failure) if failure.is_silence() => return self.is_still_writing(),
             // A mount that takes no orders, as one that is read-only or that another one covers, has nothing to write here.
-            Err(_) => None,
+            Err(_) => Synced::default(),
         };
-        match unwritten {
+        match mounted::unsynced(&synced) {
             None => Ok(()),
             Some(why) if self.force => {
-                self.note(format_args!("buffered data cannot be written and is given up: {why}"));
+                self.note(format_args!("{why}; it is given up"));
                 Ok(())
             }
-            Some(why) => Err(self.failed(format_args!("buffered data cannot be written: {why}")).advice(
+            Some(why) if synced.unwritten.is_none() => {
+                Err(self.failed(why).advice("it stays mounted; unmount it again to end it without that data"))
+            }
+            Some(why) => Err(self.failed(why).advice(
                 "it stays mounted; free space or bring the device back, and try again, or --force gives the data up",
             )),
         }

@@ -156,9 +156,12 @@ pub struct FilesMoved {
 
 /// The result of `Sync`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Synced {
     /// Why some data could not be written.
     pub unwritten: Option<String>,
+    /// Bytes of accepted data that were given up since the order before this one.
+    pub given_up: u64,
 }
 
 #[cfg(test)]

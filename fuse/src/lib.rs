@@ -37,4 +37,4 @@ mod workers;
 
 pub use control::Control;
 pub use server::Alarm;
-pub use session::{ServeOptions, Unmounter, serve, serve_connection};
+pub use session::{Notices, ServeOptions, Unmounter, serve, serve_connection};

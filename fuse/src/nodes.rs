@@ -80,6 +80,15 @@ pub(crate) struct Nodes<L: Names> {
     limit: usize,
 }
 
+/// The node id of an inode number, and the number of a node id: the root's number and 1 are swapped.
+pub(crate) fn swapped(number: u64, root_number: u64) -> u64 {
+    match number {
+        n if n == root_number => INodeNo::ROOT.0,
+        n if n == INodeNo::ROOT.0 => root_number,
+        n => n,
+    }
+}
+
 impl<L: Names> Nodes<L> {
     /// A table that holds the root and nothing else.
     pub(crate) fn new(layout: &L) -> Nodes<L> {
@@ -104,13 +113,13 @@ impl<L: Names> Nodes<L> {
         }
     }
 
-    /// The node id of an inode number, and the number of a node id: the root's number and 1 are swapped.
+    /// The node id of an inode number, and the number of a node id.
     pub(crate) fn swap(&self, number: u64) -> u64 {
-        match number {
-            n if n == self.root_number => INodeNo::ROOT.0,
-            n if n == INodeNo::ROOT.0 => self.root_number,
-            n => n,
-        }
+        swapped(number, self.root_number)
+    }
+
+    pub(crate) fn root_number(&self) -> u64 {
+        self.root_number
     }
 
     fn shard(&self, number: u64) -> &Mutex<Known<L::Node>> {

@@ -9,13 +9,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use fuser::{Config, MountOption, Session, SessionACL};
-use nacre_engine::{Error, Kind, Result};
+use fuser::{Config, INodeNo, MountOption, Session, SessionACL};
+use nacre_engine::{Error, InodeId, Kind, Result};
 use nacre_vfs::{Layout, Vfs};
 use rustix::mount::{MountFlags, UnmountFlags};
 
 use crate::control::Control;
+use crate::kernel::Kernel;
 use crate::mounts::{self, FSTYPE, FUSERMOUNT};
+use crate::nodes::swapped;
 use crate::requests::Requests;
 use crate::server::{Alarm, Server, Settings};
 
@@ -130,6 +132,24 @@ impl ServeOptions {
     }
 }
 
+/// Tells the kernel of changes that do not pass through it.
+#[derive(Clone)]
+pub struct Notices {
+    kernel: Arc<Kernel>,
+    root_number: u64,
+}
+
+impl Notices {
+    /// The contents of a file are others than the ones that its writers gave. Its pages and attributes are read again.
+    /// The kernel may write pages of it meanwhile, so a thread that serves requests, or frees blocks for them, must not
+    /// call this.
+    pub fn content_changed(&self, id: InodeId) {
+        let id = INodeNo(swapped(id.number, self.root_number));
+        self.kernel.write_pages(id, 0..u64::MAX);
+        self.kernel.attributes_changed(id);
+    }
+}
+
 /// Ends a mount.
 #[derive(Debug, Clone)]
 pub struct Unmounter {
@@ -208,7 +228,7 @@ pub fn serve<L: Layout>(
     vfs: Arc<Vfs<L>>,
     mountpoint: &Path,
     options: &ServeOptions,
-    ready: impl FnOnce(Unmounter),
+    ready: impl FnOnce(Unmounter, Notices),
 ) -> Result<()> {
     mounts::clear_dead(mountpoint)?;
     let path = mounts::absolute(mountpoint)?;
@@ -218,6 +238,7 @@ pub fn serve<L: Layout>(
     }
     let server = server_of(vfs, options);
     let kernel = Arc::clone(&server.kernel);
+    let notices = Notices { kernel: Arc::clone(&kernel), root_number: server.nodes.root_number() };
     let session = begin(Requests::new(server), &path, options)?;
     kernel.connect(session.notifier());
     // No code here may ask the mount, because its requests wait until the session runs.
@@ -230,7 +251,7 @@ pub fn serve<L: Layout>(
         _ => Unmounter { mountpoint: path, device: (0, 0), has_ended },
     };
     read_further_ahead(&unmounter);
-    ready(unmounter.clone());
+    ready(unmounter.clone(), notices);
     let ended = ended(session.run()).map_err(|error| failed(&unmounter.mountpoint, error));
     unmounter.has_ended.store(true, Ordering::Release);
     // A connection that did not end by unmounting leaves a dead mount behind.

@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 use nacre_cache::{CacheOptions, Settings};
 use nacre_control::{CacheInfo, DeviceInfo, Info, ScrubInfo};
 use nacre_engine::sync::Mutex;
-use nacre_engine::{BLOCK_SIZE, Error, FsStat, InodeCache, Kind, Result};
+use nacre_engine::{BLOCK_SIZE, Error, FsStat, InodeCache, InodeId, Kind, Result};
 use nacre_layout_inplace::InplaceFs;
 use nacre_layout_log::LogFs;
 use nacre_layout_parts::lifecycle::{Lifecycle, MountOptions, OverTiers};
@@ -306,6 +306,12 @@ impl FileSystem {
     pub fn cache(&self) -> Option<CacheInfo> {
         let layout = self.inner.vfs.layout();
         Some(cache_info(layout.cache_status()?, layout.cache_settings()?))
+    }
+
+    /// Registers a function that hears of accepted data that the write buffer gave up: the file, and the bytes. Only data
+    /// in blocks with media errors is given up. Only the first registration has an effect.
+    pub fn on_loss(&self, tell: impl Fn(InodeId, u64) + Send + Sync + 'static) {
+        self.inner.vfs.layout().on_loss(Box::new(tell));
     }
 
     /// The settings of the write buffer.

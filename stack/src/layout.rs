@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use nacre_cache::{CacheFs, CacheStatus, Settings};
+use nacre_cache::{CacheFs, CacheStatus, LossListener, Settings};
 use nacre_engine::{BelowBuffer, Data, Extents, Names, Result, forward_data, forward_extents, forward_names};
 use nacre_layout_inplace::InplaceFs;
 use nacre_layout_log::LogFs;
@@ -206,6 +206,15 @@ impl AnyLayout {
     /// The settings of the write buffer.
     pub(crate) fn cache_settings(&self) -> Option<Settings> {
         delegate!(self, |layout| layout.buffer().map(CacheFs::settings))
+    }
+
+    /// Sets the listener for data that the write buffer gave up.
+    pub(crate) fn on_loss(&self, listener: LossListener) {
+        delegate!(self, |layout| {
+            if let Some(buffer) = layout.buffer() {
+                buffer.on_loss(listener);
+            }
+        });
     }
 
     /// Changes that.

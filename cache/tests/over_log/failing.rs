@@ -1,5 +1,6 @@
 //! Writeback that fails: for how long it is tried, who is told, and who need not wait for it.
 
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use nacre_cache::Settings;
@@ -42,6 +43,8 @@ fn unmount(world: World) -> nacre_engine::Result<()> {
 #[test]
 fn a_file_that_fails_is_tried_again_after_each_period_and_given_up_the_third_time() {
     let world = world_with(64, eager_thread(20));
+    let (tell, told) = channel();
+    world.fs.on_loss(Box::new(move |id, bytes| tell.send((id.number, bytes)).unwrap()));
     let file = failing(&world, "file", 1);
     for attempt in 1..=3 {
         eventually("it is tried", || world.fs.status().failures == attempt);
@@ -52,6 +55,7 @@ fn a_file_that_fails_is_tried_again_after_each_period_and_given_up_the_third_tim
         world.pass_ms(20);
     }
     assert_eq!(world.fs.status().used, 0);
+    assert_eq!(told.recv(), Ok((world.fs.id(&file).number, 64)));
     assert_eq!(world.fs.sync(&file).unwrap_err().kind(), Kind::Media);
     world.fs.sync(&file).unwrap();
     // What comes after it has as many attempts.

@@ -39,7 +39,7 @@ const ROWS: [&str; 6] = [
 pub(crate) fn serve(device: &Path, dir: &Path) -> Outcome {
     let fs = FileSystem::open(device, &durable())?;
     fs.prefault(&std::sync::atomic::AtomicBool::new(false))?;
-    nacre_fuse::serve(fs.vfs().clone(), dir, &ServeOptions::default(), |_| say_ready(&[]))?;
+    nacre_fuse::serve(fs.vfs().clone(), dir, &ServeOptions::default(), |_, _| say_ready(&[]))?;
     fs.close()?;
     Ok(())
 }
