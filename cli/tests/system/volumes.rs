@@ -76,7 +76,11 @@ fn volumes_are_made_listed_and_removed() {
     fs.create_file("/letter").unwrap();
     fs.close().unwrap();
     place.fails(&["volume", "remove"], &place.volume("mail"), &["1 file", "-f"]);
-    place.fails(&["volume", "remove"], &place.volume("none"), &["none", "main, mail"]);
+    for remove in [&["volume", "remove"][..], &["volume", "remove", "-n"]] {
+        place.fails(remove, &place.volume("none"), &["none", "main, mail"]);
+    }
+    let would = text(&place.nacre(&["volume", "remove", "-n", "-f"], &place.volume("mail")));
+    assert!(would.contains("would be removed"), "{would}");
     let removed = text(&place.nacre(&["volume", "remove", "-f"], &place.volume("mail")));
     assert!(removed.contains("is removed"), "{removed}");
     assert_eq!(nacre::volumes(place.device()).unwrap().len(), 1);
@@ -147,7 +151,12 @@ fn volumes_of_two_zones_are_mounted_at_once() {
     // A zone has one mount, and changes of volumes have the device alone.
     let third = run(nacre().arg("mount").args([&place.volume("third"), &place.dir("third")]), LIMIT).unwrap();
     assert!(!third.status.success() && text(&third).contains("another process"), "{}", text(&third));
-    place.fails(&["volume", "remove", "-f"], &place.volume("third"), &["another process"]);
+    for change in
+        [&["volume", "remove", "-f"][..], &["volume", "remove", "-f", "-n"], &["volume", "create", "-n"]]
+    {
+        let name = if change.contains(&"create") { "fourth" } else { "third" };
+        place.fails(change, &place.volume(name), &["another process"]);
+    }
     place.fails(&["fsck"], &place.device(), &["another process"]);
     place.fails(&["mkfs", "-f", "--preset", "spfs"], &place.device(), &["in use"]);
     let df = text(&run(nacre().arg("df"), LIMIT).unwrap());
