@@ -132,7 +132,9 @@ fn describe(info: &Info) -> String {
         }
         add("predictor", mover::predictor(status));
     }
-    info.volumes.iter().for_each(|row| add("volume", describe_volume(row)));
+    if info.volumes.len() > 1 {
+        info.volumes.iter().for_each(|row| add("volume", describe_volume(row)));
+    }
     add("label", volume.label.clone());
     add("uuid", volume.uuid.clone());
     add("format", format!("version {}", volume.format_version));

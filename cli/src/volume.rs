@@ -1,14 +1,15 @@
 //! `nacre volume`: the volumes of a device, which are file systems of their own.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
-use nacre::{VolumeOptions, VolumeRow};
+use nacre::{Kind, VolumeOptions, VolumeRow};
+use nacre_control::{Info, Question};
 use nacre_engine::size;
 use serde_json::json;
 
 use crate::failure::Failure;
-use crate::output;
+use crate::{mounted, output};
 
 /// Examples and exit codes, for the help and the manual page.
 const MANUAL: &str = "\
@@ -118,12 +119,26 @@ pub(crate) fn run(args: VolumeArgs) -> Result<(), Failure> {
             done(&how, "is made", Some(&made))
         }
         VolumeCommand::List { json, device } => {
-            let volumes =
-                nacre::volumes(&device).map_err(|error| Failure::on("volume list", &device, &error))?;
+            let volumes = volumes_of(&device)?;
             if json { output::json(json!({ "volumes": volumes })) } else { list(&volumes) }
         }
         VolumeCommand::Remove { force, how } => remove(force, &how),
     }
+}
+
+/// The volumes of a device, from the device itself. While a mount has it alone, they come from the mount.
+fn volumes_of(path: &Path) -> Result<Vec<VolumeRow>, Failure> {
+    let error = match nacre::volumes(path) {
+        Ok(volumes) => return Ok(volumes),
+        Err(error) => error,
+    };
+    let (device, _) = nacre::device_and_volume(path);
+    let mount = if error.kind() == Kind::Busy { mounted::of_device(&device)? } else { None };
+    let failed = || Failure::on("volume list", path, &error);
+    let Some(mount) = mount else { return Err(failed()) };
+    let info: Info = mounted::ask("volume list", &mount.mountpoint, Question::Info.attribute())?;
+    // Another layout has none.
+    if info.volumes.is_empty() { Err(failed()) } else { Ok(info.volumes) }
 }
 
 fn remove(force: bool, how: &HowArgs) -> Result<(), Failure> {

@@ -184,7 +184,8 @@ pub struct Info {
     /// The directory of a mount whose server has ended, where the command that asked has found it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dead_mount: Option<String>,
-    /// The volumes of a device with several, if none of them is asked for.
+    /// The volumes of the device, of a layout that can have several. If no mount answers, only where none of them is
+    /// asked for.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub volumes: Vec<VolumeRow>,
     /// Why a mount knows only the part about itself.

@@ -360,6 +360,8 @@ impl FileSystem {
             cache: self.cache(),
             mover: if tiers.is_empty() { None } else { self.mover_status() },
             tiers,
+            // A device with one zone has one mount, and is locked by it: no other process can read them.
+            volumes: volumes::of_device(&self.inner.pm, layout)?,
             ..Info::default()
         })
     }

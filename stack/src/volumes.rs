@@ -143,13 +143,12 @@ fn named(path: &Path) -> Result<(PathBuf, String)> {
     }
 }
 
-/// The volumes of a device, if it has more than one.
+/// The volumes of a device; none of a layout that cannot have several.
 pub(crate) fn of_device(pm: &RealPm, layout: LayoutKind) -> Result<Vec<VolumeRow>> {
     if layout != LayoutKind::Pool {
         return Ok(Vec::new());
     }
-    let found = volumes::list(pm)?;
-    Ok(found.iter().filter(|_| found.len() > 1).map(row).collect())
+    Ok(volumes::list(pm)?.iter().map(row).collect())
 }
 
 /// The volumes of a device.

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A device with two zones, and directories to mount on.
+/// A device, usually with two zones, and directories to mount on.
 struct Place {
     memory: TempDir,
     scratch: TempDir,
@@ -18,9 +18,14 @@ struct Place {
 
 impl Place {
     fn new() -> Place {
+        Place::made(&["--zones", "2", "--size", "256M"])
+    }
+
+    /// One that is made with these arguments.
+    fn made(arguments: &[&str]) -> Place {
         let place = Place { memory: memory(), scratch: scratch() };
-        let mkfs = ["mkfs", "--preset", "spfs", "--zones", "2", "--size", "256M"];
-        succeed(nacre().args(mkfs).arg(place.device()), LIMIT);
+        let mkfs = ["mkfs", "--preset", "spfs"];
+        succeed(nacre().args(mkfs).args(arguments).arg(place.device()), LIMIT);
         place
     }
 
@@ -128,6 +133,49 @@ fn a_volume_may_be_below_a_write_buffer() {
     assert!(fs::read(mail.join("written")).unwrap() == content);
     succeed(nacre().arg("umount").arg(&mail), LIMIT);
     succeed(nacre().arg("fsck").arg(place.device()), LIMIT);
+}
+
+/// The mount of a device with one zone has all of it: the list was refused beside it.
+#[test]
+fn volumes_are_listed_beside_the_mount_that_has_the_device() {
+    if !can_mount("a list of volumes beside a mount") {
+        return;
+    }
+    let place = Place::made(&["--size", "64M"]);
+    let dir = place.dir("mnt");
+    let names = |path: &Path| -> Vec<(String, bool)> {
+        let listed = succeed(nacre().args(["volume", "list", "--json"]).arg(path), LIMIT);
+        let listed: serde_json::Value = serde_json::from_str(&listed).unwrap();
+        let row = |row: &serde_json::Value| {
+            (row["name"].as_str().unwrap().to_owned(), row["clean"].as_bool().unwrap())
+        };
+        listed["volumes"].as_array().unwrap().iter().map(row).collect()
+    };
+    let (main, mail) = (("main".to_owned(), true), ("mail".to_owned(), true));
+    let is_mounted = |(name, _): (String, bool)| (name, false);
+    succeed(nacre().arg("mount").args([&place.device(), &dir]), LIMIT);
+    assert_eq!(names(&place.device()), [is_mounted(main.clone())]);
+    let info = text(&place.nacre(&["info"], &dir));
+    assert!(!info.contains("main: zone"), "the only one is no news: {info}");
+    succeed(nacre().arg("umount").arg(&dir), LIMIT);
+    succeed(nacre().args(["volume", "create"]).arg(place.volume("mail")), LIMIT);
+    succeed(nacre().arg("mount").args([&place.volume("mail"), &dir]), LIMIT);
+    for path in [place.device(), place.volume("mail"), place.volume("main")] {
+        assert_eq!(names(&path), [main.clone(), is_mounted(mail.clone())], "{}", path.display());
+    }
+    let listed = text(&place.nacre(&["volume", "list"], &place.device()));
+    assert!(listed.contains("clean\n") && listed.contains("mounted, or not cleanly"), "{listed}");
+    let info = text(&place.nacre(&["info"], &dir));
+    assert!(info.contains("main: zone 0") && info.contains("mail: zone 0"), "{info}");
+    place.fails(&["volume", "remove"], &place.volume("main"), &["another process"]);
+    succeed(nacre().arg("umount").arg(&dir), LIMIT);
+    assert_eq!(names(&place.device()), [main, mail]);
+    // Another layout has none.
+    let other = place.memory.path().join("nova.img");
+    succeed(nacre().args(["mkfs", "--preset", "nova", "--size", "64M"]).arg(&other), LIMIT);
+    succeed(nacre().arg("mount").args([&other, &dir]), LIMIT);
+    place.fails(&["volume", "list"], &other, &["another process"]);
+    succeed(nacre().arg("umount").arg(&dir), LIMIT);
 }
 
 #[test]
