@@ -308,6 +308,17 @@ fn a_dead_server_is_told_and_hides_no_other() {
     let failed = said["failed"].as_array().unwrap();
     let of_it = failed.iter().find(|failed| failed["mountpoint"] == dead.dir().to_str().unwrap());
     assert!(of_it.unwrap()["error"].as_str().unwrap().contains("its server has ended"), "{said}");
+    // By their names, too: nothing was listed where one of them failed.
+    let paths = [dead.dir(), PathBuf::from("/nowhere"), other.dir()];
+    let df = run(nacre().arg("df").args(&paths), LIMIT).unwrap();
+    assert_eq!(df.status.code(), Some(1));
+    let said = text(&df);
+    assert!(said.contains(&format!("{}\n", other.dir().display())), "{said}");
+    assert!(said.contains("its server has ended") && said.contains("df: /nowhere: "), "{said}");
+    let output = run(nacre().args(["df", "--json"]).args(&paths), LIMIT).unwrap();
+    let said: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows = |field: &str| said[field].as_array().unwrap().len();
+    assert_eq!((rows("file_systems"), rows("failed")), (1, 2), "{said}");
     for arguments in [
         &["info"][..],
         &["df"],

@@ -207,8 +207,13 @@ fn volumes_of_two_zones_are_mounted_at_once() {
     }
     place.fails(&["fsck"], &place.device(), &["another process"]);
     place.fails(&["mkfs", "-f", "--preset", "spfs"], &place.device(), &["in use"]);
-    let df = text(&run(nacre().arg("df"), LIMIT).unwrap());
-    assert!(df.contains("pm.img#main") && df.contains("pm.img#mail"), "{df}");
+    // It showed the last of them only.
+    for paths in [vec![], vec![place.device()]] {
+        let df = text(&run(nacre().arg("df").args(paths), LIMIT).unwrap());
+        assert!(df.contains("pm.img#main") && df.contains("pm.img#mail"), "{df}");
+    }
+    let df = text(&place.nacre(&["df"], &place.volume("mail")));
+    assert!(!df.contains("pm.img#main") && df.contains("pm.img#mail"), "{df}");
     let info = text(&place.nacre(&["info"], &place.volume("mail")));
     assert!(info.contains(&mail.display().to_string()), "{info}");
     // One of them is killed. The other one goes on, and the next mount recovers it.
