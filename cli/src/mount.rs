@@ -252,6 +252,11 @@ fn prepare(mut plan: Plan) -> Result<Option<Plan>, Refusal> {
             Refusal(without_number(format!("mount: tier {}: {error}", tier.path.display())), SYSTEM_ERROR)
         })?;
     }
+    if let Some(log) = &mut plan.settings.log {
+        let absolute = std::path::absolute(log.as_path());
+        *log = absolute
+            .map_err(|error| Refusal(without_number(format!("mount: log: {error}")), SYSTEM_ERROR))?;
+    }
     plan.dir = mounts::absolute(&plan.dir)?;
     // A command that looks at a mount that hangs would hang, too.
     if let Some(there) = mounts::at(&plan.dir)?.filter(|there| there.fstype == mounts::FSTYPE) {
@@ -274,13 +279,6 @@ fn prepare(mut plan: Plan) -> Result<Option<Plan>, Refusal> {
         return remount::run(&plan.dir, &plan.settings, how)
             .map(|()| None)
             .map_err(|failure| Refusal(failure.message().to_owned(), MOUNT_FAILURE));
-    }
-    if let Some(log) = &plan.settings.log {
-        let absolute = std::path::absolute(log);
-        plan.settings.log = Some(
-            absolute
-                .map_err(|error| Refusal(without_number(format!("mount: log: {error}")), SYSTEM_ERROR))?,
-        );
     }
     let refuse = |why: &str| Err(Refusal(format!("mount: {}: {why}", plan.dir.display()), MOUNT_FAILURE));
     match plan.dir.metadata() {

@@ -208,6 +208,10 @@ pub struct MountInfo {
     pub opened_to_read: bool,
     /// The rank of the process among those that the kernel ends when DRAM is short.
     pub oom_score_adj: Option<i32>,
+    /// The file for its messages; none for the system's log. The options do not show it.
+    pub log: Option<String>,
+    /// The PM that it emulates, as after `tune=emulate:`. The options do not show it.
+    pub emulate: Option<String>,
 }
 
 /// The options of a mount after it took up the kernel's flags.
