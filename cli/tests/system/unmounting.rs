@@ -1,7 +1,7 @@
 //! The end of a mount: through umount(8), beside servers that hang or are dead, in other mount namespaces, and while it is used.
 
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -170,6 +170,33 @@ fn umount_8_returns_when_what_was_accepted_is_written() {
         fs::remove_file(dir.join("file")).unwrap();
         place.free(|| place.umount_command(&dir));
     }
+}
+
+/// syncfs(2) returns before the kernel has written its pages, and the end of the connection discards them: a part of
+/// the file was gone, without a word.
+#[test]
+fn a_forced_unmount_gives_nothing_up_in_silence() {
+    if !can_mount("a forced unmount beside the kernel's cache") {
+        return;
+    }
+    let place = Place::new();
+    let data: Vec<u8> =
+        (0..16 << 20).map(|byte: u32| (byte.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    let options = ["-o", "writeback,tune=emulate:latency=4000"];
+    assert!(place.mount(&options).status.success());
+    let path = place.dir().join("file");
+    // It is held open: otherwise close(2) waits for the pages, and the mount is not busy.
+    let mut file = File::create(&path).unwrap();
+    file.write_all(&data).unwrap();
+    let output = place.umount(&["--force"]);
+    let said = text(&output);
+    assert!(output.status.success() && !is_mount_point(&place.dir()), "{said}");
+    drop(file);
+    assert!(place.mount(&[]).status.success());
+    let found = fs::read(&path).unwrap();
+    let is_told = said.contains("data in the kernel is given up");
+    assert!(found == data || is_told, "{} bytes of {}: {said}", found.len(), data.len());
+    place_is_free(&place);
 }
 
 /// umount(8) removes a mount whose server is stopped without the helper, and returns at once.
