@@ -177,8 +177,9 @@ fn row(asked: Result<Asked, Failure>, mount: &MountEntry) -> Result<Row, Failure
 
 /// The space of a device that is not mounted, from a read-only open.
 fn of_device(path: &Path) -> Result<Row, Failure> {
+    let look = OpenOptions { read_only: true, never_writes: true, ..OpenOptions::default() };
     let space = || {
-        let fs = FileSystem::open(path, &OpenOptions { read_only: true, ..OpenOptions::default() })?;
+        let fs = FileSystem::open(path, &look)?;
         let info = fs.info()?;
         fs.close().map(|()| info.space.expect("an open file system knows its space"))
     };
