@@ -166,7 +166,7 @@ impl FileSystem {
     }
 
     /// The device that would be opened, with the errors that [`open`](FileSystem::open) gives before it reads more than
-    /// the superblock. Nothing is changed.
+    /// the superblock, and with that of a missing tier where all are required. Nothing is changed.
     pub fn would_open(path: impl AsRef<Path>, options: &OpenOptions) -> Result<DeviceInfo> {
         let path = path.as_ref();
         let look = || {
@@ -174,10 +174,13 @@ impl FileSystem {
             let part = volumes::part(&device, Part::Volume(options.volume.as_deref()))?;
             let media = PmOptions { allocate: false, part, ..options.media(options.read_only) };
             let pm = RealPm::open(&device, &media)?;
-            let (layout, _) = probe_volume(&pm, options.volume.as_deref())?;
+            let (layout, summary) = probe_volume(&pm, options.volume.as_deref())?;
             check_options(layout, &options)?;
             if !options.read_only {
                 of_kind!(layout, Layout => Layout::check_writable(&pm))?;
+            }
+            if options.require_tiers {
+                tiers::would_require_all(&pm, layout, summary.uuid, &options.tiers)?;
             }
             Ok(device_info(&pm))
         };
