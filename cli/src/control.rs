@@ -98,6 +98,7 @@ impl Control {
             options: settings.to_string(),
             pid: std::process::id(),
             opens: opens.to_owned(),
+            durable: settings.durable(),
             opened_to_read: self.file_system.vfs().options().read_only,
             oom_score_adj: daemon::oom_score_adj(),
             log,

@@ -204,6 +204,8 @@ pub struct MountInfo {
     /// Whether it checks each open(2) for immutable and append-only files: `checked`, `unchecked`, or `checked from the
     /// next mount on`.
     pub opens: String,
+    /// When data that programs write is durable, as a sentence; empty if it is read-only.
+    pub durable: String,
     /// The mount began read-only, and cannot become writable.
     pub opened_to_read: bool,
     /// The rank of the process among those that the kernel ends when DRAM is short.

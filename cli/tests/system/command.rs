@@ -387,6 +387,11 @@ fn a_mount_tells_about_itself_and_its_files() {
         "{by_dir}"
     );
 
+    assert!(
+        by_dir["mount"]["durable"].as_str().is_some_and(|said| said.starts_with("when a write returns")),
+        "{by_dir}"
+    );
+
     let stat = json(&call(&["stat", "--json"], &path));
     assert_eq!(stat["extents"].as_array().map(Vec::len), Some(1399), "700 blocks and the holes between them");
     assert_eq!(stat["bytes"]["pm"], 700 * 4096);
