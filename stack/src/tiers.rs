@@ -319,7 +319,7 @@ impl FileSystem {
         layout.mover().ok_or_else(|| {
             Error::new(Kind::Unsupported)
                 .object(format!("tiers on the layout {}", layout.name()))
-                .advice("make the file system with one of the presets nacre, nova, tpfs and bpfs")
+                .advice("make the file system with one of the presets nacre, nova, tpfs, bpfs and acbpfs")
         })
     }
 
@@ -624,7 +624,34 @@ mod tests {
     use std::os::unix::fs::symlink;
     use std::path::{Path, PathBuf};
 
-    use super::{USUAL_RANK, candidates, rank_of, turns};
+    use super::{NewTier, TierDevice, USUAL_RANK, candidates, rank_of, turns};
+    use crate::mkfs::{MkfsOptions, would_make};
+    use crate::{FileSystem, OpenOptions, Preset};
+
+    /// One of them was forgotten.
+    #[test]
+    fn a_refusal_of_tiers_names_the_presets_that_have_some() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        let options = MkfsOptions { preset: Preset::Pmfs, ..MkfsOptions::with_size(32 << 20) };
+        let fs = FileSystem::create(path("pm"), &options, &OpenOptions::default()).unwrap();
+        let device = TierDevice { path: path("disk"), emulation: None };
+        let tier = NewTier { device, size: Some(64 << 20), rank: None, force: false };
+        let with_tier = MkfsOptions { tiers: vec![tier], ..options };
+        let refusals = [fs.mover().err(), would_make(path("other"), &with_tier).err()];
+        for refusal in refusals.map(|error| error.unwrap().to_string()) {
+            let mut words = refusal.split(|letter: char| !letter.is_alphanumeric() && letter != '-');
+            for preset in Preset::ALL {
+                let has_tiers = preset.layout().capabilities().max_tiers > 0;
+                assert_eq!(
+                    words.clone().any(|word| word == preset.as_str()),
+                    has_tiers,
+                    "{preset}: {refusal}"
+                );
+            }
+            assert!(words.any(|word| word == "inplace"));
+        }
+    }
 
     /// What the kernel says of two disks, the first of which turns and has a partition, and of what has no queue.
     fn devices(dir: &Path) -> PathBuf {
