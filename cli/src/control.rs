@@ -90,18 +90,22 @@ impl Control {
         let info = self.file_system.info();
         let mut info =
             info.unwrap_or_else(|error| Info { error: Some(error.to_string()), ..Info::default() });
-        let options = lock(&self.settings).to_string();
+        let settings = lock(&self.settings).clone();
+        let (log, emulate) = settings.unshown();
         let opens = match (self.checks_opens, self.file_system.vfs().layout().has_guarded()) {
             (true, _) => "checked",
             (false, false) => "unchecked",
             (false, true) => "checked from the next mount on",
         };
         info.mount = Some(MountInfo {
-            options,
+            options: settings.to_string(),
             pid: std::process::id(),
             opens: opens.to_owned(),
+            durable: settings.durable(),
             opened_to_read: self.file_system.vfs().options().read_only,
             oom_score_adj: daemon::oom_score_adj(),
+            log,
+            emulate,
         });
         info
     }

@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use nacre_engine::without_number;
+use rustix::fs::Access;
 
 use crate::failure::Failure;
 use crate::heap::SETTINGS;
@@ -220,6 +221,17 @@ impl Log {
             None if in_background => Log::System,
             None => Log::Terminal,
         })
+    }
+
+    /// The error that a log in this file would give. No file is made.
+    pub(crate) fn would_open(path: &Path) -> io::Result<()> {
+        match File::options().append(true).open(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let dir = path.parent().unwrap_or(path);
+                Ok(rustix::fs::access(dir, Access::WRITE_OK | Access::EXEC_OK)?)
+            }
+            other => other.map(drop),
+        }
     }
 
     /// Logs a warning.

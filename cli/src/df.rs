@@ -8,7 +8,7 @@ use nacre::{FileSystem, OpenOptions};
 use nacre_engine::size;
 use nacre_fuse::mounts::MountEntry;
 use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::asking::Asked;
 use crate::failure::Failure;
@@ -56,33 +56,47 @@ struct Row {
 /// The time for all mounts together to answer. Their servers need no device for the answer.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Lists space. Returns false if the space of a mount is unknown; standard error names the mount.
+/// A file system that is to be listed.
+enum Target {
+    /// A mount, whose answer is on its way.
+    Mount(Result<Asked, Failure>, MountEntry),
+    /// A device that is not mounted.
+    Device(PathBuf),
+}
+
+/// A file system whose space is unknown.
+struct Unknown {
+    failure: Failure,
+    device: String,
+    mountpoint: Option<String>,
+}
+
+/// Lists space. Returns false if the space of a file system is unknown; standard error names it.
 pub(crate) fn run(args: DfArgs) -> Result<bool, Failure> {
-    let mut failures = Vec::new();
-    let rows: Vec<Row> = if args.paths.is_empty() {
-        // All mounts are asked at once, so that one that hangs does not delay the others.
-        let asked: Vec<_> = mounted::all()?
-            .into_iter()
-            .map(|mount| (mounted::begin_statvfs(&mount.mountpoint), mount))
-            .collect();
-        asked
-            .into_iter()
-            .filter_map(|(asked, mount)| {
-                row(asked, &mount).map_err(|failure| failures.push((failure, mount))).ok()
-            })
-            .collect()
-    } else {
-        args.paths.iter().map(|path| find(path)).collect::<Result<_, _>>()?
-    };
-    for (failure, _) in &failures {
+    let (mut targets, mut rows, mut unknown) = (Vec::new(), Vec::new(), Vec::new());
+    if args.paths.is_empty() {
+        targets.extend(mounted::all()?.into_iter().map(Target::ask));
+    }
+    for path in &args.paths {
+        match find(path) {
+            Ok(found) => targets.extend(found),
+            Err(failure) => {
+                unknown.push(Unknown { failure, device: path.display().to_string(), mountpoint: None });
+            }
+        }
+    }
+    for target in targets {
+        match target.row() {
+            Ok(row) => rows.push(row),
+            Err(failed) => unknown.push(failed),
+        }
+    }
+    for Unknown { failure, .. } in &unknown {
         failure.report();
     }
-    let all = failures.is_empty();
+    let all = unknown.is_empty();
     if args.json {
-        let failed: Vec<_> = failures
-            .iter()
-            .map(|(failure, mount)| json!({ "mountpoint": mount.mountpoint, "device": mount.source.to_string_lossy(), "error": failure.message() }))
-            .collect();
+        let failed: Vec<_> = unknown.iter().map(Unknown::to_json).collect();
         return output::json(json!({ "file_systems": rows, "failed": failed })).map(|()| all);
     }
     if rows.is_empty() {
@@ -91,6 +105,34 @@ pub(crate) fn run(args: DfArgs) -> Result<bool, Failure> {
     }
     let head = ["device ", "size", "used", "available", "use%", "inodes", "mounted on "];
     output::text_out(&output::table(&head, &rows.iter().map(cells).collect::<Vec<_>>())).map(|()| all)
+}
+
+impl Target {
+    /// A mount. All are asked before the first answer is looked at, so that one that hangs does not delay the others.
+    fn ask(mount: MountEntry) -> Target {
+        Target::Mount(mounted::begin_statvfs(&mount.mountpoint), mount)
+    }
+
+    fn row(self) -> Result<Row, Unknown> {
+        match self {
+            Target::Mount(asked, mount) => row(asked, &mount).map_err(|failure| Unknown {
+                failure,
+                device: mount.source.to_string_lossy().into_owned(),
+                mountpoint: Some(mount.mountpoint.display().to_string()),
+            }),
+            Target::Device(path) => of_device(&path).map_err(|failure| Unknown {
+                failure,
+                device: path.display().to_string(),
+                mountpoint: None,
+            }),
+        }
+    }
+}
+
+impl Unknown {
+    fn to_json(&self) -> Value {
+        json!({ "mountpoint": self.mountpoint, "device": self.device, "error": self.failure.message() })
+    }
 }
 
 fn cells(row: &Row) -> Vec<String> {
@@ -106,15 +148,16 @@ fn cells(row: &Row) -> Vec<String> {
     ]
 }
 
-fn find(path: &Path) -> Result<Row, Failure> {
-    let mount = match mounted::serving("df", path)? {
-        Some(mount) => Some(mount),
-        None => mounted::of_device(path)?,
-    };
-    match mount {
-        Some(mount) => row(mounted::begin_statvfs(&mount.mountpoint), &mount),
-        None => of_device(path),
+/// The file systems of a path: that of a file, or those of a device, which may have a mount for each of its volumes.
+fn find(path: &Path) -> Result<Vec<Target>, Failure> {
+    if let Some(mount) = mounted::serving("df", path)? {
+        return Ok(vec![Target::ask(mount)]);
     }
+    let mounts = mounted::all_of_device(path)?;
+    if mounts.is_empty() {
+        return Ok(vec![Target::Device(path.to_owned())]);
+    }
+    Ok(mounts.into_iter().map(Target::ask).collect())
 }
 
 /// The answer of a mount about its space, as a row.
@@ -134,8 +177,9 @@ fn row(asked: Result<Asked, Failure>, mount: &MountEntry) -> Result<Row, Failure
 
 /// The space of a device that is not mounted, from a read-only open.
 fn of_device(path: &Path) -> Result<Row, Failure> {
+    let look = OpenOptions { read_only: true, never_writes: true, ..OpenOptions::default() };
     let space = || {
-        let fs = FileSystem::open(path, &OpenOptions { read_only: true, ..OpenOptions::default() })?;
+        let fs = FileSystem::open(path, &look)?;
         let info = fs.info()?;
         fs.close().map(|()| info.space.expect("an open file system knows its space"))
     };

@@ -103,6 +103,7 @@ fn describe(info: &Info) -> String {
     }
     if let Some(mount) = &info.mount {
         add("options", mount.options.clone());
+        add("durable", mount.durable.clone());
         if mount.opens != "unchecked" {
             add("opens", format!("{}: files are, or were, immutable or append-only", mount.opens));
         }
@@ -132,7 +133,9 @@ fn describe(info: &Info) -> String {
         }
         add("predictor", mover::predictor(status));
     }
-    info.volumes.iter().for_each(|row| add("volume", describe_volume(row)));
+    if info.volumes.len() > 1 {
+        info.volumes.iter().for_each(|row| add("volume", describe_volume(row)));
+    }
     add("label", volume.label.clone());
     add("uuid", volume.uuid.clone());
     add("format", format!("version {}", volume.format_version));
@@ -227,9 +230,37 @@ fn state(info: &Info) -> String {
 
 #[cfg(test)]
 mod tests {
+    use nacre_control::{Info, MountInfo};
     use serde_json::{from_value, json};
 
     use super::describe;
+    use crate::mount_options::MountSettings;
+
+    /// Nothing said what a mount that buffers does not keep.
+    #[test]
+    fn a_mount_says_when_data_is_durable() {
+        let said = |options: &str| {
+            let mut settings = MountSettings::default();
+            settings.take(options, false).unwrap();
+            let mount = MountInfo { durable: settings.durable(), ..MountInfo::default() };
+            let text = describe(&Info { mount: Some(mount), ..Info::default() });
+            let line = text.lines().find_map(|line| line.strip_prefix("durable:"));
+            line.unwrap_or_default().trim().to_owned()
+        };
+        for options in ["rw", "sync", "direct_io"] {
+            assert!(said(options).starts_with("when a write returns"), "{options}: {}", said(options));
+        }
+        assert_eq!(
+            said("buffer,buffer_age=7000"),
+            "when fsync(2) returns, otherwise 7000 ms after a write, or twice that (buffer_age); sync(2) and \
+             syncfs(2) do not wait"
+        );
+        assert_eq!(
+            said("writeback"),
+            "when fsync(2) returns; sync(2) and syncfs(2) do not wait, and a full device is told later"
+        );
+        assert_eq!(said("ro,writeback"), "");
+    }
 
     #[test]
     fn people_see_what_is_known() {

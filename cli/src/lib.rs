@@ -5,7 +5,8 @@
 //! lines of all subcommands, and starts the other two for theirs, so that a mount's server has no code of them.
 //!
 //! - `args`: the command line; help, completions and manual pages come from it.
-//! - one module for each subcommand; `daemon`, `mount_options` and `remount` serve `mount`, `load` serves `demo`.
+//! - one module for each subcommand; `daemon`, `mount_options`, `opening` and `remount` serve `mount`, `load` serves
+//!   `demo`.
 //! - `mounted`: finds and queries mounts; `asking`: does so without waiting for one that hangs.
 //! - `servers`, `users`: the process that serves a mount, and the processes that use it.
 //! - `siblings`: the other two programs.
@@ -35,6 +36,7 @@ mod mount_options;
 mod mounted;
 mod mover;
 mod names;
+mod opening;
 mod output;
 mod pages;
 mod place;

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use clap::Args;
-use nacre::{Emulation, FileSystem, Info, Kind, OpenOptions, Promise, TierInfo, WriteBuffer};
+use nacre::{Emulation, FileSystem, Info, Kind, Promise, TierInfo};
 use nacre_engine::{size, without_number};
 use nacre_fuse::{Notices, ServeOptions, Unmounter, mounts};
 
@@ -17,8 +17,8 @@ use crate::control::Control;
 use crate::daemon::{self, Log, Readiness, Role, Signals, Throttle, Warnings};
 use crate::failure::Failure;
 use crate::heap::Heap;
-use crate::mount_options::{self, MountSettings, TierOption, table};
-use crate::{mounted, remount, utab};
+use crate::mount_options::{self, MountSettings, table};
+use crate::{mounted, opening, remount, utab};
 
 /// Exit codes of mount(8).
 pub(crate) const WRONG_CALL: u8 = 1;
@@ -252,6 +252,11 @@ fn prepare(mut plan: Plan) -> Result<Option<Plan>, Refusal> {
             Refusal(without_number(format!("mount: tier {}: {error}", tier.path.display())), SYSTEM_ERROR)
         })?;
     }
+    if let Some(log) = &mut plan.settings.log {
+        let absolute = std::path::absolute(log.as_path());
+        *log = absolute
+            .map_err(|error| Refusal(without_number(format!("mount: log: {error}")), SYSTEM_ERROR))?;
+    }
     plan.dir = mounts::absolute(&plan.dir)?;
     // A command that looks at a mount that hangs would hang, too.
     if let Some(there) = mounts::at(&plan.dir)?.filter(|there| there.fstype == mounts::FSTYPE) {
@@ -275,13 +280,6 @@ fn prepare(mut plan: Plan) -> Result<Option<Plan>, Refusal> {
             .map(|()| None)
             .map_err(|failure| Refusal(failure.message().to_owned(), MOUNT_FAILURE));
     }
-    if let Some(log) = &plan.settings.log {
-        let absolute = std::path::absolute(log);
-        plan.settings.log = Some(
-            absolute
-                .map_err(|error| Refusal(without_number(format!("mount: log: {error}")), SYSTEM_ERROR))?,
-        );
-    }
     let refuse = |why: &str| Err(Refusal(format!("mount: {}: {why}", plan.dir.display()), MOUNT_FAILURE));
     match plan.dir.metadata() {
         Ok(metadata) if metadata.is_dir() => {}
@@ -293,16 +291,31 @@ fn prepare(mut plan: Plan) -> Result<Option<Plan>, Refusal> {
         }
         Err(error) => return refuse(&error.to_string()),
     }
-    if plan.dry_run {
-        let device =
-            FileSystem::would_open(&plan.device, &open_options(&plan.settings)).map_err(|error| {
-                Refusal(Failure::on("mount", &plan.device, &error).message().to_owned(), MOUNT_FAILURE)
-            })?;
-        let (name, dir) = (plan.device.display(), plan.dir.display());
-        println!("{name}: would be mounted on {dir}; {}", device.promise_explanation);
-        return Ok(None);
+    if plan.dry_run { try_out(&plan).map(|()| None) } else { Ok(Some(plan)) }
+}
+
+/// Prints the mount that would be made. The errors are those of the mount, as far as they show without one.
+fn try_out(plan: &Plan) -> Result<(), Refusal> {
+    if let Some(log) = &plan.settings.log {
+        Log::would_open(log).map_err(|error| Refusal(no_log(log, &error), SYSTEM_ERROR))?;
     }
-    Ok(Some(plan))
+    let (device, settings) = opening::would_open(&plan.device, &plan.settings).map_err(|error| {
+        Refusal(Failure::on("mount", &plan.device, &error).message().to_owned(), MOUNT_FAILURE)
+    })?;
+    let (name, dir) = (plan.device.display(), plan.dir.display());
+    if settings.read_only && !plan.settings.read_only {
+        eprintln!("nacre: {name}: it is write-protected, and would be mounted read-only");
+    }
+    println!("{name}: would be mounted on {dir}; {}", device.promise_explanation);
+    Ok(())
+}
+
+/// The message of a log that cannot be opened.
+fn no_log(log: &Path, error: &io::Error) -> String {
+    without_number(format!(
+        "mount: open the log {}: {error}; give a file in a directory that is there, as log=FILE",
+        log.display()
+    ))
 }
 
 /// Puts the name of the volume, if an option has it, into the source of the mount.
@@ -345,11 +358,8 @@ fn serve(plan: &Plan, mut readiness: Readiness) -> ExitCode {
     let log = match Log::new(plan.settings.log.as_deref(), readiness.in_background()) {
         Ok(log) => log,
         Err(error) => {
-            let log = plan.settings.log.as_deref().unwrap_or(Path::new("")).display();
-            let said = format!(
-                "mount: open the log {log}: {error}; give a file in a directory that is there, as log=FILE"
-            );
-            return readiness.fail(&without_number(said), SYSTEM_ERROR);
+            let log = plan.settings.log.as_deref().unwrap_or(Path::new(""));
+            return readiness.fail(&no_log(log, &error), SYSTEM_ERROR);
         }
     };
     daemon::abort_on_panic(&log);
@@ -369,7 +379,7 @@ fn serve(plan: &Plan, mut readiness: Readiness) -> ExitCode {
         log.say(&message);
         warnings.say(&message);
     };
-    let (file_system, plan) = match open_as_can_be(plan, &tell) {
+    let (file_system, settings) = match opening::open(&plan.device, &plan.settings) {
         Ok(opened) => opened,
         Err(error) if error.kind() == Kind::NotFound && plan.settings.no_fail => {
             return readiness.ready().map_or(ExitCode::from(SYSTEM_ERROR), |()| ExitCode::SUCCESS);
@@ -378,7 +388,10 @@ fn serve(plan: &Plan, mut readiness: Readiness) -> ExitCode {
             return readiness.fail(Failure::on("mount", &plan.device, &error).message(), MOUNT_FAILURE);
         }
     };
-    let plan = &plan;
+    if settings.read_only && !plan.settings.read_only {
+        tell("it is write-protected, and mounted read-only");
+    }
+    let plan = &Plan { settings, ..plan.clone() };
     if file_system.is_recovered_in_dram() {
         tell("there was no clean unmount: it is recovered in DRAM, and nothing is written to it");
     } else if plan.settings.read_only && file_system.is_device_written() {
@@ -556,27 +569,6 @@ fn end_at_signals(signals: Signals, unmounter: Unmounter, log: Log, ends: Arc<At
     let _ = std::thread::Builder::new().name("signals".to_owned()).spawn(end);
 }
 
-fn open_options(settings: &MountSettings) -> OpenOptions {
-    OpenOptions {
-        read_only: settings.read_only,
-        no_atime: settings.no_atime,
-        require: settings.require.unwrap_or(Promise::None),
-        emulation: settings.emulation.clone(),
-        // Nothing is buffered in a mount that was not asked for it: sync(2) would not reach it.
-        buffer: settings
-            .buffer
-            .as_ref()
-            .map_or(WriteBuffer::Never, |buffer| WriteBuffer::With(buffer.options())),
-        preset: settings.preset,
-        name_index: settings.name_index,
-        inode_cache: settings.inode_cache,
-        tiers: settings.tiers.iter().map(TierOption::device).collect(),
-        require_tiers: settings.all_tiers,
-        tier_settings: settings.tier_settings,
-        ..OpenOptions::default()
-    }
-}
-
 /// The options of the server. For root, device nodes and set-id bits work unless an option turns them off: mount(8)
 /// omits `dev` and `suid` when it calls a helper.
 fn serve_options(plan: &Plan, file_system: &FileSystem, log: &Log, control: Control) -> ServeOptions {
@@ -623,49 +615,6 @@ fn threads_over_disks(file_system: &FileSystem) -> Option<usize> {
 /// True if a program name is that of the helper for mount(8).
 pub(crate) fn is_helper(name: &Path) -> bool {
     matches!(name.file_name().and_then(|name| name.to_str()), Some("mount.nacre" | "mount.fuse.nacre"))
-}
-
-/// Opens the device, read-only if it cannot be written. In that case `tell` gets a message, and the plan is changed.
-fn open_as_can_be(plan: &Plan, tell: &dyn Fn(&str)) -> nacre::Result<(FileSystem, Plan)> {
-    let mut plan = plan.clone();
-    let error = match open_when_free(&plan.device, &open_options(&plan.settings)) {
-        Ok(file_system) => return Ok((file_system, plan)),
-        Err(error) => error,
-    };
-    let is_protected = matches!(error.kind(), Kind::ReadOnly | Kind::AccessDenied | Kind::NotPermitted);
-    if plan.settings.read_only || !is_protected {
-        return Err(error);
-    }
-    plan.settings.read_only = true;
-    match open_when_free(&plan.device, &open_options(&plan.settings)) {
-        Ok(file_system) => {
-            tell("it is write-protected, and mounted read-only");
-            Ok((file_system, plan))
-        }
-        Err(_) => Err(error),
-    }
-}
-
-/// Opens the device. A mount that just ended has its device for a moment longer, because umount(2) does not wait for
-/// it. A device that is still mounted is busy at once.
-fn open_when_free(device: &Path, options: &OpenOptions) -> nacre::Result<FileSystem> {
-    const TRIES: u32 = 20;
-    for _ in 0..TRIES {
-        match FileSystem::open(device, options) {
-            Err(error) if error.kind() == Kind::Busy && !is_mounted(device) => {
-                std::thread::sleep(Duration::from_millis(50));
-            }
-            outcome => return outcome,
-        }
-    }
-    FileSystem::open(device, options)
-}
-
-/// True if the table of mounts lists the device.
-fn is_mounted(device: &Path) -> bool {
-    let is_of =
-        |mount: &mounts::MountEntry| mount.fstype == mounts::FSTYPE && Path::new(&mount.source) == device;
-    mounts::list().is_ok_and(|list| list.iter().any(is_of))
 }
 
 #[cfg(test)]

@@ -280,6 +280,22 @@ impl MountSettings {
         }
     }
 
+    /// When data that programs write is durable, as a sentence; empty if it is read-only.
+    pub(crate) fn durable(&self) -> String {
+        const NO_SYNC: &str = "sync(2) and syncfs(2) do not wait";
+        match &self.buffer {
+            _ if self.read_only => String::new(),
+            Some(Buffer { settings, .. }) => format!(
+                "when fsync(2) returns, otherwise {} ms after a write, or twice that (buffer_age); {NO_SYNC}",
+                settings.max_age_ms
+            ),
+            None if self.writeback => {
+                format!("when fsync(2) returns; {NO_SYNC}, and a full device is told later")
+            }
+            None => "when a write returns, and of a mapping when msync(2) or fsync(2) returns".to_owned(),
+        }
+    }
+
     /// Checks for options that exclude each other. The error names them.
     pub(crate) fn check(&self) -> Result<(), String> {
         if self.writeback && self.direct_io {

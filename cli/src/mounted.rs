@@ -131,8 +131,9 @@ pub(crate) fn ended(operation: &str, path: &Path) -> Failure {
         .advice(&format!("nacre umount {} removes the mount, and the next mount recovers it", dir.display()))
 }
 
-/// The nacre mount of a device or of a volume, if any. A device has that of any of its volumes.
-pub(crate) fn of_device(device: &Path) -> Result<Option<MountEntry>, Failure> {
+/// The nacre mounts of a device, which are those of all its volumes, or of a volume. One that is bound elsewhere, too,
+/// is there once.
+pub(crate) fn all_of_device(device: &Path) -> Result<Vec<MountEntry>, Failure> {
     let (device, volume) = nacre::device_and_volume(device);
     let same = |a: &Path, b: &Path| match (fs::metadata(a), fs::metadata(b)) {
         (Ok(a), Ok(b)) => a.ino() == b.ino() && a.dev() == b.dev(),
@@ -143,7 +144,17 @@ pub(crate) fn of_device(device: &Path) -> Result<Option<MountEntry>, Failure> {
         let is_volume = volume.is_none() || its.is_none() || its == volume;
         is_volume && same(&mounted, &device)
     };
-    Ok(all()?.into_iter().rfind(is_it))
+    let mut mounts: Vec<MountEntry> = Vec::new();
+    for mount in all()?.into_iter().filter(is_it) {
+        mounts.retain(|other| other.device != mount.device);
+        mounts.push(mount);
+    }
+    Ok(mounts)
+}
+
+/// The last of these mounts, if any.
+pub(crate) fn of_device(device: &Path) -> Result<Option<MountEntry>, Failure> {
+    Ok(all_of_device(device)?.pop())
 }
 
 /// The mountpoint of the mount that serves a path or a device. An error means that there is none.

@@ -213,7 +213,7 @@ fn status(operation: &str, mount: &Path) -> Result<MoverInfo, Failure> {
     let failed = |cause: &str| Failure::new(operation, mount.display(), cause);
     mounted::question(operation, mount, QUESTION)?.ok_or_else(|| {
         failed("its layout has no tiers, and nothing to move")
-            .advice("the presets nacre, nova, tpfs and bpfs can have tiers")
+            .advice("the presets nacre, nova, tpfs, bpfs and acbpfs can have tiers")
     })
 }
 

@@ -34,6 +34,7 @@ pub(crate) fn run(
     let mount = said.mount.unwrap_or_default();
     let mut running = MountSettings::default();
     running.take(&mount.options, false).map_err(failed)?;
+    running.take_unshown(&mount);
     let (_, named) = running.remounted(asked, &entry.flags).map_err(failed)?;
     let is = kernel_flags(&entry);
     let becomes = asked.flags_after(is, names_all);

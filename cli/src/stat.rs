@@ -151,8 +151,9 @@ fn from_mount(path: &Path) -> Result<(u64, Vec<Extent>), Failure> {
 }
 
 fn from_device(device: &Path, path: &Path) -> Result<(u64, Vec<Extent>), Failure> {
+    let options = OpenOptions { read_only: true, never_writes: true, ..OpenOptions::default() };
     let look = || {
-        let fs = FileSystem::open(device, &OpenOptions { read_only: true, ..OpenOptions::default() })?;
+        let fs = FileSystem::open(device, &options)?;
         let named = |error: nacre::Error| error.object(path.display().to_string());
         let metadata = fs.metadata(path).map_err(named)?;
         let extents = if metadata.is_file() { Some(fs.extents(path).map_err(named)?) } else { None };

@@ -21,8 +21,8 @@ use crate::{mounted, mover, output};
 const QUESTION: &str = Question::Tiers.attribute();
 /// The advice for a file system without tiers: if its layout can have tiers, and if it cannot.
 pub(crate) const MAKE_ONE: &str = "nacre tier add makes one";
-pub(crate) const NO_TIERS: &str =
-    "its layout cannot have any; make a file system with one of the presets nacre, nova, tpfs and bpfs";
+pub(crate) const NO_TIERS: &str = "its layout cannot have any; make a file system with one of the presets nacre, nova, \
+                                   tpfs, bpfs and acbpfs";
 /// Passes of a drain over all files. Writes during a pass may need another one.
 const PASSES: u32 = 4;
 
@@ -426,7 +426,17 @@ impl Drop for Progress {
 
 #[cfg(test)]
 mod tests {
-    use super::{TierInfo, state};
+    use nacre::Preset;
+
+    use super::{NO_TIERS, TierInfo, state};
+
+    /// One of them was forgotten.
+    #[test]
+    fn the_advice_names_all_presets_with_tiers() {
+        for preset in Preset::ALL.into_iter().filter(|preset| preset.layout().capabilities().max_tiers > 0) {
+            assert!(NO_TIERS.split([' ', ',']).any(|word| word == preset.as_str()), "{preset}");
+        }
+    }
 
     #[test]
     fn people_see_what_a_tier_is_up_to() {

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use nacre::Kind;
 use nacre_control::{Order, Synced};
+use nacre_fuse::Connection;
 use nacre_fuse::mounts::{self, MountEntry};
 use rustix::mount::UnmountFlags;
 
@@ -31,6 +32,8 @@ const ANSWER: Duration = Duration::from_secs(10);
 const SHORT_ANSWER: Duration = Duration::from_secs(2);
 /// The time for which a busy mount is tried again, because df(1) and similar programs use it for moments.
 const BUSY_PATIENCE: Duration = Duration::from_secs(1);
+/// The time within which the kernel begins to write the pages that syncfs(2) asked for.
+const BEGIN: Duration = Duration::from_millis(20);
 /// The time within which most servers end if nothing keeps them.
 const SOON: Duration = Duration::from_millis(300);
 
@@ -101,10 +104,13 @@ pub(crate) fn run(args: UmountArgs) -> Result<(), Failure> {
     let server = Server::of(&device);
     let unmount = Unmount { mount, device, server, lazy, force };
     let state = unmount.state()?;
+    let mut is_kernel_written = true;
     if state == State::Answers {
+        // The end of the connection discards the data in the kernel, too.
+        is_kernel_written = !force || is_written_by_kernel(&unmount.mount, SHORT_PATIENCE);
         unmount.write_down()?;
     }
-    let is_off_for_good = unmount.take_off(state)?;
+    let is_off_for_good = unmount.take_off(state, is_kernel_written)?;
     utab::forget(&unmount.device, &unmount.mount.mountpoint);
     if is_off_for_good { unmount.wait_for_the_end() } else { Ok(()) }
 }
@@ -152,10 +158,6 @@ impl Unmount {
     fn write_down(&self) -> Result<(), Failure> {
         let dir = &self.mount.mountpoint;
         let limit = if self.lazy || self.force { SHORT_PATIENCE } else { PATIENCE };
-        if self.force {
-            // The end of the connection discards the data in the kernel, too.
-            sync_kernel(dir, limit);
-        }
         let notice = || self.note(format_args!("waiting: {} writes its buffered data", self.server.name()));
         let synced: Synced = match mounted::order_within("umount", dir, Order::Sync, limit, notice) {
             Ok(synced) => synced,
@@ -191,7 +193,7 @@ impl Unmount {
     }
 
     /// Unmounts; false if programs still use the mount after a lazy unmount. An error means that the mount is busy.
-    fn take_off(&self, state: State) -> Result<bool, Failure> {
+    fn take_off(&self, state: State, is_kernel_written: bool) -> Result<bool, Failure> {
         let dir = &self.mount.mountpoint;
         let hurries = self.lazy || self.force;
         let is_free = match state {
@@ -204,6 +206,10 @@ impl Unmount {
             other => return other.map(|()| true).map_err(Failure::from),
         }
         if self.force {
+            // Without root the connection goes on until the kernel has written.
+            if !is_kernel_written && rustix::process::geteuid().is_root() {
+                self.note("data in the kernel is given up, as far as it is not written by now");
+            }
             mounts::unmount(dir, UnmountFlags::DETACH | UnmountFlags::FORCE)?;
             return Ok(true);
         }
@@ -267,19 +273,38 @@ impl Unmount {
     }
 }
 
-/// Has the kernel write its dirty pages of a mount.
-fn sync_kernel(dir: &Path, limit: Duration) {
-    let Ok(name) = std::ffi::CString::new(dir.as_os_str().as_encoded_bytes()) else { return };
+/// Has the kernel write its dirty pages of a mount. False if that is not known to be done in time.
+///
+/// For a FUSE file system syncfs(2) returns before the pages are written. They are when no request waits at one moment.
+fn is_written_by_kernel(mount: &MountEntry, limit: Duration) -> bool {
+    let begun = Instant::now();
+    let Ok(name) = std::ffi::CString::new(mount.mountpoint.as_os_str().as_encoded_bytes()) else {
+        return false;
+    };
     let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::CLOEXEC;
-    // Pages that the kernel does not write are discarded, as --force asks for.
-    let _ = asking::ask(
+    let answer = asking::ask(
         limit,
         || {},
         |_| {
             let opened = rustix::fs::open(name.as_c_str(), flags, rustix::fs::Mode::empty())?;
-            rustix::fs::syncfs(&opened).map(|()| 0)
+            rustix::io::retry_on_intr(|| rustix::fs::syncfs(&opened)).map(|()| 0)
         },
     );
+    let Ok(connection) = Connection::of(mount) else { return false };
+    let mut was_idle: Option<Instant> = None;
+    while answer != Answer::None && begun.elapsed() < limit {
+        match connection.waiting() {
+            // Some kernels begin after syncfs(2) has returned, so one moment is not enough.
+            Ok(0) if was_idle.is_some_and(|at| at.elapsed() >= BEGIN) => {
+                return matches!(answer, Answer::Bytes(_));
+            }
+            Ok(0) => was_idle = was_idle.or_else(|| Some(Instant::now())),
+            Ok(_) => {}
+            Err(_) => return false,
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    false
 }
 
 /// Unmounts, and tries again for `limit` while the mount is busy.

@@ -1,14 +1,15 @@
 //! `nacre volume`: the volumes of a device, which are file systems of their own.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
-use nacre::{VolumeOptions, VolumeRow};
+use nacre::{Kind, VolumeOptions, VolumeRow};
+use nacre_control::{Info, Question};
 use nacre_engine::size;
 use serde_json::json;
 
 use crate::failure::Failure;
-use crate::output;
+use crate::{mounted, output};
 
 /// Examples and exit codes, for the help and the manual page.
 const MANUAL: &str = "\
@@ -118,31 +119,54 @@ pub(crate) fn run(args: VolumeArgs) -> Result<(), Failure> {
             done(&how, "is made", Some(&made))
         }
         VolumeCommand::List { json, device } => {
-            let volumes =
-                nacre::volumes(&device).map_err(|error| Failure::on("volume list", &device, &error))?;
+            let volumes = volumes_of(&device)?;
             if json { output::json(json!({ "volumes": volumes })) } else { list(&volumes) }
         }
-        VolumeCommand::Remove { force, how } => {
-            let failed = |error: nacre::Error| Failure::on("volume remove", &how.volume, &error);
-            let (_, name) = nacre::device_and_volume(&how.volume);
-            let volumes = nacre::volumes(&how.volume).map_err(failed)?;
-            let found = volumes.iter().find(|volume| Some(&volume.name) == name.as_ref());
-            // The root is an inode of each volume.
-            if let Some(volume) = found.filter(|volume| !force && volume.inodes != Some(1)) {
-                let holds = match volume.inodes {
-                    Some(inodes) => output::count(inodes - 1, "file", "files"),
-                    None => "an unknown number of files, as it was not cleanly unmounted".to_owned(),
-                };
-                return Err(Failure::new("volume remove", how.volume.display(), format!("it holds {holds}"))
-                    .advice("-f (force) removes it with them"));
-            }
-            if how.dry_run && found.is_some() {
-                return done(&how, "would be removed", found);
-            }
-            nacre::remove_volume(&how.volume).map_err(failed)?;
-            done(&how, "is removed", found)
-        }
+        VolumeCommand::Remove { force, how } => remove(force, &how),
     }
+}
+
+/// The volumes of a device, from the device itself. While a mount has it alone, they come from the mount.
+fn volumes_of(path: &Path) -> Result<Vec<VolumeRow>, Failure> {
+    let error = match nacre::volumes(path) {
+        Ok(volumes) => return Ok(volumes),
+        Err(error) => error,
+    };
+    let (device, _) = nacre::device_and_volume(path);
+    let mount = if error.kind() == Kind::Busy { mounted::of_device(&device)? } else { None };
+    let failed = || Failure::on("volume list", path, &error);
+    let Some(mount) = mount else { return Err(failed()) };
+    let info: Info = mounted::ask("volume list", &mount.mountpoint, Question::Info.attribute())?;
+    // Another layout has none.
+    if info.volumes.is_empty() { Err(failed()) } else { Ok(info.volumes) }
+}
+
+fn remove(force: bool, how: &HowArgs) -> Result<(), Failure> {
+    let failed = |error: nacre::Error| Failure::on("volume remove", &how.volume, &error);
+    let (_, name) = nacre::device_and_volume(&how.volume);
+    let volumes = nacre::volumes(&how.volume).map_err(failed)?;
+    // The rest of a volume whose removal was interrupted has no name any more.
+    let is_meant = |volume: &&VolumeRow| Some(&volume.name) == name.as_ref() && !volume.going;
+    let found = volumes.iter().find(is_meant);
+    if let Some(volume) = found.filter(|volume| !force && files(volume) != Some(0)) {
+        let holds = match files(volume) {
+            Some(files) => output::count(files, "file", "files"),
+            None => "an unknown number of files, as it was not cleanly unmounted".to_owned(),
+        };
+        return Err(Failure::new("volume remove", how.volume.display(), format!("it holds {holds}"))
+            .advice("-f (force) removes it with them"));
+    }
+    if how.dry_run {
+        nacre::would_remove_volume(&how.volume).map_err(failed)?;
+        return done(how, "would be removed", found);
+    }
+    nacre::remove_volume(&how.volume).map_err(failed)?;
+    done(how, "is removed", found)
+}
+
+/// The number of files of a volume, if it is known. The root is an inode of each, and is none of them.
+fn files(volume: &VolumeRow) -> Option<u64> {
+    volume.inodes.map(|inodes| inodes.saturating_sub(1))
 }
 
 fn done(how: &HowArgs, what: &str, volume: Option<&VolumeRow>) -> Result<(), Failure> {
@@ -158,7 +182,7 @@ fn list(volumes: &[VolumeRow]) -> Result<(), Failure> {
     let rows: Vec<_> = volumes
         .iter()
         .map(|volume| {
-            let files = volume.inodes.map_or_else(|| "-".to_owned(), |inodes| (inodes - 1).to_string());
+            let files = files(volume).map_or_else(|| "-".to_owned(), |files| files.to_string());
             vec![
                 volume.name.clone(),
                 volume.zone.to_string(),
@@ -178,5 +202,19 @@ pub(crate) fn state(volume: &VolumeRow) -> &'static str {
         (true, _) => "being made or removed",
         (false, true) => "clean",
         (false, false) => "mounted, or not cleanly unmounted",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nacre::VolumeRow;
+
+    use super::files;
+
+    /// A damaged count ended the command by an overflow.
+    #[test]
+    fn no_count_of_inodes_is_too_small() {
+        let of = |inodes| files(&VolumeRow { inodes, ..VolumeRow::default() });
+        assert_eq!((of(None), of(Some(0)), of(Some(1)), of(Some(8))), (None, Some(0), Some(0), Some(7)));
     }
 }

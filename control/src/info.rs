@@ -184,7 +184,8 @@ pub struct Info {
     /// The directory of a mount whose server has ended, where the command that asked has found it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dead_mount: Option<String>,
-    /// The volumes of a device with several, if none of them is asked for.
+    /// The volumes of the device, of a layout that can have several. If no mount answers, only where none of them is
+    /// asked for.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub volumes: Vec<VolumeRow>,
     /// Why a mount knows only the part about itself.
@@ -203,10 +204,16 @@ pub struct MountInfo {
     /// Whether it checks each open(2) for immutable and append-only files: `checked`, `unchecked`, or `checked from the
     /// next mount on`.
     pub opens: String,
+    /// When data that programs write is durable, as a sentence; empty if it is read-only.
+    pub durable: String,
     /// The mount began read-only, and cannot become writable.
     pub opened_to_read: bool,
     /// The rank of the process among those that the kernel ends when DRAM is short.
     pub oom_score_adj: Option<i32>,
+    /// The file for its messages; none for the system's log. The options do not show it.
+    pub log: Option<String>,
+    /// The PM that it emulates, as after `tune=emulate:`. The options do not show it.
+    pub emulate: Option<String>,
 }
 
 /// The options of a mount after it took up the kernel's flags.

@@ -4,6 +4,7 @@
 //!   then the caller's again, to be unmounted cleanly.
 //! - [`serve_connection`] answers the requests of an existing connection.
 //! - [`Unmounter`] ends a mount from another thread: politely, lazily, or by force.
+//! - [`Connection`] tells how many requests of a mount wait.
 //! - [`mounts`] reads the kernel's table of mounts and removes mounts of dead servers.
 //!
 //! Inside:
@@ -20,6 +21,7 @@
 //! other request.
 
 mod attributes;
+mod connection;
 mod content;
 mod control;
 mod convert;
@@ -35,6 +37,7 @@ mod session;
 mod virtual_xattr;
 mod workers;
 
+pub use connection::Connection;
 pub use control::Control;
 pub use server::Alarm;
 pub use session::{Notices, ServeOptions, Unmounter, serve, serve_connection};

@@ -14,6 +14,7 @@ use nacre_engine::{Error, InodeId, Kind, Result};
 use nacre_vfs::{Layout, Vfs};
 use rustix::mount::{MountFlags, UnmountFlags};
 
+use crate::connection::Connection;
 use crate::control::Control;
 use crate::kernel::Kernel;
 use crate::mounts::{self, FSTYPE, FUSERMOUNT};
@@ -23,8 +24,6 @@ use crate::server::{Alarm, Server, Settings};
 
 /// The device through which the kernel and a server talk.
 const FUSE_DEVICE: &str = "/dev/fuse";
-/// The directory of the kernel's switches for its connections, if mounted.
-const CONNECTIONS: &str = "/sys/fs/fuse/connections";
 /// KiB that the kernel reads ahead in one file, unless the mount bypasses the page cache.
 const READ_AHEAD_KIB: u32 = 256;
 
@@ -187,25 +186,10 @@ impl Unmounter {
         if self.has_ended.load(Ordering::Acquire) {
             return Ok(());
         }
-        let abort = format!("{}/abort", self.device.1);
-        let standard = Path::new(CONNECTIONS).join(&abort);
-        if standard.exists() {
-            return fs::write(&standard, "1").map_err(|error| no_break(&standard, error));
-        }
-        // The kernel's switch is in a file system of its own, which is not mounted here.
-        let dir = std::env::temp_dir().join(format!("nacre-fusectl-{}", std::process::id()));
-        fs::create_dir(&dir).map_err(|error| no_break(&dir, error))?;
-        // Detached before use, because this process may end at any moment and must not leave it there.
-        let switch = rustix::mount::mount("fusectl", &dir, "fusectl", MountFlags::empty(), None)
-            .map_err(io::Error::from)
-            .and_then(|()| {
-                let switch = fs::OpenOptions::new().write(true).open(dir.join(abort));
-                rustix::mount::unmount(&dir, UnmountFlags::DETACH)?;
-                switch
-            });
-        let removed = fs::remove_dir(&dir);
-        let done = switch.and_then(|mut switch| switch.write_all(b"1"));
-        done.and(removed).map_err(|error| no_break(&dir, error))
+        let connection = Connection::numbered(self.device.1);
+        connection
+            .and_then(|connection| connection.abort())
+            .map_err(|error| Error::io("end the connection", self.mountpoint.display().to_string(), error))
     }
 
     /// Ends this mount only if it is still there, because another may have taken its place.
@@ -349,10 +333,6 @@ fn mount_as_root(device: OwnedFd, path: &Path, options: &ServeOptions) -> io::Re
     let data = CString::new(data)?;
     rustix::mount::mount(options.source.as_str(), path, FSTYPE, options.flags(), data.as_c_str())?;
     Ok(device)
-}
-
-fn no_break(path: &Path, error: io::Error) -> Error {
-    Error::io("end the connection", path.display().to_string(), error)
 }
 
 fn failed(path: &Path, error: io::Error) -> Error {

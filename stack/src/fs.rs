@@ -56,6 +56,8 @@ pub struct OpenOptions {
     /// Refuse every change, and let others read at the same time. Nothing is written to the device, except for the
     /// recovery of a devdax device that was not cleanly unmounted.
     pub read_only: bool,
+    /// Beside `read_only`: refuse such a device instead of its recovery.
+    pub never_writes: bool,
     /// Never note that a file was read.
     pub no_atime: bool,
     /// Independent lanes of allocation; by default one for each core.
@@ -91,6 +93,7 @@ impl Default for OpenOptions {
     fn default() -> OpenOptions {
         OpenOptions {
             read_only: false,
+            never_writes: false,
             no_atime: false,
             lanes: None,
             name_index: None,
@@ -154,7 +157,7 @@ impl FileSystem {
             let part = volumes::part(&device, Part::Volume(options.volume.as_deref()))?;
             let media = |read_only| PmOptions { part: part.clone(), ..options.media(read_only) };
             if options.read_only {
-                open_to_read(&device, &options, &media)
+                open_to_read(&options, &media, &|how| RealPm::open(&device, how))
             } else {
                 RealPm::open(&device, &media(false)).and_then(|pm| FileSystem::over(pm, &options))
             }
@@ -163,7 +166,7 @@ impl FileSystem {
     }
 
     /// The device that would be opened, with the errors that [`open`](FileSystem::open) gives before it reads more than
-    /// the superblock. Nothing is changed.
+    /// the superblock, and with that of a missing tier where all are required. Nothing is changed.
     pub fn would_open(path: impl AsRef<Path>, options: &OpenOptions) -> Result<DeviceInfo> {
         let path = path.as_ref();
         let look = || {
@@ -171,10 +174,13 @@ impl FileSystem {
             let part = volumes::part(&device, Part::Volume(options.volume.as_deref()))?;
             let media = PmOptions { allocate: false, part, ..options.media(options.read_only) };
             let pm = RealPm::open(&device, &media)?;
-            let (layout, _) = probe_volume(&pm, options.volume.as_deref())?;
+            let (layout, summary) = probe_volume(&pm, options.volume.as_deref())?;
             check_options(layout, &options)?;
             if !options.read_only {
                 of_kind!(layout, Layout => Layout::check_writable(&pm))?;
+            }
+            if options.require_tiers {
+                tiers::would_require_all(&pm, layout, summary.uuid, &options.tiers)?;
             }
             Ok(device_info(&pm))
         };
@@ -366,6 +372,8 @@ impl FileSystem {
             cache: self.cache(),
             mover: if tiers.is_empty() { None } else { self.mover_status() },
             tiers,
+            // A device with one zone has one mount, and is locked by it: no other process can read them.
+            volumes: volumes::of_device(&self.inner.pm, layout)?,
             ..Info::default()
         })
     }
@@ -499,21 +507,31 @@ fn cache_options(pm: &RealPm, summary: &Summary, options: &OpenOptions) -> Resul
 
 /// Opens a device for reading only. A file system that was not cleanly unmounted has to be recovered first. That is
 /// done on private copies of the pages that change, and the device keeps its content. Only a devdax device has no
-/// private copies, and is recovered itself; if it cannot be written, the layout reports what is possible.
-fn open_to_read(path: &Path, options: &OpenOptions, media: &dyn Fn(bool) -> PmOptions) -> Result<FileSystem> {
-    let pm = RealPm::open(path, &media(true))?;
+/// private copies, and is recovered itself, unless the options forbid that; if it cannot be written, the layout reports
+/// what is possible.
+fn open_to_read(
+    options: &OpenOptions,
+    media: &dyn Fn(bool) -> PmOptions,
+    open: &dyn Fn(&PmOptions) -> Result<RealPm>,
+) -> Result<FileSystem> {
+    let pm = open(&media(true))?;
     if probe_volume(&pm, options.volume.as_deref())?.1.clean {
         return FileSystem::over(pm, options);
     }
     drop(pm);
     let denied = |kind| matches!(kind, Kind::AccessDenied | Kind::NotPermitted | Kind::ReadOnly | Kind::Io);
-    let private = RealPm::open(path, &PmOptions { private: true, ..media(true) });
+    let private = open(&PmOptions { private: true, ..media(true) });
     let opened = match private {
-        Err(error) if error.kind() == Kind::Unsupported => RealPm::open(path, &media(false)),
+        Err(error) if error.kind() == Kind::Unsupported && options.never_writes => {
+            return Err(Error::new(Kind::Unsupported)
+                .object("recovery in DRAM of a devdax device without a clean unmount")
+                .advice("looking needs to write to this device; mount it writable once"));
+        }
+        Err(error) if error.kind() == Kind::Unsupported => open(&media(false)),
         opened => opened,
     };
     match opened {
-        Err(error) if denied(error.kind()) => RealPm::open(path, &media(true)),
+        Err(error) if denied(error.kind()) => open(&media(true)),
         opened => opened,
     }
     .and_then(|pm| FileSystem::over(pm, options))
@@ -522,5 +540,52 @@ fn open_to_read(path: &Path, options: &OpenOptions, media: &dyn Fn(bool) -> PmOp
 impl std::fmt::Debug for FileSystem {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("FileSystem").field("device", &self.inner.pm.name()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nacre_engine::Kind;
+    use nacre_media::{PmOptions, RealPm};
+
+    use super::{FileSystem, OpenOptions, open_to_read};
+    use crate::mkfs::MkfsOptions;
+
+    /// A look at a devdax device recovered it, without a word.
+    #[test]
+    fn a_look_at_a_device_without_private_copies_writes_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let (device, crashed) = (dir.path().join("pm"), dir.path().join("crashed"));
+        let fs =
+            FileSystem::create(&device, &MkfsOptions::with_size(32 << 20), &OpenOptions::default()).unwrap();
+        fs.create_file("/file").unwrap();
+        std::fs::copy(&device, &crashed).unwrap();
+        fs.close().unwrap();
+        let content = std::fs::read(&crashed).unwrap();
+        // A file stands for devdax, which refuses private copies.
+        let open = |how: &PmOptions| match how.private {
+            true => Err(Kind::Unsupported.into()),
+            false => RealPm::open(&crashed, how),
+        };
+        let look = |never_writes| {
+            let options = OpenOptions { read_only: true, never_writes, ..OpenOptions::default() };
+            open_to_read(&options, &|read_only| options.media(read_only), &open)
+        };
+        let error = look(true).unwrap_err();
+        assert_eq!(error.kind(), Kind::Unsupported);
+        assert!(error.to_string().contains("looking needs to write to this device"), "{error}");
+        assert!(std::fs::read(&crashed).unwrap() == content);
+        // A mount tells that it writes.
+        let fs = look(false).unwrap();
+        assert!(fs.is_device_written() && !fs.is_recovered_in_dram());
+        assert!(fs.metadata("/file").is_ok());
+        fs.close().unwrap();
+        // On private copies it writes nothing.
+        std::fs::write(&crashed, &content).unwrap();
+        let options = OpenOptions { read_only: true, never_writes: true, ..OpenOptions::default() };
+        let fs = FileSystem::open(&crashed, &options).unwrap();
+        assert!(fs.is_recovered_in_dram() && fs.metadata("/file").is_ok());
+        fs.close().unwrap();
+        assert!(std::fs::read(&crashed).unwrap() == content);
     }
 }

@@ -114,5 +114,5 @@ pub use tier_settings::{AntiCache, MoverLimit, TierSettings};
 pub use tiers::{NewTier, TierDevice, lost_tiers};
 pub use volumes::{
     VolumeOptions, canonical_device, create_volume, device_and_volume, remove_volume, volumes, with_volume,
-    would_create_volume, zone_bytes,
+    would_create_volume, would_remove_volume, zone_bytes,
 };

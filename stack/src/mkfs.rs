@@ -176,7 +176,7 @@ fn prepare_all(path: &Path, options: &MkfsOptions) -> Result<Prepared> {
     let layout = options.layout()?;
     if !options.tiers.is_empty() && layout.capabilities().max_tiers == 0 {
         return Err(Error::new(Kind::Unsupported).object(format!("tiers on the layout {layout}")).advice(
-            "the layouts log and shadow, as of the presets nacre, nova, tpfs and bpfs, can have them",
+            "the layouts log and shadow, as of the presets nacre, nova, tpfs, bpfs and acbpfs, can have them",
         ));
     }
     if options.overwrite_in_place.is_some() && layout.capabilities().in_place_feature == 0 {

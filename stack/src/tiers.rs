@@ -23,7 +23,7 @@ use crate::keeper::local_ahead_s;
 use crate::layout::{AnyNode, of_kind};
 use crate::mkfs::{Prepared, prepare_tier};
 use crate::mover::traffic_of;
-use crate::preset::Preset;
+use crate::preset::{LayoutKind, Preset};
 use crate::probe::probe;
 use crate::tier_admin::{MovedFiles, TierAdmin};
 use crate::tier_settings::TierSettings;
@@ -166,10 +166,16 @@ fn look_for(
         why.is_some_and(|why| why == NOT_ATTACHED)
     };
     for tier in missing.iter().filter(is_unheard_of) {
-        let last = last(tier).map_or_else(String::new, |path| format!(", last it was {}", path.display()));
         let others = unreadable.iter().map(|error| format!("; a tier that cannot be read: {error}"));
-        mover.devices().detach(tier.number, format!("it was not found{last}{}", others.collect::<String>()));
+        let why = format!("{}{}", not_found(last(tier).as_deref()), others.collect::<String>());
+        mover.devices().detach(tier.number, why);
     }
+}
+
+/// Why a tier is missing of which no device was found, with its last place.
+fn not_found(last: Option<&Path>) -> String {
+    let last = last.map_or_else(String::new, |path| format!(", last it was {}", path.display()));
+    format!("it was not found{last}")
 }
 
 /// Refuses to go on where a tier is missing.
@@ -179,7 +185,36 @@ fn require_all(mover: &dyn TierAdmin) -> Result<()> {
         let why = mover.devices().attachment(tier.number)?.device.err()?;
         Some(format!("tier {}: {why}", tier.number))
     };
-    let missing: Vec<String> = known.iter().filter_map(why).collect();
+    refuse_missing(&known.iter().filter_map(why).collect::<Vec<_>>())
+}
+
+/// Refuses to go on where a mount would find no device of a tier. Nothing is attached, so that an older copy counts as
+/// one.
+pub(crate) fn would_require_all(
+    pm: &RealPm,
+    layout: LayoutKind,
+    volume: Uuid,
+    given: &[TierDevice],
+) -> Result<()> {
+    let known = of_kind!(layout, Layout => Layout::known_tiers(pm))?;
+    let last = of_kind!(layout, Layout => Layout::known_tier_paths(pm))?;
+    if known.is_empty() {
+        return Ok(());
+    }
+    let given = given.iter().map(|device| device.path.clone());
+    let noted = last.iter().map(|(_, path)| path.clone());
+    let beside = candidates(Path::new(pm.name()), Path::new(BLOCK_DEVICES));
+    let places = given.chain(noted).chain(beside);
+    let found: Vec<Uuid> = places.filter_map(|path| tier_at(&path, volume).ok().flatten()).collect();
+    let missing = known.iter().filter(|tier| !found.contains(&Uuid::from_bytes(tier.uuid)));
+    let why = |tier: &Tier| {
+        let last = last.iter().find(|(number, _)| *number == tier.number).map(|(_, path)| path.as_path());
+        format!("tier {}: {}", tier.number, not_found(last))
+    };
+    refuse_missing(&missing.map(why).collect::<Vec<_>>())
+}
+
+fn refuse_missing(missing: &[String]) -> Result<()> {
     if missing.is_empty() {
         return Ok(());
     }
@@ -284,7 +319,7 @@ impl FileSystem {
         layout.mover().ok_or_else(|| {
             Error::new(Kind::Unsupported)
                 .object(format!("tiers on the layout {}", layout.name()))
-                .advice("make the file system with one of the presets nacre, nova, tpfs and bpfs")
+                .advice("make the file system with one of the presets nacre, nova, tpfs, bpfs and acbpfs")
         })
     }
 
@@ -589,7 +624,34 @@ mod tests {
     use std::os::unix::fs::symlink;
     use std::path::{Path, PathBuf};
 
-    use super::{USUAL_RANK, candidates, rank_of, turns};
+    use super::{NewTier, TierDevice, USUAL_RANK, candidates, rank_of, turns};
+    use crate::mkfs::{MkfsOptions, would_make};
+    use crate::{FileSystem, OpenOptions, Preset};
+
+    /// One of them was forgotten.
+    #[test]
+    fn a_refusal_of_tiers_names_the_presets_that_have_some() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        let options = MkfsOptions { preset: Preset::Pmfs, ..MkfsOptions::with_size(32 << 20) };
+        let fs = FileSystem::create(path("pm"), &options, &OpenOptions::default()).unwrap();
+        let device = TierDevice { path: path("disk"), emulation: None };
+        let tier = NewTier { device, size: Some(64 << 20), rank: None, force: false };
+        let with_tier = MkfsOptions { tiers: vec![tier], ..options };
+        let refusals = [fs.mover().err(), would_make(path("other"), &with_tier).err()];
+        for refusal in refusals.map(|error| error.unwrap().to_string()) {
+            let mut words = refusal.split(|letter: char| !letter.is_alphanumeric() && letter != '-');
+            for preset in Preset::ALL {
+                let has_tiers = preset.layout().capabilities().max_tiers > 0;
+                assert_eq!(
+                    words.clone().any(|word| word == preset.as_str()),
+                    has_tiers,
+                    "{preset}: {refusal}"
+                );
+            }
+            assert!(words.any(|word| word == "inplace"));
+        }
+    }
 
     /// What the kernel says of two disks, the first of which turns and has a partition, and of what has no queue.
     fn devices(dir: &Path) -> PathBuf {

@@ -10,6 +10,8 @@ use std::time::SystemTime;
 
 use nacre_control::VolumeRow;
 use nacre_engine::{BLOCK_SIZE, Error, Kind, Result};
+use nacre_layout_parts::lifecycle::Lifecycle;
+use nacre_layout_pool::PoolFs;
 pub(crate) use nacre_layout_pool::volumes::Part;
 use nacre_layout_pool::volumes::{self, NewVolume, VolumeSummary};
 use nacre_media::{PmOptions, RealPm};
@@ -116,6 +118,11 @@ fn to_read() -> PmOptions {
     PmOptions { read_only: true, ..PmOptions::default() }
 }
 
+/// For a dry run of a change: it is refused where the change is, and no space of a sparse file is allocated.
+fn to_try() -> PmOptions {
+    PmOptions { allocate: false, ..PmOptions::default() }
+}
+
 /// Opens a device whose layout has volumes.
 fn open(device: &Path, options: &PmOptions) -> Result<RealPm> {
     let pm = RealPm::open(device, options)?;
@@ -142,13 +149,12 @@ fn named(path: &Path) -> Result<(PathBuf, String)> {
     }
 }
 
-/// The volumes of a device, if it has more than one.
+/// The volumes of a device; none of a layout that cannot have several.
 pub(crate) fn of_device(pm: &RealPm, layout: LayoutKind) -> Result<Vec<VolumeRow>> {
     if layout != LayoutKind::Pool {
         return Ok(Vec::new());
     }
-    let found = volumes::list(pm)?;
-    Ok(found.iter().filter(|_| found.len() > 1).map(row).collect())
+    Ok(volumes::list(pm)?.iter().map(row).collect())
 }
 
 /// The volumes of a device.
@@ -196,7 +202,7 @@ pub fn would_create_volume(path: impl AsRef<Path>, options: &VolumeOptions) -> R
     let path = path.as_ref();
     let look = || {
         let (device, new) = new_volume(path, options)?;
-        volumes::would_create(&open(&device, &to_read())?, &new)
+        volumes::would_create(&open(&device, &to_try())?, &new)
     };
     look().map_err(|error: Error| error.operation("create").object(path.display().to_string()))
 }
@@ -226,11 +232,57 @@ pub fn remove_volume(path: impl AsRef<Path>) -> Result<()> {
     remove().map_err(|error: Error| error.operation("remove").object(path.display().to_string()))
 }
 
+/// The errors that [`remove_volume`] would give. Nothing is changed.
+pub fn would_remove_volume(path: impl AsRef<Path>) -> Result<()> {
+    let path = path.as_ref();
+    let look = || {
+        let (device, name) = named(path)?;
+        let pm = open(&device, &to_try())?;
+        PoolFs::<RealPm>::check_writable(&pm)?;
+        volumes::probe_volume(&pm, Some(&name)).map(drop)
+    };
+    look().map_err(|error: Error| error.operation("remove").object(path.display().to_string()))
+}
+
 #[cfg(test)]
 mod tests {
+    use std::fs::{self, File};
+    use std::os::unix::fs::MetadataExt;
     use std::path::Path;
 
-    use super::{device_and_volume, place};
+    use nacre_engine::Kind;
+    use rustix::fs::{FallocateFlags, fallocate};
+
+    use super::{device_and_volume, place, would_remove_volume};
+    use crate::{MkfsOptions, Preset, mkfs, remove_volume, volumes, with_volume};
+
+    /// It fell through to the removal itself, which allocates the space of a sparse file before it looks for the name.
+    #[test]
+    fn a_dry_run_of_a_removal_is_refused_as_the_removal_and_changes_nothing() {
+        const PIECE: usize = 1 << 20;
+        let dir = tempfile::tempdir().unwrap();
+        let device = dir.path().join("pm");
+        mkfs(&device, &MkfsOptions { preset: Preset::Spfs, ..MkfsOptions::with_size(64 << 20) }).unwrap();
+        let content = fs::read(&device).unwrap();
+        let is_zero = |piece: &[u8]| piece.iter().all(|byte| *byte == 0);
+        let unused = content.chunks(PIECE).rposition(is_zero).unwrap() * PIECE;
+        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        let file = File::options().write(true).open(&device).unwrap();
+        fallocate(&file, hole, unused as u64, PIECE as u64).unwrap();
+        drop(file);
+        let blocks = || fs::metadata(&device).unwrap().blocks();
+        let before = blocks();
+        assert!(before < (64 << 20) / 512);
+        let error = would_remove_volume(with_volume(&device, "none")).unwrap_err();
+        assert_eq!(error.kind(), Kind::NotFound);
+        assert_eq!(would_remove_volume(&device).unwrap_err().kind(), Kind::InvalidInput);
+        would_remove_volume(with_volume(&device, "main")).unwrap();
+        assert!(blocks() == before && fs::read(&device).unwrap() == content);
+        assert_eq!(volumes(&device).unwrap().len(), 1);
+        // The removal itself says the same.
+        let real = remove_volume(with_volume(&device, "none")).unwrap_err();
+        assert_eq!(real.to_string(), error.to_string());
+    }
 
     #[test]
     fn the_name_of_a_volume_is_behind_the_last_mark() {

@@ -1,10 +1,13 @@
 //! Changes of a running mount: the flags of the kernel, the settings of tiers, and those of the write buffer.
 
+use std::path::PathBuf;
+
+use nacre_control::MountInfo;
 use nacre_fuse::mounts::MountEntry;
 use rustix::mount::MountFlags;
 
 use super::table::{self, Given, Setting};
-use super::values::text_of_size;
+use super::values::{text_of_emulation, text_of_size};
 use super::{Buffer, MountSettings};
 
 /// The setting with the size of the write buffer.
@@ -46,6 +49,18 @@ impl MountSettings {
         }
     }
 
+    /// Settings that the options of a running mount do not show: the log, and the emulated PM.
+    pub(crate) fn unshown(&self) -> (Option<String>, Option<String>) {
+        let log = self.log.as_ref().map(|log| log.display().to_string());
+        (log, self.emulation.as_ref().map(text_of_emulation))
+    }
+
+    /// Adopts these settings from a mount. mount(8) adds the options of fstab to each remount, these included.
+    pub(crate) fn take_unshown(&mut self, mount: &MountInfo) {
+        self.log = mount.log.as_ref().map(PathBuf::from);
+        self.emulation = mount.emulate.as_ref().and_then(|text| text.parse().ok());
+    }
+
     /// The settings of a running mount after a remount, and the settings that the remount names. A remount can change
     /// settings of tiers and of the write buffer, except for the buffer's size. Any other named setting must be as in
     /// `self` or in the kernel, otherwise the remount is an error. Flags of the kernel are the matter of
@@ -70,9 +85,15 @@ impl MountSettings {
         if asked.flags_named.contains(&"async") && self.sync && !asked.sync {
             return Err("\"async\" cannot be set while it is mounted; unmount it and mount it again".into());
         }
-        // Settings that the options of a running mount do not show.
-        if asked.emulation.is_some() || asked.log.is_some() {
-            return Err("\"emulate\" and \"log\" cannot be changed while it is mounted; unmount it and mount it again".into());
+        for (name, is_other) in [
+            ("emulate", asked.emulation.is_some() && asked.emulation != self.emulation),
+            ("log", asked.log.is_some() && asked.log != self.log),
+        ] {
+            if is_other {
+                return Err(format!(
+                    "{name:?} cannot be changed while it is mounted; unmount it and mount it again"
+                ));
+            }
         }
         if asked.tiers.iter().any(|tier| !self.tiers.contains(tier)) {
             return Err("tiers of a mount are changed by nacre tier online, add and remove".into());
@@ -125,7 +146,8 @@ pub(crate) fn kernel_flags(entry: &MountEntry) -> MountFlags {
 
 #[cfg(test)]
 mod tests {
-    use nacre::CacheSettings;
+    use nacre::{CacheSettings, Emulation};
+    use nacre_control::MountInfo;
     use nacre_fuse::mounts;
     use rustix::mount::MountFlags;
 
@@ -220,6 +242,34 @@ mod tests {
         let (forgets, named) = remount("remount,tune=buffer_forget:60000").unwrap();
         assert_eq!(named, "tune=buffer_forget:60000");
         assert_eq!(forgets.buffer_settings(CacheSettings::default()).forget_ms, 60_000);
+    }
+
+    /// mount(8) adds the options of fstab to each remount: with one of these it was refused.
+    #[test]
+    fn a_remount_may_name_the_log_and_the_emulation_that_there_are() {
+        let emulations = Emulation::presets().map(|(name, _)| name).chain([
+            "pcm:latency=500",
+            "latency=200:bandwidth=1.5G",
+            "optane:factor=0.3:poison=4096+64:poison=8192+1",
+            "latency=0",
+        ]);
+        for emulation in emulations {
+            let options = format!("log=/var/log/nacre,tune=emulate:{emulation}");
+            let served = take(&options).unwrap();
+            let (log, emulate) = served.unshown();
+            // As the command has it from the server.
+            let mut running = take(&served.to_string()).unwrap();
+            running.take_unshown(&MountInfo { log, emulate, ..MountInfo::default() });
+            let remount = |options: &str| running.remounted(&take(options).unwrap(), &[]);
+            let (changed, named) = remount(&format!("remount,ro,{options}")).unwrap();
+            assert_eq!((&changed, named.as_str()), (&running, ""), "{emulation}");
+            for (other, word) in
+                [("log=/var/log/other", "\"log\" cannot"), ("tune=emulate:latency=7", "\"emulate\" cannot")]
+            {
+                let message = remount(&format!("remount,{other}")).unwrap_err();
+                assert!(message.contains(word), "{other}: {message}");
+            }
+        }
     }
 
     #[test]

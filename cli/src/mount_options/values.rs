@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
-use nacre::{AntiCache, MoverLimit};
+use nacre::{AntiCache, Emulation, MoverLimit};
 use nacre_engine::{InodeCache, size};
 
 /// The sizes that a buffer may have, in bytes.
@@ -100,6 +100,22 @@ pub(super) fn text_of_anticache(anticache: AntiCache) -> String {
         AntiCache::Size(bytes) => text_of_size(bytes),
         AntiCache::Percent(percent) => format!("{percent}%"),
     }
+}
+
+/// Emulated PM, as after `tune=emulate:`: a preset by its name, another one by its numbers.
+pub(super) fn text_of_emulation(emulation: &Emulation) -> String {
+    if Emulation::preset(&emulation.name).is_some_and(|preset| preset == *emulation) {
+        return emulation.name.to_string();
+    }
+    let numbers = [
+        ("latency", emulation.write_latency_ns),
+        ("bandwidth", emulation.write_bandwidth),
+        ("read-latency", emulation.read_latency_ns),
+        ("read-bandwidth", emulation.read_bandwidth),
+    ];
+    let numbers = numbers.iter().map(|(name, number)| format!("{name}={number}"));
+    let poison = emulation.poison.iter().map(|(offset, len)| format!("poison={offset}+{len}"));
+    numbers.chain(poison).collect::<Vec<_>>().join(":")
 }
 
 /// A size, as after `-o`.

@@ -387,6 +387,11 @@ fn a_mount_tells_about_itself_and_its_files() {
         "{by_dir}"
     );
 
+    assert!(
+        by_dir["mount"]["durable"].as_str().is_some_and(|said| said.starts_with("when a write returns")),
+        "{by_dir}"
+    );
+
     let stat = json(&call(&["stat", "--json"], &path));
     assert_eq!(stat["extents"].as_array().map(Vec::len), Some(1399), "700 blocks and the holes between them");
     assert_eq!(stat["bytes"]["pm"], 700 * 4096);
@@ -427,11 +432,21 @@ fn mount_by_type_and_by_fstab() {
         umount "$DIR/mnt"
         mount -t nacre -o ro,tune=emulate:latency=200,bandwidth=1G "$IMAGE" "$DIR/mnt" 2>"$DIR/said" && exit 1
         grep -q "tune=emulate:latency=200:bandwidth=1G" "$DIR/said"
-        echo "$IMAGE $DIR/mnt nacre defaults,nofail,x-systemd.automount,$slow 0 2" >"$DIR/fstab"
+        line=defaults,nofail,x-systemd.automount,log=$DIR/log,$slow
+        echo "$IMAGE $DIR/mnt nacre $line 0 2" >"$DIR/fstab"
         mount -T "$DIR/fstab" "$DIR/mnt"
         "$NACRE" info "$DIR/mnt" | grep -q "write 200 ns a line, 1.00 GB/s"
         test "$(cat "$DIR/mnt/nacre" "$DIR/mnt/fuse.nacre")" = "kept
 kept"
+        # A remount brings the options of the line, which are those that there are, or others.
+        for is in ro rw; do
+            mount -T "$DIR/fstab" -o remount,$is "$DIR/mnt"
+            findmnt -n -o FS-OPTIONS "$DIR/mnt" | grep -q "^$is"
+        done
+        for other in log=$DIR/other tune=emulate:pcm; do
+            mount -T "$DIR/fstab" -o "remount,$other" "$DIR/mnt" 2>"$DIR/said" && exit 1
+            grep -q "cannot be changed while it is mounted" "$DIR/said"
+        done
         umount "$DIR/mnt"
         fsck -t nacre -n "$IMAGE"
         fsck -t nacre -v -f "$IMAGE"

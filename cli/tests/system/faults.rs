@@ -135,6 +135,11 @@ fn a_read_only_device_is_only_read(preset: &str) {
     assert!(mount(&[]).status.success());
     umount();
     rustix::mount::mount_remount(place.path(), MountFlags::RDONLY, c"").expect("remount read-only");
+    // The dry run was refused.
+    let output = mount(&["-n"]);
+    let words = text(&output);
+    assert!(output.status.success() && words.contains("would be mounted read-only"), "{words}");
+    assert!(!harness::is_mount_point(dir.path()));
     let output = mount(&[]);
     let words = text(&output);
     assert!(output.status.success() && words.contains("write-protected, and mounted read-only"), "{words}");

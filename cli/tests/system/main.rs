@@ -15,6 +15,7 @@ mod command;
 mod corrupt;
 mod faults;
 mod full;
+mod guarded;
 mod handles;
 mod kill;
 mod lazy;

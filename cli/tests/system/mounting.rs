@@ -261,6 +261,25 @@ fn failures_have_the_exit_codes_of_mount() {
     assert!(!is_mount_point(&place.dir()));
 }
 
+/// A dry run took a log for granted that the mount could not open.
+#[test]
+fn a_dry_run_looks_for_the_log() {
+    if !can_mount("a dry run of a mount with a log") {
+        return;
+    }
+    let place = Place::new();
+    let log = |path: &str| format!("log={}", place.scratch.path().join(path).display());
+    let missing = log("missing/log");
+    for dry in [&["-n"][..], &[]] {
+        let refused = place.mount(&[dry, &["-o", missing.as_str()]].concat());
+        assert_eq!(refused.status.code(), Some(2), "{}", text(&refused));
+        assert!(text(&refused).contains("open the log"), "{}", text(&refused));
+    }
+    let would = place.mount(&["-n", "-o", log("log").as_str()]);
+    assert!(would.status.success() && text(&would).contains("would be mounted"), "{}", text(&would));
+    assert!(!place.scratch.path().join("log").exists() && !is_mount_point(&place.dir()));
+}
+
 #[test]
 fn fstab_works_through_the_helpers() {
     if !can_mount("the helpers of mount(8)") {

@@ -56,7 +56,18 @@ fn a_tier_is_found_where_it_was_and_one_that_is_missing_is_told() {
     let (mounted, words) = mount_in_background(&ground, "tiers=all");
     assert!(!mounted && words.contains("tier 1: it was not found") && words.contains("tiers=all"), "{words}");
     assert!(fs::read_dir(&dir).unwrap().next().is_none());
-    let (mounted, words) = mount_in_background(&ground, &format!("tiers=all,tier={}", other.display()));
+    let all = format!("tiers=all,tier={}", other.display());
+    // A dry run, too: it was not.
+    for (options, is_taken) in [("tiers=all", false), ("tiers=found", true), (all.as_str(), true)] {
+        let mut command = nacre();
+        command.args(["mount", "-n", "-o", options]).arg(ground.image()).arg(&dir);
+        let output = run(&mut command, LIMIT).unwrap();
+        let words = text(&output);
+        assert_eq!(output.status.success(), is_taken, "{options}: {words}");
+        let last = format!("tier 1: it was not found, last it was {}", disk.display());
+        assert!(is_taken || words.contains(&last), "{words}");
+    }
+    let (mounted, words) = mount_in_background(&ground, &all);
     assert!(mounted && words.is_empty(), "{words}");
     assert_content(&dir, 0..2);
     umount(&ground);

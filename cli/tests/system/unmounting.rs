@@ -1,7 +1,7 @@
 //! The end of a mount: through umount(8), beside servers that hang or are dead, in other mount namespaces, and while it is used.
 
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -172,6 +172,33 @@ fn umount_8_returns_when_what_was_accepted_is_written() {
     }
 }
 
+/// syncfs(2) returns before the kernel has written its pages, and the end of the connection discards them: a part of
+/// the file was gone, without a word.
+#[test]
+fn a_forced_unmount_gives_nothing_up_in_silence() {
+    if !can_mount("a forced unmount beside the kernel's cache") {
+        return;
+    }
+    let place = Place::new();
+    let data: Vec<u8> =
+        (0..16 << 20).map(|byte: u32| (byte.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    let options = ["-o", "writeback,tune=emulate:latency=4000"];
+    assert!(place.mount(&options).status.success());
+    let path = place.dir().join("file");
+    // It is held open: otherwise close(2) waits for the pages, and the mount is not busy.
+    let mut file = File::create(&path).unwrap();
+    file.write_all(&data).unwrap();
+    let output = place.umount(&["--force"]);
+    let said = text(&output);
+    assert!(output.status.success() && !is_mount_point(&place.dir()), "{said}");
+    drop(file);
+    assert!(place.mount(&[]).status.success());
+    let found = fs::read(&path).unwrap();
+    let is_told = said.contains("data in the kernel is given up");
+    assert!(found == data || is_told, "{} bytes of {}: {said}", found.len(), data.len());
+    place_is_free(&place);
+}
+
 /// umount(8) removes a mount whose server is stopped without the helper, and returns at once.
 #[test]
 fn umount_8_beside_a_stopped_server_loses_nothing() {
@@ -308,6 +335,17 @@ fn a_dead_server_is_told_and_hides_no_other() {
     let failed = said["failed"].as_array().unwrap();
     let of_it = failed.iter().find(|failed| failed["mountpoint"] == dead.dir().to_str().unwrap());
     assert!(of_it.unwrap()["error"].as_str().unwrap().contains("its server has ended"), "{said}");
+    // By their names, too: nothing was listed where one of them failed.
+    let paths = [dead.dir(), PathBuf::from("/nowhere"), other.dir()];
+    let df = run(nacre().arg("df").args(&paths), LIMIT).unwrap();
+    assert_eq!(df.status.code(), Some(1));
+    let said = text(&df);
+    assert!(said.contains(&format!("{}\n", other.dir().display())), "{said}");
+    assert!(said.contains("its server has ended") && said.contains("df: /nowhere: "), "{said}");
+    let output = run(nacre().args(["df", "--json"]).args(&paths), LIMIT).unwrap();
+    let said: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows = |field: &str| said[field].as_array().unwrap().len();
+    assert_eq!((rows("file_systems"), rows("failed")), (1, 2), "{said}");
     for arguments in [
         &["info"][..],
         &["df"],

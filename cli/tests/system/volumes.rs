@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A device with two zones, and directories to mount on.
+/// A device, usually with two zones, and directories to mount on.
 struct Place {
     memory: TempDir,
     scratch: TempDir,
@@ -18,9 +18,14 @@ struct Place {
 
 impl Place {
     fn new() -> Place {
+        Place::made(&["--zones", "2", "--size", "256M"])
+    }
+
+    /// One that is made with these arguments.
+    fn made(arguments: &[&str]) -> Place {
         let place = Place { memory: memory(), scratch: scratch() };
-        let mkfs = ["mkfs", "--preset", "spfs", "--zones", "2", "--size", "256M"];
-        succeed(nacre().args(mkfs).arg(place.device()), LIMIT);
+        let mkfs = ["mkfs", "--preset", "spfs"];
+        succeed(nacre().args(mkfs).args(arguments).arg(place.device()), LIMIT);
         place
     }
 
@@ -76,7 +81,11 @@ fn volumes_are_made_listed_and_removed() {
     fs.create_file("/letter").unwrap();
     fs.close().unwrap();
     place.fails(&["volume", "remove"], &place.volume("mail"), &["1 file", "-f"]);
-    place.fails(&["volume", "remove"], &place.volume("none"), &["none", "main, mail"]);
+    for remove in [&["volume", "remove"][..], &["volume", "remove", "-n"]] {
+        place.fails(remove, &place.volume("none"), &["none", "main, mail"]);
+    }
+    let would = text(&place.nacre(&["volume", "remove", "-n", "-f"], &place.volume("mail")));
+    assert!(would.contains("would be removed"), "{would}");
     let removed = text(&place.nacre(&["volume", "remove", "-f"], &place.volume("mail")));
     assert!(removed.contains("is removed"), "{removed}");
     assert_eq!(nacre::volumes(place.device()).unwrap().len(), 1);
@@ -126,6 +135,49 @@ fn a_volume_may_be_below_a_write_buffer() {
     succeed(nacre().arg("fsck").arg(place.device()), LIMIT);
 }
 
+/// The mount of a device with one zone has all of it: the list was refused beside it.
+#[test]
+fn volumes_are_listed_beside_the_mount_that_has_the_device() {
+    if !can_mount("a list of volumes beside a mount") {
+        return;
+    }
+    let place = Place::made(&["--size", "64M"]);
+    let dir = place.dir("mnt");
+    let names = |path: &Path| -> Vec<(String, bool)> {
+        let listed = succeed(nacre().args(["volume", "list", "--json"]).arg(path), LIMIT);
+        let listed: serde_json::Value = serde_json::from_str(&listed).unwrap();
+        let row = |row: &serde_json::Value| {
+            (row["name"].as_str().unwrap().to_owned(), row["clean"].as_bool().unwrap())
+        };
+        listed["volumes"].as_array().unwrap().iter().map(row).collect()
+    };
+    let (main, mail) = (("main".to_owned(), true), ("mail".to_owned(), true));
+    let is_mounted = |(name, _): (String, bool)| (name, false);
+    succeed(nacre().arg("mount").args([&place.device(), &dir]), LIMIT);
+    assert_eq!(names(&place.device()), [is_mounted(main.clone())]);
+    let info = text(&place.nacre(&["info"], &dir));
+    assert!(!info.contains("main: zone"), "the only one is no news: {info}");
+    succeed(nacre().arg("umount").arg(&dir), LIMIT);
+    succeed(nacre().args(["volume", "create"]).arg(place.volume("mail")), LIMIT);
+    succeed(nacre().arg("mount").args([&place.volume("mail"), &dir]), LIMIT);
+    for path in [place.device(), place.volume("mail"), place.volume("main")] {
+        assert_eq!(names(&path), [main.clone(), is_mounted(mail.clone())], "{}", path.display());
+    }
+    let listed = text(&place.nacre(&["volume", "list"], &place.device()));
+    assert!(listed.contains("clean\n") && listed.contains("mounted, or not cleanly"), "{listed}");
+    let info = text(&place.nacre(&["info"], &dir));
+    assert!(info.contains("main: zone 0") && info.contains("mail: zone 0"), "{info}");
+    place.fails(&["volume", "remove"], &place.volume("main"), &["another process"]);
+    succeed(nacre().arg("umount").arg(&dir), LIMIT);
+    assert_eq!(names(&place.device()), [main, mail]);
+    // Another layout has none.
+    let other = place.memory.path().join("nova.img");
+    succeed(nacre().args(["mkfs", "--preset", "nova", "--size", "64M"]).arg(&other), LIMIT);
+    succeed(nacre().arg("mount").args([&other, &dir]), LIMIT);
+    place.fails(&["volume", "list"], &other, &["another process"]);
+    succeed(nacre().arg("umount").arg(&dir), LIMIT);
+}
+
 #[test]
 fn volumes_of_two_zones_are_mounted_at_once() {
     if !can_mount("volumes of two zones") {
@@ -147,11 +199,21 @@ fn volumes_of_two_zones_are_mounted_at_once() {
     // A zone has one mount, and changes of volumes have the device alone.
     let third = run(nacre().arg("mount").args([&place.volume("third"), &place.dir("third")]), LIMIT).unwrap();
     assert!(!third.status.success() && text(&third).contains("another process"), "{}", text(&third));
-    place.fails(&["volume", "remove", "-f"], &place.volume("third"), &["another process"]);
+    for change in
+        [&["volume", "remove", "-f"][..], &["volume", "remove", "-f", "-n"], &["volume", "create", "-n"]]
+    {
+        let name = if change.contains(&"create") { "fourth" } else { "third" };
+        place.fails(change, &place.volume(name), &["another process"]);
+    }
     place.fails(&["fsck"], &place.device(), &["another process"]);
     place.fails(&["mkfs", "-f", "--preset", "spfs"], &place.device(), &["in use"]);
-    let df = text(&run(nacre().arg("df"), LIMIT).unwrap());
-    assert!(df.contains("pm.img#main") && df.contains("pm.img#mail"), "{df}");
+    // It showed the last of them only.
+    for paths in [vec![], vec![place.device()]] {
+        let df = text(&run(nacre().arg("df").args(paths), LIMIT).unwrap());
+        assert!(df.contains("pm.img#main") && df.contains("pm.img#mail"), "{df}");
+    }
+    let df = text(&place.nacre(&["df"], &place.volume("mail")));
+    assert!(!df.contains("pm.img#main") && df.contains("pm.img#mail"), "{df}");
     let info = text(&place.nacre(&["info"], &place.volume("mail")));
     assert!(info.contains(&mail.display().to_string()), "{info}");
     // One of them is killed. The other one goes on, and the next mount recovers it.

@@ -35,7 +35,7 @@ impl Mounted {
         let (ready, is_ready) = mpsc::channel();
         let served = (Arc::clone(&vfs), dir.path().to_path_buf());
         let server = std::thread::spawn(move || {
-            serve(served.0, &served.1, &options, |unmounter| ready.send(unmounter).unwrap())
+            serve(served.0, &served.1, &options, |unmounter, _| ready.send(unmounter).unwrap())
         });
         let unmounter = match is_ready.recv() {
             Ok(unmounter) => unmounter,

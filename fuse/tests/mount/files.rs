@@ -574,6 +574,22 @@ fn a_mount_that_was_detached_can_still_be_ended() {
 }
 
 #[test]
+fn the_kernel_says_how_many_requests_wait() {
+    let Some(mount) = Mounted::plain() else { return };
+    let entry = nacre_fuse::mounts::at(mount.dir()).unwrap().unwrap();
+    let connection = nacre_fuse::Connection::of(&entry).unwrap();
+    fs::write(mount.path("file"), b"x").unwrap();
+    // The kernel may ask for something of its own at times.
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while connection.waiting().unwrap() > 0 {
+        assert!(std::time::Instant::now() < end);
+    }
+    mount.unmounter().break_connection().unwrap();
+    mount.join().unwrap();
+    assert_eq!(connection.waiting().unwrap(), 0);
+}
+
+#[test]
 fn a_mount_can_be_ended_by_force() {
     let Some(mount) = Mounted::plain() else { return };
     let mut file = File::create_new(mount.path("file")).unwrap();

@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::time::Instant;
 
-use nacre_engine::{Block, Error, Kind};
+use nacre_engine::{Block, Error, Kind, size};
 
 use crate::alloc::{Allocator, Run};
 use crate::report::RecoveryReport;
@@ -91,7 +91,7 @@ impl Marks {
 pub fn refuse(report: &RecoveryReport) -> Error {
     let first = report.damage.first().map_or("", String::as_str);
     Error::new(Kind::Corrupt)
-        .object(format!("{first} ({} findings)", report.damage_count))
+        .object(format!("{first} ({})", size::count(report.damage_count, "finding", "findings")))
         .advice("run fsck, or mount it read-only")
 }
 
@@ -99,7 +99,7 @@ pub fn refuse(report: &RecoveryReport) -> Error {
 mod tests {
     use std::time::Instant;
 
-    use super::{MAX_DAMAGE, Marks};
+    use super::{MAX_DAMAGE, Marks, refuse};
     use crate::alloc::Allocator;
     use crate::tree::Bounds;
 
@@ -111,6 +111,16 @@ mod tests {
         marks.free_the_rest(&alloc);
         assert_eq!(alloc.free_blocks(), 137);
         assert!(!alloc.contradicts_itself());
+    }
+
+    #[test]
+    fn one_finding_is_not_several() {
+        let mut marks = Marks::new(Bounds { first: 1, end: 2 });
+        for (finding, count) in [("a", "a (1 finding)"), ("b", "a (2 findings)")] {
+            marks.note(finding);
+            let error = refuse(&marks.report(Instant::now(), 0, 0, 0));
+            assert_eq!(error.object_name(), count);
+        }
     }
 
     #[test]
