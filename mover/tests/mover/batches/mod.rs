@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex};
 
 use nacre_engine::{
     BLOCK_SIZE, Copied, CopiedFile, Data, Durability, Extents, FileBlock, Kind, Names, Place, Relocate as _,
-    Result, SetAttr, TierBlocks as _, WriteAt,
+    Result, SetAttr, TierBlocks as _, WriteAt, WriteToTier as _,
 };
 use nacre_media::block::{BlockDevice, Pages};
 use nacre_mover::{Budget, Moved, MoverOptions, PIN, Way};
@@ -302,4 +302,35 @@ fn behind_the_end_of_a_file_there_are_zeros_on_disk() {
     let mut seen = vec![0xff; BLOCK];
     machine.disks[0].read(block.offset(), &mut seen).expect("read");
     assert!(seen[..100] == content(0, 1)[..100] && seen[100..].iter().all(|byte| *byte == 0));
+}
+
+/// A block that is overwritten on its tier while it comes up. The old bytes were kept for the next try, and came up with
+/// the new version: the write was lost.
+#[test]
+fn a_block_that_is_overwritten_below_comes_up_as_it_is() {
+    let machine = Machine::new(64 << 20);
+    let node = machine.file(0, 4);
+    machine.fs.demote(&node, TIER, FileBlock(0), 4, false).expect("there is room");
+    machine.fs.tiers().pages().drop_tier(TIER);
+    let newer = content(99, 1);
+    let (fs, other, bytes) = (Arc::clone(&machine.fs), node.clone(), newer.clone());
+    let disk = machine.disks[0].disk.clone();
+    *machine.disks[0].after_read.lock().unwrap() = Some(Box::new(move || {
+        let found = fs.layout().resolve_movable(&other, FileBlock(0), 1).expect("it is there")[0];
+        let Place::Tier { block, .. } = found.extent.place else { panic!("it is at {found:?}") };
+        let mut change = || {
+            disk.write(block.offset(), &bytes)?;
+            fs.tiers().pages().rewritten(TIER, block, 1);
+            disk.flush().map(drop)
+        };
+        assert!(fs.layout().change_below(&other, &found, time(100), &mut change).expect("it is written"));
+    }));
+    let up = machine.fs.promote(&node, FileBlock(0), 4).expect("there is room");
+    assert!(machine.disks[0].after_read.lock().unwrap().is_none(), "it was read");
+    assert_eq!((up, machine.below(&node)), (moved(4), 0));
+    let mut expected = content(0, 4);
+    expected[..BLOCK].copy_from_slice(&newer);
+    assert!(machine.read(&node) == expected);
+    drop(node);
+    machine.crash(&[expected]);
 }
