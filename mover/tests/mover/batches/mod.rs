@@ -3,7 +3,7 @@
 
 mod descent;
 mod drains;
-mod machine;
+pub(crate) mod machine;
 mod orders;
 mod queue;
 mod reads;
