@@ -1,6 +1,8 @@
 //! Anti-caching: PM holds data up to a threshold. Data above it goes to disk, beginning with the blocks that were not
 //! used for longest. A block that is read from there comes up again, by the threads that read ahead.
 
+use std::collections::{HashMap, HashSet};
+
 use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{Error, FileBlock, FileKind, InodeId, Place, Result, Tiered};
 use nacre_media::Durable;
@@ -38,6 +40,20 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
 
     /// Evicts exactly the excess over the threshold, as far as the budget goes; gives the number of blocks.
     fn evict(&self, state: &mut State, budget: &Budget<'_>) -> Result<u64> {
+        let mut stayed = Vec::new();
+        let evicted = self.evict_excess(state, budget, &mut stayed);
+        // Not before the pass is over: it would choose them again and again, as long as a program writes them.
+        stayed.iter().rev().for_each(|part| put_back(state, part));
+        evicted
+    }
+
+    /// The same; chosen parts of which some blocks did not leave are added to `stayed`.
+    fn evict_excess(
+        &self,
+        state: &mut State,
+        budget: &Budget<'_>,
+        stayed: &mut Vec<Chosen<InodeId>>,
+    ) -> Result<u64> {
         let mut evicted = 0;
         while self.places.has_tiers() && self.may_move() && budget.goes_on() && budget.blocks() > 0 {
             let Some(excess) = self.above_threshold() else { break };
@@ -49,7 +65,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
                 }
                 continue;
             }
-            let (moved, failure) = self.evict_chosen(state, chosen);
+            let (moved, failure) = self.evict_chosen(state, chosen, stayed);
             evicted += moved;
             budget.spend(moved);
             self.engine.counts.evicted.fetch_add(moved, Ordering::Relaxed);
@@ -87,31 +103,49 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
             match self.places.add_spans(&mut batch, &node, &part.spans, is_on_pm) {
                 Ok(true) => {}
                 Ok(false) => put_back(state, part),
-                Err(error) => failure = Some(error),
+                Err(error) => {
+                    // The list does not know them any more.
+                    state.anticache.set_incomplete(true);
+                    failure = Some(error);
+                }
             }
         }
         (batch, failure)
     }
 
-    /// Moves chosen blocks to a tier with one write and one flush; gives how many did. Those that could not go for lack
-    /// of room are known again, as the oldest.
-    fn evict_chosen(&self, state: &mut State, chosen: Vec<Chosen<InodeId>>) -> (u64, Option<Error>) {
+    /// Moves chosen blocks to a tier with one write and one flush; gives how many did. Parts of files of which some
+    /// blocks stay, for lack of room or because they were written meanwhile, are added to `stayed`.
+    fn evict_chosen(
+        &self,
+        state: &mut State,
+        chosen: Vec<Chosen<InodeId>>,
+        stayed: &mut Vec<Chosen<InodeId>>,
+    ) -> (u64, Option<Error>) {
         let (batch, mut failure) = self.batch_of(state, &chosen);
         if batch.is_empty() {
             return (0, failure);
         }
         let _doing = self.begin(batch.doing(Way::Space));
+        let blocks: HashMap<_, _> = batch.parts().iter().map(|part| (part.id(), part.blocks())).collect();
         let mut moved = 0;
+        let mut stays = HashSet::new();
         for (id, outcome) in self.places.place_batch(batch, Why::Space, &Budget::default()) {
             match outcome {
-                Outcome::Moved(done) => moved += done.moved,
+                Outcome::Moved(done) => {
+                    moved += done.moved;
+                    if done.moved < blocks[&id] {
+                        stays.insert(id);
+                    }
+                }
                 Outcome::Mapped(_) | Outcome::Gone(_) => {}
                 Outcome::Full(error) | Outcome::Failed(error) => {
-                    chosen.iter().filter(|part| part.file == id).for_each(|part| put_back(state, part));
+                    stays.insert(id);
                     failure = Some(error);
                 }
             }
         }
+        // Those of their blocks that did leave are passed over when they are chosen again.
+        stayed.extend(chosen.into_iter().filter(|part| stays.contains(&part.file)));
         (moved, failure)
     }
 

@@ -1,5 +1,5 @@
-//! Blocks of a tier that are written where they are, over the shadow layout: a range of zeros leaves them their file's, at
-//! the same place.
+//! Blocks of a tier that are written where they are, over the shadow layout: a range of zeros leaves them their file's,
+//! at the same place.
 
 use std::io::IoSlice;
 use std::sync::Arc;

@@ -304,8 +304,8 @@ fn behind_the_end_of_a_file_there_are_zeros_on_disk() {
     assert!(seen[..100] == content(0, 1)[..100] && seen[100..].iter().all(|byte| *byte == 0));
 }
 
-/// A block that is overwritten on its tier while it comes up. The old bytes were kept for the next try, and came up with
-/// the new version: the write was lost.
+/// A block is overwritten on its tier while it comes up. The old bytes were kept for the next try, and came up with the
+/// new version: the write was lost.
 #[test]
 fn a_block_that_is_overwritten_below_comes_up_as_it_is() {
     let machine = Machine::new(64 << 20);
