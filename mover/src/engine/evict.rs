@@ -114,7 +114,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
     }
 
     /// Moves chosen blocks to a tier with one write and one flush; gives how many did. Parts of files of which some
-    /// blocks stay, for lack of room or because they were written meanwhile, are added to `stayed`.
+    /// blocks stay, for lack of room or because they were written meanwhile, are added to `stayed`. Those that cannot
+    /// be read are known again as the newest.
     fn evict_chosen(
         &self,
         state: &mut State,
@@ -138,8 +139,13 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
                     }
                 }
                 Outcome::Mapped(_) | Outcome::Gone(_) => {}
-                Outcome::Full(error) | Outcome::Failed(error) => {
+                Outcome::Full(error) => {
                     stays.insert(id);
+                    failure = Some(error);
+                }
+                Outcome::Failed(error) => {
+                    // Behind all others: as the oldest it would be chosen each time, and nothing else would leave.
+                    chosen.iter().filter(|part| part.file == id).for_each(|part| make_newest(state, part));
                     failure = Some(error);
                 }
             }
@@ -207,5 +213,12 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
 fn put_back(state: &mut State, part: &Chosen<InodeId>) {
     for span in &part.spans {
         state.anticache.seed((span.start..span.start + span.len).map(|block| (part.file, block)));
+    }
+}
+
+/// Blocks of a file count as used last.
+fn make_newest(state: &mut State, part: &Chosen<InodeId>) {
+    for span in &part.spans {
+        (span.start..span.start + span.len).for_each(|block| state.anticache.touch(part.file, block));
     }
 }

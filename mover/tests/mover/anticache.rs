@@ -5,8 +5,8 @@ use std::io::IoSlice;
 use std::sync::Arc;
 
 use nacre_engine::{
-    BLOCK_SIZE, Data, Durability, Extents, FileBlock, FileKind, Names, NewInode, Place, TierBlocks, TierRun,
-    TierTable, Timestamp, WriteAt,
+    BLOCK_SIZE, Data, Durability, Extents, FileBlock, FileKind, Kind, Names, NewInode, Place, TierBlocks,
+    TierRun, TierTable, Timestamp, WriteAt,
 };
 use nacre_layout_parts::lifecycle::Lifecycle;
 use nacre_layout_shadow::{MkfsOptions, MountOptions, ShadowFs, mkfs};
@@ -98,8 +98,9 @@ fn all_on_pm(fs: &Fs, nodes: &[Node]) -> Vec<u64> {
     nodes.iter().map(|node| on_pm(fs, node)).collect()
 }
 
-fn all_are_whole(fs: &Fs, nodes: &[Node]) {
-    for (file, node) in (0..).zip(nodes) {
+/// The files from one on are as they were written.
+fn all_are_whole(fs: &Fs, nodes: &[Node], first: u64) {
+    for (file, node) in (first..).zip(nodes) {
         let mut seen = vec![0; (FILE * BLOCK_SIZE) as usize];
         fs.read(node, 0, &mut seen, None).expect("read");
         assert!(seen == bytes(file), "file {file}");
@@ -126,7 +127,7 @@ fn exactly_the_excess_goes_and_the_oldest_first() {
     assert_eq!(fs.layout().pm_use().data, 25, "exact to the block");
     assert_eq!(all_on_pm(&fs, &nodes), [0, 0, 0, 0, 0, 0, 0, 5, 10, 10]);
     assert_eq!(tick(&fs), 0, "there is nothing above it");
-    all_are_whole(&fs, &nodes);
+    all_are_whole(&fs, &nodes, 0);
 }
 
 #[test]
@@ -247,7 +248,7 @@ fn what_found_no_room_on_the_first_disk_leaves_all_the_same() {
     fs.change(&options(0));
     tick(&fs);
     assert_eq!((fs.layout().pm_use().data, all_on_pm(&fs, &nodes)), (0, vec![0; FILES as usize]));
-    all_are_whole(&fs, &nodes);
+    all_are_whole(&fs, &nodes, 0);
 }
 
 /// A block is written while it is copied, by a write that leaves no sample.
@@ -271,7 +272,25 @@ fn what_is_written_on_its_way_leaves_later() {
         tick(&fs);
         assert_eq!(fs.layout().pm_use().data, blocks, "exact to the block");
     }
-    all_are_whole(&fs, &nodes);
+    all_are_whole(&fs, &nodes, 0);
+}
+
+/// The oldest block cannot be read: it was chosen at each pass, and nothing else left PM.
+#[test]
+fn a_block_that_cannot_be_read_keeps_no_other_on_pm() {
+    let (pm, fs, nodes) = ten_files(95);
+    let Place::Pm(bad) = fs.layout().resolve(&nodes[0], FileBlock(0), 1).expect("its place")[0].place else {
+        panic!("it is on PM")
+    };
+    pm.poison(bad.offset(), 64);
+    let pass = || fs.tick(NOW_MS, &Budget::default()).map_err(|error| error.kind());
+    assert_eq!(pass(), Err(Kind::Media));
+    assert_eq!((pass(), fs.layout().pm_use().data), (Ok(5), 95));
+    assert_eq!(on_pm(&fs, &nodes[0]), 5, "the blocks that were chosen with it");
+    fs.change(&options(0));
+    assert_eq!(pass(), Err(Kind::Media));
+    assert_eq!(all_on_pm(&fs, &nodes), [5, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    all_are_whole(&fs, &nodes[1..], 1);
 }
 
 /// While it is off it sees no accesses; the list is not complete when it is on again.
@@ -286,7 +305,7 @@ fn what_was_written_while_it_was_off_leaves_too() {
     assert_eq!((tick(&fs), fs.layout().pm_use().data), (0, 60));
     fs.change(&options(0));
     assert_eq!((tick(&fs), fs.layout().pm_use().data), (60, 0));
-    all_are_whole(&fs, &nodes);
+    all_are_whole(&fs, &nodes, 0);
 }
 
 #[test]
