@@ -1,5 +1,10 @@
 //! Anti-caching: PM holds data up to a threshold. Data above it goes to disk, beginning with the blocks that were not
 //! used for longest. A block that is read from there comes up again, by the threads that read ahead.
+//!
+//! Blocks that are allocated and were never written count, too: they take space of PM. But they are never in use, and
+//! to place them on disk copies nothing, so they go first. If they stayed, a file with more of them than the threshold
+//! would send all data to disk, again and again. To count them for nothing instead would need a count of them, which
+//! no layout has.
 
 use std::collections::{HashMap, HashSet};
 
@@ -8,6 +13,7 @@ use nacre_engine::{Error, FileBlock, FileKind, InodeId, Place, Result, Tiered};
 use nacre_media::Durable;
 use nacre_media::block::BlockDevice;
 use nacre_policy::migration::Chosen;
+use nacre_policy::temperature::Span;
 
 use crate::engine::Mover;
 use crate::engine::batch::Batch;
@@ -20,6 +26,18 @@ use crate::stats::samples::millis;
 
 /// Blocks of a file that are resolved at once.
 const RESOLVED_AT_ONCE: u64 = 1 << 16;
+
+/// Files that are known to have blocks that may never have been written, at most.
+const MAX_ALLOCATED: usize = 4096;
+
+/// The chosen blocks that a pass leaves on PM, until it is over.
+#[derive(Default)]
+struct Stayed {
+    /// Parts of files with some.
+    parts: Vec<Chosen<InodeId>>,
+    /// Files with blocks that were never written.
+    allocated: Vec<InodeId>,
+}
 
 impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
     /// Anti-caching: gives up blocks in DRAM that were read ahead in vain, and evicts the excess on PM.
@@ -40,23 +58,29 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
 
     /// Evicts exactly the excess over the threshold, as far as the budget goes; gives the number of blocks.
     fn evict(&self, state: &mut State, budget: &Budget<'_>) -> Result<u64> {
-        let mut stayed = Vec::new();
+        let mut stayed = Stayed::default();
         let evicted = self.evict_excess(state, budget, &mut stayed);
         // Not before the pass is over: it would choose them again and again, as long as a program writes them.
-        stayed.iter().rev().for_each(|part| put_back(state, part));
+        stayed.parts.iter().rev().for_each(|part| put_back(state, part));
+        self.engine.allocated.lock().extend(stayed.allocated);
         evicted
     }
 
-    /// The same; chosen parts of which some blocks did not leave are added to `stayed`.
-    fn evict_excess(
-        &self,
-        state: &mut State,
-        budget: &Budget<'_>,
-        stayed: &mut Vec<Chosen<InodeId>>,
-    ) -> Result<u64> {
+    /// The same; blocks that were chosen and did not leave are added to `stayed`.
+    fn evict_excess(&self, state: &mut State, budget: &Budget<'_>, stayed: &mut Stayed) -> Result<u64> {
         let mut evicted = 0;
+        let evict = |blocks: u64| {
+            budget.spend(blocks);
+            self.engine.counts.evicted.fetch_add(blocks, Ordering::Relaxed);
+            blocks
+        };
         while self.places.has_tiers() && self.may_move() && budget.goes_on() && budget.blocks() > 0 {
             let Some(excess) = self.above_threshold() else { break };
+            let unwritten = self.evict_unwritten(excess.min(budget.blocks()), stayed);
+            if unwritten > 0 {
+                evicted += evict(unwritten);
+                continue;
+            }
             let chosen =
                 state.anticache.coldest(excess.min(self.places.settings.group()).min(budget.blocks()));
             if chosen.is_empty() {
@@ -65,16 +89,48 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
                 }
                 continue;
             }
-            let (moved, failure) = self.evict_chosen(state, chosen, stayed);
-            evicted += moved;
-            budget.spend(moved);
-            self.engine.counts.evicted.fetch_add(moved, Ordering::Relaxed);
+            let (moved, failure) = self.evict_chosen(state, chosen, &mut stayed.parts);
+            evicted += evict(moved);
             state.failure = failure.as_ref().map(ToString::to_string);
             if let Some(failure) = failure {
                 return Err(failure);
             }
         }
         Ok(evicted)
+    }
+
+    /// Gives at most so many blocks that were never written places on tiers, of the next known file that has some.
+    /// Returns their number. Files that keep some are added to `stayed`.
+    fn evict_unwritten(&self, most: u64, stayed: &mut Stayed) -> u64 {
+        loop {
+            let next = self.engine.allocated.lock().pop_first();
+            let Some(id) = next else { return 0 };
+            let whole = Chosen { file: id, spans: vec![Span { start: 0, len: u64::MAX }] };
+            let moved = self.demote_unwritten_of(&whole, most, Why::Space);
+            // A pinned file is known again when its pin ends.
+            if let Ok(node) = self.places.layout.node(id)
+                && !self.places.is_pinned(&node)
+                && self.places.has_unwritten(&node)
+            {
+                stayed.allocated.push(id);
+            }
+            if moved > 0 {
+                return moved;
+            }
+        }
+    }
+
+    /// Notes that blocks of a file were allocated.
+    pub(crate) fn note_allocated(&self, id: InodeId) {
+        let mut files = self.engine.allocated.lock();
+        if files.insert(id) && files.len() > MAX_ALLOCATED {
+            let other = files.iter().copied().find(|other| *other != id);
+            if let Some(other) = other {
+                files.remove(&other);
+            }
+            // The walk over all files finds it again.
+            self.engine.scan_again.store(true, Ordering::Relaxed);
+        }
     }
 
     /// The blocks that were not used for longest, at most so many, for a write that finds no space; empty when the list
@@ -173,6 +229,9 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
                     && !self.places.is_pinned(&node)
                 {
                     state.files_on_pm.push((millis(attr.mtime), id));
+                    if self.places.has_unwritten(&node) {
+                        self.note_allocated(id);
+                    }
                 }
             }
             if !budget.goes_on() {
@@ -188,7 +247,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
                 state.anticache.seed(blocks.map(|block| (id, block)));
             }
         }
-        !state.anticache.is_empty()
+        !state.anticache.is_empty() || !self.engine.allocated.lock().is_empty()
     }
 
     /// The blocks of a file that are on PM, as far as they can be found.

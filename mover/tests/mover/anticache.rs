@@ -5,8 +5,8 @@ use std::io::IoSlice;
 use std::sync::Arc;
 
 use nacre_engine::{
-    BLOCK_SIZE, Data, Durability, Extents, FileBlock, FileKind, Kind, Names, NewInode, Place, TierBlocks,
-    TierRun, TierTable, Timestamp, WriteAt,
+    BLOCK_SIZE, Data, Durability, Extents, FallocateMode, FileBlock, FileKind, Kind, Names, NewInode, Place,
+    TierBlocks, TierRun, TierTable, Timestamp, WriteAt,
 };
 use nacre_layout_parts::lifecycle::Lifecycle;
 use nacre_layout_shadow::{MkfsOptions, MountOptions, ShadowFs, mkfs};
@@ -291,6 +291,40 @@ fn a_block_that_cannot_be_read_keeps_no_other_on_pm() {
     assert_eq!(pass(), Err(Kind::Media));
     assert_eq!(all_on_pm(&fs, &nodes), [5, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     all_are_whole(&fs, &nodes[1..], 1);
+}
+
+/// Blocks that were never written counted as data and could not leave: all data left PM for them, again and again.
+#[test]
+fn blocks_that_were_never_written_send_no_data_to_disk() {
+    let (pm, disks, fs, nodes) = ten_files_over(&[64 << 20], FILES * FILE);
+    let allocate = |fs: &Fs, name: &str, blocks: u64| {
+        let node = create(fs, name, 50);
+        fs.fallocate(&node, FallocateMode::Allocate, 0, blocks * BLOCK_SIZE, now(50)).expect("space");
+        node
+    };
+    let used = |fs: &Fs| {
+        let space = fs.layout().tier_space(1).expect("a tier");
+        space.blocks - space.free
+    };
+    let one = allocate(&fs, "one", 200);
+    assert_eq!((fs.layout().pm_use().data, used(&fs)), (FILES * FILE + 200, 0));
+    assert_eq!((tick(&fs), tick(&fs)), (200, 0));
+    assert_eq!((fs.layout().pm_use().data, used(&fs)), (FILES * FILE, 200), "exact to the block");
+    assert_eq!(all_on_pm(&fs, &nodes), [FILE; FILES as usize]);
+    assert_eq!(fs.tiers().traffic(), (0, 0), "nothing was copied");
+    // After a mount they are found like all others.
+    let other = allocate(&fs, "other", 150);
+    drop((nodes, one, other));
+    let (fs, nodes) = again(&pm, &disks, fs, FILES * FILE);
+    assert_eq!((fs.layout().pm_use().data, tick(&fs)), (FILES * FILE + 150, 150));
+    assert_eq!((all_on_pm(&fs, &nodes), used(&fs)), (vec![FILE; FILES as usize], 350));
+    // One that is written is data, and the oldest block leaves for it.
+    let one = fs.lookup(&fs.root(), b"one").expect("a file");
+    write(&fs, &one, 7 * BLOCK_SIZE, &[7; BLOCK_SIZE as usize], 60);
+    assert_eq!((tick(&fs), on_pm(&fs, &nodes[0]), used(&fs)), (1, FILE - 1, 350));
+    let mut seen = [9; 2 * BLOCK_SIZE as usize];
+    fs.read(&one, 6 * BLOCK_SIZE, &mut seen, None).expect("read");
+    assert!(seen[..4096].iter().all(|byte| *byte == 0) && seen[4096..].iter().all(|byte| *byte == 7));
 }
 
 /// While it is off it sees no accesses; the list is not complete when it is on again.
