@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 
 use nacre_engine::{
     BLOCK_SIZE, Copied, CopiedFile, Draw, Error, FileKind, InodeId, Kind, Resource, Result, Tier, TierRun,
-    Tiered, unless_full,
+    Tiered,
 };
 use nacre_media::Durable;
 use nacre_media::block::{BlockDevice, MOST_LENT, Pages};
@@ -364,23 +364,22 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Places<L, D> {
         Ok(Moved { moved: blocks(copied) - changed, changed })
     }
 
-    /// Has unwritten blocks that a file has on PM allocated on tiers instead: at most `most` of them. Gives their
-    /// number.
-    pub(crate) fn demote_unwritten(&self, node: &L::Node, most: u64, why: Why) -> Result<u64> {
+    /// Has unwritten blocks that a file has on PM allocated on tiers instead: at most `most` of them. Gives the number
+    /// of those that are there. Where that fails the others stay, and something else moves.
+    pub(crate) fn demote_unwritten(&self, node: &L::Node, most: u64, why: Why) -> u64 {
         let reserved = why == Why::Reserved;
         let mut total = 0;
         for tier in self.takers(None) {
             loop {
                 let room = self.room_on(tier.number, reserved).min(most - total);
-                // Blocks that wait for readers are not free yet.
-                let demoted = unless_full(self.allocate_unwritten_on(node, tier.number, room, reserved))?;
-                match demoted.unwrap_or_default().moved {
-                    0 => break,
-                    moved => total += moved,
+                match self.allocate_unwritten_on(node, tier.number, room, reserved) {
+                    Ok(Moved { moved, .. }) if moved > 0 => total += moved,
+                    // Also where there is room: blocks that wait for readers are not free yet.
+                    _ => break,
                 }
             }
         }
-        Ok(total)
+        total
     }
 
     /// Demotes all unwritten blocks that a file has on PM to a tier. [`NoSpace`](Kind::NoSpace) if the tier has too
@@ -399,9 +398,9 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Places<L, D> {
         if blocks == 0 {
             return Ok(Moved::default());
         }
+        let modified = self.layout.getattr(node)?.mtime;
         let taken = Taken::new(self, self.take_on(tier, None, blocks, reserved)?);
         let copied = copies(&found, &mut taken.keep());
-        let modified = self.layout.getattr(node)?.mtime;
         // Nothing was written, so there is nothing to flush.
         let proof = Durable::nothing_before();
         let published = self.layout.publish(&[CopiedFile { node, copied: &copied, modified }], proof);

@@ -14,8 +14,8 @@ use std::io::IoSlice;
 use std::sync::{Arc, Mutex};
 
 use nacre_engine::{
-    BLOCK_SIZE, Copied, CopiedFile, Data, Durability, Extents, FileBlock, Kind, Names, Place, Relocate as _,
-    Result, SetAttr, TierBlocks as _, WriteAt, WriteToTier as _,
+    BLOCK_SIZE, Copied, CopiedFile, Data, Durability, Extents, FallocateMode, FileBlock, Kind, Movable,
+    Names, Place, Relocate as _, Result, SetAttr, TierBlocks as _, TierRun, WriteAt, WriteToTier as _,
 };
 use nacre_media::block::{BlockDevice, Pages};
 use nacre_mover::{Budget, Moved, MoverOptions, PIN, Way};
@@ -333,4 +333,41 @@ fn a_block_that_is_overwritten_below_comes_up_as_it_is() {
     assert!(machine.read(&node) == expected);
     drop(node);
     machine.crash(&[expected]);
+}
+
+/// A commit in parts, the second of which is refused, because the file is mapped, and written blocks may not move. The
+/// blocks of the first part were given back to the tier, and the file had them.
+#[test]
+fn a_part_of_a_commit_that_is_refused_leaves_the_part_before_it() {
+    /// As many entries as are committed together.
+    const PART: u64 = 126;
+    let machine = Machine::new(64 << 20);
+    let node = machine.file(0, 1);
+    for at in 0..PART {
+        let offset = (2 + 2 * at) * BLOCK_SIZE;
+        let mode = FallocateMode::AllocateKeepSize;
+        machine.fs.fallocate(&node, mode, offset, BLOCK_SIZE, time(1)).expect("there is room");
+    }
+    let layout = machine.fs.layout();
+    let mut found = layout.resolve_unwritten(&node, u64::MAX).expect("they are there");
+    assert_eq!(found.len() as u64, PART, "each alone");
+    found.extend(layout.resolve_movable(&node, FileBlock(0), 1).expect("it is there"));
+    let run = layout.allocate_on(TIER, None, PART + 1).expect("there is room")[0];
+    assert_eq!(run.len, PART + 1);
+    let copy = |(at, from): (u64, &Movable)| Copied { from: *from, tier: TIER, block: run.start.plus(at) };
+    let copied: Vec<Copied> = (0..).zip(&found).map(copy).collect();
+    layout.pin(&node, FileBlock(0), 1).expect("pin");
+    let file = CopiedFile { node: &node, copied: &copied, modified: time(0) };
+    let proof = machine.disks[0].flush().expect("a flush");
+    let refused = layout.publish(&[file], proof).remove(0).expect("a part of it");
+    assert_eq!(refused, copied[PART as usize..], "the written block");
+    layout.unpin(&node);
+    layout.free_on(TierRun { len: 1, start: refused[0].block, ..run });
+    assert_eq!((machine.used(TIER), machine.below(&node)), (PART, 0));
+    // No other file is given them.
+    let other = machine.file(1, 5);
+    assert!(machine.fs.demote_files(std::slice::from_ref(&other), TIER, false)[0].is_ok());
+    assert_eq!(machine.used(TIER), PART + 5);
+    drop((node, other));
+    machine.crash(&[content(0, 1), content(1, 5)]);
 }
