@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use nacre_engine::{FileKind, Kind, Names, RenameMode, Result};
+use nacre_engine::{BLOCK_SIZE, FileKind, Kind, Names, RenameMode, Result};
 use nacre_lab::crash::Tree;
 use nacre_layout_shadow::anatomy::{self, Structure, structures};
 use nacre_layout_shadow::check::{Repair, check, check_media, check_with};
@@ -10,7 +10,9 @@ use nacre_layout_shadow::{Mistake, MountOptions, ShadowFs};
 use nacre_media::crash::{Replay, Sampling};
 use nacre_media::{Pm, SimPm};
 
-use crate::common::{NAMES, image, lookup, mount, new, now, put, read, scrub, the_rest_lives, try_mount};
+use crate::common::{
+    BLOCKS, NAMES, image, lookup, mount, new, now, put, read, scrub, the_rest_lives, try_mount,
+};
 
 type Fs = ShadowFs<SimPm>;
 
@@ -315,5 +317,38 @@ fn a_target_of_lost_bytes_is_not_lost() {
     let fs: Fs = mount(&pm);
     assert!(lookup(&fs, "lost").is_err());
     assert_eq!(fs.read_link(&lookup(&fs, "link").unwrap()).unwrap(), [0xbd; 16]);
+    fs.unmount().unwrap();
+}
+
+/// The older slot of a file waits for a word in a node that is free since. It was judged, too, so that an error in that
+/// node took the file, and with it the mount.
+#[test]
+fn an_error_in_a_node_that_an_older_slot_waits_for_is_no_matter() {
+    let nodes_of = |pm: &SimPm, inode: u64| -> Vec<u64> {
+        let is_node = |one: &Structure| one.kind == anatomy::Kind::Node && one.inode == inode;
+        structures(pm).unwrap().into_iter().filter(is_node).map(|one| one.offset).collect()
+    };
+    let pm = image::<Fs>();
+    let fs: Fs = mount(&pm);
+    let good = lookup(&fs, "good").unwrap();
+    let number = fs.id(&good).number;
+    // A word and a slot, and then a slot alone, with another root.
+    put(&fs, &good, 4 * BLOCK_SIZE, &[b'g'; 4096]).unwrap();
+    let before = nodes_of(&pm, number);
+    put(&fs, &good, 8 * BLOCK_SIZE, &[b'g'; 3 * 4096]).unwrap();
+    let after = nodes_of(&pm, number);
+    assert!(before.len() == 1 && after.len() == 1 && before != after, "{before:?}, {after:?}");
+    drop(good);
+    fs.unmount().unwrap();
+    pm.poison(before[0], BLOCK_SIZE);
+    pm.keep_poison();
+    let report = check(&*pm, false).unwrap();
+    assert!(report.problems.is_empty(), "{report:?}");
+    let fs: Fs = mount(&pm);
+    let good = lookup(&fs, "good").unwrap();
+    for block in 0..BLOCKS {
+        assert_eq!(read(&fs, &good, block * 2 * BLOCK_SIZE, 4096).unwrap(), [b'g'; 4096], "block {block}");
+    }
+    drop(good);
     fs.unmount().unwrap();
 }
