@@ -352,3 +352,31 @@ fn an_error_in_a_node_that_an_older_slot_waits_for_is_no_matter() {
     drop(good);
     fs.unmount().unwrap();
 }
+
+/// The number of a free inode that cannot be read was given back, and was the next one again: no file could be made.
+#[test]
+fn a_free_inode_that_cannot_be_read_fails_one_create() {
+    /// Bytes of an inode.
+    const INODE: u64 = 256;
+    for line in 0..4 {
+        let pm = image::<Fs>();
+        let fs: Fs = mount(&pm);
+        // The next one is behind the last, in the same block of the table.
+        let mut at = 0;
+        for index in 0.. {
+            let made = fs.create(&fs.root(), format!("before-{index}").as_bytes(), &new(FileKind::Regular));
+            let number = fs.id(&made.unwrap()).number;
+            let is_it = |one: &Structure| one.kind == anatomy::Kind::Header && one.inode == number;
+            at = structures(&*pm).unwrap().into_iter().find(is_it).unwrap().offset + INODE;
+            if !at.is_multiple_of(BLOCK_SIZE) {
+                break;
+            }
+        }
+        pm.poison(at + line * 64, 1);
+        let make = || fs.create(&fs.root(), b"made", &new(FileKind::Regular)).map(drop);
+        assert_eq!(make().unwrap_err().kind(), Kind::Media, "line {line}");
+        make().unwrap_or_else(|error| panic!("line {line}: {error}"));
+        the_rest_lives(&fs, "a free inode");
+        fs.unmount().unwrap();
+    }
+}
