@@ -31,8 +31,8 @@ pub(crate) struct Batch<N> {
     blocks: u64,
 }
 
-/// The blocks of a file that move. A file has one part of a batch; otherwise its first commit would change the versions
-/// that the second part was found with.
+/// The blocks of a file that move. A file has one part of a batch: outcomes are by file, and a block of two parts would
+/// be copied twice.
 pub(crate) struct Part<N> {
     pub(crate) id: InodeId,
     pub(crate) node: N,

@@ -9,7 +9,7 @@ use crate::engine::demote::MovedFiles;
 use crate::engine::executor::{AT_ONCE, Moved};
 use crate::places::{Places, Reading};
 
-/// Times that promotion of blocks is tried, each time of half as many, where something near them is written meanwhile.
+/// Times that promotion of blocks is tried, each time of half as many, where some of them are written meanwhile.
 const REFUSALS: usize = 200;
 
 /// The blocks to be promoted.
@@ -61,7 +61,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Places<L, D> {
         let group = self.settings.group().min(AT_ONCE);
         let mut piece = group;
         for _ in 0..REFUSALS {
-            // One at a time: each changes the version of its neighbours.
+            // Of these the first ones on a tier that lie together: each commit is of such.
             let found = self.layout.resolve_movable(node, FileBlock(at), (end - at).min(piece))?;
             let Some(last) = found.last().map(|last| last.extent.start.0 + last.extent.len) else {
                 // A hole as long as that, or the end.
@@ -84,7 +84,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Places<L, D> {
                 self.tiers.pages().drop_range(tier, block, len);
                 return Ok((at + len, Moved { moved: len, changed: 0 }));
             }
-            // Something near it was written meanwhile. Less takes less time.
+            // One of them changed meanwhile, or a block that shares its counter did. Less takes less time.
             piece = (len / 2).max(1);
         }
         Ok((at + piece, Moved { moved: 0, changed: piece }))
