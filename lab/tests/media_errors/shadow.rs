@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use nacre_engine::{FileKind, Kind, Names, RenameMode, Result};
+use nacre_engine::{BLOCK_SIZE, FileKind, Kind, Names, RenameMode, Result};
 use nacre_lab::crash::Tree;
 use nacre_layout_shadow::anatomy::{self, Structure, structures};
 use nacre_layout_shadow::check::{Repair, check, check_media, check_with};
@@ -10,7 +10,9 @@ use nacre_layout_shadow::{Mistake, MountOptions, ShadowFs};
 use nacre_media::crash::{Replay, Sampling};
 use nacre_media::{Pm, SimPm};
 
-use crate::common::{NAMES, image, lookup, mount, new, now, put, read, scrub, the_rest_lives, try_mount};
+use crate::common::{
+    BLOCKS, NAMES, image, lookup, mount, new, now, put, read, scrub, the_rest_lives, try_mount,
+};
 
 type Fs = ShadowFs<SimPm>;
 
@@ -316,4 +318,65 @@ fn a_target_of_lost_bytes_is_not_lost() {
     assert!(lookup(&fs, "lost").is_err());
     assert_eq!(fs.read_link(&lookup(&fs, "link").unwrap()).unwrap(), [0xbd; 16]);
     fs.unmount().unwrap();
+}
+
+/// The older slot of a file waits for a word in a node that is free since. It was judged, too, so that an error in that
+/// node took the file, and with it the mount.
+#[test]
+fn an_error_in_a_node_that_an_older_slot_waits_for_is_no_matter() {
+    let nodes_of = |pm: &SimPm, inode: u64| -> Vec<u64> {
+        let is_node = |one: &Structure| one.kind == anatomy::Kind::Node && one.inode == inode;
+        structures(pm).unwrap().into_iter().filter(is_node).map(|one| one.offset).collect()
+    };
+    let pm = image::<Fs>();
+    let fs: Fs = mount(&pm);
+    let good = lookup(&fs, "good").unwrap();
+    let number = fs.id(&good).number;
+    // A word and a slot, and then a slot alone, with another root.
+    put(&fs, &good, 4 * BLOCK_SIZE, &[b'g'; 4096]).unwrap();
+    let before = nodes_of(&pm, number);
+    put(&fs, &good, 8 * BLOCK_SIZE, &[b'g'; 3 * 4096]).unwrap();
+    let after = nodes_of(&pm, number);
+    assert!(before.len() == 1 && after.len() == 1 && before != after, "{before:?}, {after:?}");
+    drop(good);
+    fs.unmount().unwrap();
+    pm.poison(before[0], BLOCK_SIZE);
+    pm.keep_poison();
+    let report = check(&*pm, false).unwrap();
+    assert!(report.problems.is_empty(), "{report:?}");
+    let fs: Fs = mount(&pm);
+    let good = lookup(&fs, "good").unwrap();
+    for block in 0..BLOCKS {
+        assert_eq!(read(&fs, &good, block * 2 * BLOCK_SIZE, 4096).unwrap(), [b'g'; 4096], "block {block}");
+    }
+    drop(good);
+    fs.unmount().unwrap();
+}
+
+/// The number of a free inode that cannot be read was given back, and was the next one again: no file could be made.
+#[test]
+fn a_free_inode_that_cannot_be_read_fails_one_create() {
+    /// Bytes of an inode.
+    const INODE: u64 = 256;
+    for line in 0..4 {
+        let pm = image::<Fs>();
+        let fs: Fs = mount(&pm);
+        // The next one is behind the last, in the same block of the table.
+        let mut at = 0;
+        for index in 0.. {
+            let made = fs.create(&fs.root(), format!("before-{index}").as_bytes(), &new(FileKind::Regular));
+            let number = fs.id(&made.unwrap()).number;
+            let is_it = |one: &Structure| one.kind == anatomy::Kind::Header && one.inode == number;
+            at = structures(&*pm).unwrap().into_iter().find(is_it).unwrap().offset + INODE;
+            if !at.is_multiple_of(BLOCK_SIZE) {
+                break;
+            }
+        }
+        pm.poison(at + line * 64, 1);
+        let make = || fs.create(&fs.root(), b"made", &new(FileKind::Regular)).map(drop);
+        assert_eq!(make().unwrap_err().kind(), Kind::Media, "line {line}");
+        make().unwrap_or_else(|error| panic!("line {line}: {error}"));
+        the_rest_lives(&fs, "a free inode");
+        fs.unmount().unwrap();
+    }
 }

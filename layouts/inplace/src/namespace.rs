@@ -112,7 +112,11 @@ impl<P: Pm> Shared<P> {
         let made = self.build_inode(free, new, parent, &mut runs);
         if made.is_err() {
             self.free_runs(&runs);
-            self.table.free(free);
+            // If its place cannot be read the number stays taken until the next mount: it would be the next one again.
+            let address = self.table.address(free.number);
+            if address.and_then(|address| read_inode(&*self.pm, address)).is_ok() {
+                self.table.free(free);
+            }
         }
         made
     }
@@ -357,5 +361,37 @@ impl<P: Pm> Shared<P> {
 pub(crate) fn put_parent(inode: &Inode, transaction: &mut Transaction, parent: u64) {
     if inode.is_directory() {
         transaction.word(inode.address + word::PARENT, parent);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use nacre_engine::{FileKind, Kind, Names, NewInode, Timestamp};
+    use nacre_media::SimPm;
+
+    use crate::{InplaceFs, MkfsOptions, MountOptions, mkfs};
+
+    /// Its number was given back, and was the next one again: no file could be made any more.
+    #[test]
+    fn a_free_inode_that_cannot_be_read_fails_one_create() {
+        let pm = Arc::new(SimPm::new(16 << 20));
+        mkfs(&*pm, &MkfsOptions::default()).unwrap();
+        let fs = InplaceFs::mount(Arc::clone(&pm), &MountOptions::default()).unwrap();
+        let new = NewInode::of_root(FileKind::Regular, 0o644, Timestamp::new(1, 0));
+        let first = fs.create(&fs.root(), b"first", &new).unwrap();
+        let number = fs.id(&first).number;
+        pm.poison(fs.shared.table.address(number + 1).unwrap(), 1);
+        let error = fs.create(&fs.root(), b"second", &new).map(drop).unwrap_err();
+        assert_eq!(error.kind(), Kind::Media);
+        let second = fs.create(&fs.root(), b"second", &new).unwrap();
+        assert_eq!(fs.id(&second).number, number + 2);
+        // One that was removed since the mount, too, which is only written.
+        drop(first);
+        fs.unlink(&fs.root(), b"first", Timestamp::new(2, 0)).unwrap();
+        pm.poison(fs.shared.table.address(number).unwrap(), 1);
+        fs.create(&fs.root(), b"third", &new).map(drop).unwrap_err();
+        fs.create(&fs.root(), b"third", &new).unwrap();
     }
 }

@@ -201,7 +201,20 @@ impl<P: Pm> Shared<P> {
             // Which generation is on media now is not known.
             self.inodes.free(FreeInode { generation: None, ..free });
         }
+        if built.is_err() {
+            self.set_aside_unless_readable(free.number);
+        }
         built
+    }
+
+    /// After an inode could not be made, and its number is free again. If its place cannot be read, it is not given out
+    /// until the next mount: it would be the next one again.
+    fn set_aside_unless_readable(&self, number: u64) {
+        let mut raw = RawInode::new_zeroed();
+        let address = self.inodes.address(number);
+        if address.and_then(|address| self.pm.read(address, raw.as_mut_bytes())).is_err() {
+            self.inodes.set_aside(number);
+        }
     }
 
     /// The generation for an inode that is made: the next one.
@@ -322,8 +335,10 @@ impl<P: Pm> Shared<P> {
 
     /// Takes back an inode that got no name.
     fn unmake(&self, node: Node) {
+        let number = node.inode.number;
         node.inode.links.store(0, Ordering::Release);
         self.unlinked(node);
+        self.set_aside_unless_readable(number);
     }
 
     pub(crate) fn create_unnamed(&self, new: &NewInode<'_>) -> Result<Node> {
@@ -575,4 +590,34 @@ pub(crate) fn push_remove(batch: &mut Batch, named: &Named, now: Timestamp) {
     };
     entry.header.kind = kind::REMOVE;
     batch.push_line(&entry);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use nacre_engine::{FileKind, Kind, Names, NewInode, Timestamp};
+    use nacre_media::SimPm;
+
+    use crate::format::LINE;
+    use crate::{LogFs, MkfsOptions, MountOptions, mkfs};
+
+    /// Its number was given back, and was the next one again: no file could be made any more.
+    #[test]
+    fn a_free_inode_that_cannot_be_read_fails_one_create() {
+        // The generation is in the first line, and is read; the others are only written.
+        for line in 0..4 {
+            let pm = Arc::new(SimPm::new(16 << 20));
+            mkfs(&*pm, &MkfsOptions::default()).unwrap();
+            let fs = LogFs::mount(Arc::clone(&pm), &MountOptions::default()).unwrap();
+            let new = NewInode::of_root(FileKind::Regular, 0o644, Timestamp::new(1, 0));
+            let first = fs.create(&fs.root(), b"first", &new).unwrap();
+            let (number, in_use) = (fs.id(&first).number, fs.shared.inodes.in_use());
+            pm.poison(fs.shared.inodes.address(number + 1).unwrap() + line * LINE as u64, 1);
+            let error = fs.create(&fs.root(), b"second", &new).map(drop).unwrap_err();
+            assert_eq!((error.kind(), fs.shared.inodes.in_use()), (Kind::Media, in_use), "line {line}");
+            let second = fs.create(&fs.root(), b"second", &new).unwrap();
+            assert_eq!(fs.id(&second).number, number + 2, "line {line}");
+        }
+    }
 }

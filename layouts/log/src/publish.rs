@@ -135,7 +135,9 @@ impl<P: Pm> Shared<P> {
             }
             let commit = Commit::of(inode, &mut log).pages(pages).after(proof.again());
             match commit.moved(self, &changes, modified, &mut freed) {
-                Err(error) if error.kind() == Kind::NoSpace && done > 0 => break,
+                // The copies of the parts before this one are the file's, and an error says that all are unused. After
+                // a media error none is used again.
+                Err(error) if error.kind() != Kind::Media && done > 0 => break,
                 result => result?,
             }
             freed.into_iter().for_each(|piece| self.free_piece(piece));

@@ -267,6 +267,11 @@ impl InodeTable {
         self.lanes[lane_of_thread() % self.lanes.len()].lock().push(free);
     }
 
+    /// A free inode is not given out any more, until the next mount.
+    pub(crate) fn set_aside(&self, number: u64) {
+        self.lanes.iter().for_each(|lane| lane.lock().retain(|free| free.number != number));
+    }
+
     /// Where the inode's bytes are.
     pub(crate) fn address(&self, number: u64) -> Result<u64> {
         let chunk = self.chunk(number / CHUNK_INODES).ok_or(Error::new(Kind::Stale))?;

@@ -2,7 +2,7 @@
 //!
 //! A version is the time at which a mover looked, of a clock that goes on with each look. Every change leaves the time
 //! with its file, and in a counter of each block, or of each part of the file, whichever covers it. Counters have their
-//! places by a hash, so that blocks share them: a move is then refused that could have been done, and is tried again.
+//! places by a hash, so that blocks share them: a move is then refused that could have been done, and its blocks stay.
 //! A file that did not change at all is never refused. So files that move together do not refuse each other, nor does
 //! a writer of another file refuse them. A relocation is a change: a block that left its place and came back to it may
 //! have been copied in between. A change costs no more than loads before the next look.

@@ -139,7 +139,11 @@ impl<P: Pm> Shared<P> {
         let made = self.build_inode(free, new, (links, parent), &mut runs);
         if made.is_err() {
             self.free_runs(&runs);
-            self.table.free(free);
+            // If its place cannot be read the number stays taken until the next mount: it would be the next one again.
+            let address = self.table.address(free.number);
+            if address.and_then(|address| self.last_in(free.number, address)).is_ok() {
+                self.table.free(free);
+            }
         }
         made
     }

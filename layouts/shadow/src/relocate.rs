@@ -149,8 +149,11 @@ impl<P: Pm> Shared<P> {
             }
             let is_written = matches!(place, Place::Pm(_) | Place::Tier { .. });
             let piece = Piece { start, len, place: on_tier(copy.tier, copy.block), is_written };
-            changes.replaced.extend(self.old_run(inode, &body, start, len)?);
-            prepared = prepared.and_then(|()| changes.edit.set(piece));
+            // An error gives up what the pieces before this one have allocated.
+            prepared = prepared.and_then(|()| {
+                changes.replaced.extend(self.old_run(inode, &body, start, len)?);
+                changes.edit.set(piece)
+            });
             changes.arrived += len;
             self.versions_of(inode).change(start..start + len);
         }

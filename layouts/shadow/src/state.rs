@@ -104,21 +104,33 @@ impl<P: Pm> Judge<'_, P> {
     }
 
     /// The state of an inode with a valid header; `None` when no slot counts.
+    ///
+    /// If the newer slot counts, the older one is not judged. The word that it waits for may be in a node that is free
+    /// since, and that cannot be read.
     pub(crate) fn state(&self, raw: &RawInode, number: u64, address: u64) -> Result<Option<State>> {
         let seed = inode_seed(self.volume_seed, number, raw.header.generation);
-        let mut counting = [None; 2];
-        for (which, slot) in raw.slots.iter().enumerate() {
-            if slot.is_valid(seed) && self.holds(slot, address)? {
-                counting[which] = Some(State { slot: *slot, which });
-            }
-        }
-        match counting {
+        let valid = |which: usize| {
+            let slot = raw.slots[which];
+            slot.is_valid(seed).then_some(State { slot, which })
+        };
+        let counts = |state: &State| self.holds(&state.slot, address);
+        let (newer, older, is_next) = match [0, 1].map(valid) {
             [Some(first), Some(second)] => match second.slot.sequence.wrapping_sub(first.slot.sequence) {
-                1 => Ok(Some(second)),
-                u32::MAX => Ok(Some(first)),
-                _ => Err(Error::corrupt(format!("inode {number}: the sequences of its slots"))),
+                1 => (second, first, true),
+                u32::MAX => (first, second, true),
+                _ => (second, first, false),
             },
-            [first, second] => Ok(first.or(second)),
+            [Some(only), None] | [None, Some(only)] => return Ok(counts(&only)?.then_some(only)),
+            [None, None] => return Ok(None),
+        };
+        let is_newer = counts(&newer)?;
+        if is_newer && is_next {
+            return Ok(Some(newer));
+        }
+        match (is_newer, counts(&older)?) {
+            (true, true) => Err(Error::corrupt(format!("inode {number}: the sequences of its slots"))),
+            (true, false) => Ok(Some(newer)),
+            (false, is_older) => Ok(is_older.then_some(older)),
         }
     }
 
@@ -162,7 +174,7 @@ const _: () = assert!(MAX_BLOCKS <= (NODE_WORDS as u64).pow(MAX_HEIGHT));
 
 #[cfg(test)]
 mod tests {
-    use nacre_engine::Block;
+    use nacre_engine::{Block, Kind};
     use nacre_media::{Pm, SimPm};
     use zerocopy::IntoBytes;
 
@@ -172,9 +184,21 @@ mod tests {
 
     /// An inode with two slots of these sequences and conditions; gives which of them is the state.
     fn state(slots: [(u32, Condition); 2], word: u64) -> Result<Option<usize>, nacre_engine::Error> {
+        state_with(slots, Some(word))
+    }
+
+    /// The same; without a word its line cannot be read.
+    fn state_with(
+        slots: [(u32, Condition); 2],
+        word: Option<u64>,
+    ) -> Result<Option<usize>, nacre_engine::Error> {
         let pm = SimPm::new(16 << 20);
         let address = Block(100).offset();
-        pm.fence(pm.copy(Block(200).offset(), word.as_bytes())?);
+        if let Some(word) = word {
+            pm.fence(pm.copy(Block(200).offset(), word.as_bytes())?);
+        } else {
+            pm.poison(Block(200).offset(), 1);
+        }
         let mut raw = RawInode::default();
         raw.header.generation = 3;
         let seed = inode_seed(1, 9, 3);
@@ -207,5 +231,19 @@ mod tests {
         let outside = Word { address: Block(20).offset(), value: 0 };
         assert_eq!(state([(1, Always), (2, outside)], 0).unwrap(), Some(0));
         state([(1, Always), (3, Always)], 0).unwrap_err();
+    }
+
+    /// The word of a slot that is not needed any more may be anywhere.
+    #[test]
+    fn an_older_slot_is_judged_only_where_the_newer_one_does_not_count() {
+        use Condition::{Always, Switch, Word};
+        let [done, open] = [5, 6].map(|generation| Switch(Tag { lane: 2, generation }));
+        let word = Word { address: Block(200).offset(), value: 77 };
+        assert_eq!(state_with([(1, word), (2, Always)], None).unwrap(), Some(1));
+        assert_eq!(state_with([(2, done), (1, word)], None).unwrap(), Some(0));
+        assert_eq!(state_with([(0, Always), (u32::MAX, word)], None).unwrap(), Some(0));
+        for slots in [[(1, word), (2, open)], [(2, word), (1, Always)], [(1, word), (3, Always)]] {
+            assert_eq!(state_with(slots, None).unwrap_err().kind(), Kind::Media, "{slots:?}");
+        }
     }
 }

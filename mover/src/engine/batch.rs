@@ -31,8 +31,8 @@ pub(crate) struct Batch<N> {
     blocks: u64,
 }
 
-/// The blocks of a file that move. A file has one part of a batch; otherwise its first commit would change the versions
-/// that the second part was found with.
+/// The blocks of a file that move. A file has one part of a batch: outcomes are by file, and a block of two parts would
+/// be copied twice.
 pub(crate) struct Part<N> {
     pub(crate) id: InodeId,
     pub(crate) node: N,
@@ -113,8 +113,8 @@ impl<N> Part<N> {
 /// How far parts were read.
 pub(crate) struct Intake<'p, N> {
     pub(crate) parts: &'p [Part<N>],
-    /// Whether each that it got to could be read.
-    pub(crate) came: Vec<Result<()>>,
+    /// Whether each that it got to could be read; and the blocks of it that could not, in order, where the others move.
+    pub(crate) came: Vec<Result<Vec<u64>>>,
     /// The next piece of the last of these, and how many blocks of it were read.
     piece: usize,
     done: u64,
@@ -138,7 +138,7 @@ impl<'p, N> Intake<'p, N> {
                 self.parts = &self.parts[..self.came.len()];
                 return None;
             }
-            self.came.push(Ok(()));
+            self.came.push(Ok(Vec::new()));
             (self.piece, self.done) = (0, 0);
         }
         let part = self.came.len() - 1;
@@ -259,6 +259,30 @@ pub(crate) fn copies(found: &[Movable], runs: &mut VecDeque<TierRun>) -> Vec<Cop
     copied
 }
 
+/// The copies of all blocks of a file but these, and the copies of these; all are in order.
+pub(crate) fn without(copied: &[Copied], lost: &[u64]) -> (Vec<Copied>, Vec<Copied>) {
+    let (mut others, mut of_lost) = (Vec::new(), Vec::new());
+    for copy in copied {
+        let PlacedExtent { start: FileBlock(start), len, .. } = copy.from.extent;
+        let part = |from: u64, len| {
+            let skip = from - start;
+            Copied { from: copy.from.part(skip, len), block: copy.block.plus(skip), ..*copy }
+        };
+        let mut at = start;
+        for &block in lost.iter().filter(|block| (start..start + len).contains(*block)) {
+            if at < block {
+                others.push(part(at, block - at));
+            }
+            of_lost.push(part(block, 1));
+            at = block + 1;
+        }
+        if at < start + len {
+            others.push(part(at, start + len - at));
+        }
+    }
+    (others, of_lost)
+}
+
 /// The parts of pieces that are in spans; both are in order.
 fn within(pieces: &[Movable], spans: &[Span]) -> Vec<Movable> {
     let mut parts = Vec::new();
@@ -297,10 +321,10 @@ pub(crate) fn take(runs: &mut VecDeque<TierRun>, blocks: u64) -> Vec<TierRun> {
 
 #[cfg(test)]
 mod tests {
-    use nacre_engine::{Block, FileBlock, Movable, Place, PlacedExtent};
+    use nacre_engine::{Block, Copied, FileBlock, Movable, Place, PlacedExtent};
     use nacre_policy::temperature::Span;
 
-    use super::within;
+    use super::{within, without};
 
     #[test]
     fn of_pieces_there_is_what_was_asked_for() {
@@ -328,5 +352,18 @@ mod tests {
         );
         assert_eq!(parts(&[(0, u64::MAX)]).len(), 3);
         assert!(parts(&[(6, 4), (15, 3)]).is_empty() && parts(&[]).is_empty());
+    }
+
+    #[test]
+    fn copies_are_parted_from_those_of_lost_blocks() {
+        let copy = |start, len, block| {
+            let extent = PlacedExtent { start: FileBlock(start), len, place: Place::Pm(Block(100 + start)) };
+            Copied { from: Movable { extent, version: 7 }, tier: 1, block: Block(block) }
+        };
+        let copied = [copy(0, 4, 10), copy(4, 1, 50), copy(8, 3, 20)];
+        assert_eq!(without(&copied, &[]), (copied.to_vec(), vec![]));
+        let (others, of_lost) = without(&copied, &[0, 2, 4, 10]);
+        assert_eq!(others, [copy(1, 1, 11), copy(3, 1, 13), copy(8, 2, 20)]);
+        assert_eq!(of_lost, [copy(0, 1, 10), copy(2, 1, 12), copy(4, 1, 50), copy(10, 1, 22)]);
     }
 }

@@ -138,6 +138,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
                 }
                 Outcome::Gone(error) | Outcome::Failed(error) => {
                     state.tpfs.scan.leave(Left::Failed);
+                    // Its list has given them up.
+                    state.anticache.set_incomplete(true);
                     error
                 }
             };
@@ -251,7 +253,6 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
         {
             return 0;
         }
-        // Where there is no room for them they stay, and something else moves.
-        self.places.demote_unwritten(&node, most, why).unwrap_or(0)
+        self.places.demote_unwritten(&node, most, why)
     }
 }

@@ -160,7 +160,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Places<L, D> {
         if batch.is_empty() {
             return;
         }
-        let came = self.move_parts(batch.parts(), To { tier, keep, reserved: false, partly: false }, budget);
+        let to = To { tier, keep, reserved: false, partly: false, beside_lost: false };
+        let came = self.move_parts(batch.parts(), to, budget);
         if let Some(left) = batch.parts().get(came.len()) {
             (course.next, course.at) = (owners[came.len()], left.start());
         }

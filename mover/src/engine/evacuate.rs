@@ -228,7 +228,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
                 left.push(file.waits_from(file.from));
                 continue;
             };
-            match self.take_rest(tier, &file, came) {
+            match self.take_rest(tier, &file, came, budget) {
                 Ok(moved) => {
                     drain.moved += moved;
                     left.extend(file.next.map(|next| file.waits_from(next)));
@@ -335,19 +335,64 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
 
     /// Promotes those blocks of a part of a file that are on the tier after its batch: blocks written meanwhile, and
     /// all when there is no other tier. Gives the number of blocks.
-    fn take_rest(&self, tier: u8, file: &Taking<L::Node>, outcome: Outcome) -> Result<u64> {
+    fn take_rest(
+        &self,
+        tier: u8,
+        file: &Taking<L::Node>,
+        outcome: Outcome,
+        budget: &Budget<'_>,
+    ) -> Result<u64> {
         match outcome {
             Outcome::Moved(_) | Outcome::Full(_) => {}
             Outcome::Mapped(error) | Outcome::Gone(error) | Outcome::Failed(error) => return Err(error),
         }
         let (start, len) =
             (FileBlock(file.from), file.next.map_or(u64::MAX - file.from, |next| next - file.from));
-        let up = || self.places.promote_from(&file.node, start, len, Draw::Available, |here| here == tier);
-        let moved = self.with_reclaim(up)?.moved;
+        let (moved, failure) = match self.bring_up_from(tier, &file.node, start, len) {
+            Err(error) if error.kind() == Kind::Media => self.bring_up_each(tier, file, budget)?,
+            moved => (moved?, None),
+        };
         // Of what is allocated and not written there is no more than is used of the tier.
         let used = self.places.layout.tier_space(tier)?;
         let replace =
             || self.places.on_usable(|| self.places.layout.replace_unwritten(&file.node, tier, start, len));
-        Ok(moved + self.places.beside_reserved(len.min(used.blocks - used.free), replace)?)
+        let replaced = self.places.beside_reserved(len.min(used.blocks - used.free), replace)?;
+        failure.map_or(Ok(moved + replaced), Err)
+    }
+
+    /// Promotes blocks of a range, as far as they are on the tier; gives their number.
+    fn bring_up_from(&self, tier: u8, node: &L::Node, start: FileBlock, len: u64) -> Result<u64> {
+        let up = || self.places.promote_from(node, start, len, Draw::Available, |here| here == tier);
+        self.with_reclaim(up).map(|moved| moved.moved)
+    }
+
+    /// Promotes the blocks of a part of a file that are on the tier one by one, because some of them cannot be read.
+    /// Gives the number of the others, and the first error. A device may take long for each, so that the budget is
+    /// asked.
+    fn bring_up_each(
+        &self,
+        tier: u8,
+        file: &Taking<L::Node>,
+        budget: &Budget<'_>,
+    ) -> Result<(u64, Option<Error>)> {
+        let (mut moved, mut failure) = (0, None);
+        let (mut at, end) = (file.from, file.next.unwrap_or(u64::MAX));
+        while let Some(data) = self.places.next_data(&file.node, at)?.filter(|data| *data < end) {
+            let group = self.places.settings.group().min(end - data);
+            for one in self.places.layout.resolve_movable(&file.node, FileBlock(data), group)? {
+                if !is_on(&one.extent.place, tier) {
+                    continue;
+                }
+                for block in one.extent.start.0..one.extent.start.0 + one.extent.len {
+                    match self.bring_up_from(tier, &file.node, FileBlock(block), 1) {
+                        Ok(one) => moved += one,
+                        Err(error) if error.kind() != Kind::Media || !budget.goes_on() => return Err(error),
+                        Err(error) => failure = failure.or(Some(error)),
+                    }
+                }
+            }
+            at = data.saturating_add(group);
+        }
+        Ok((moved, failure))
     }
 }

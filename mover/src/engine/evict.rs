@@ -1,11 +1,19 @@
 //! Anti-caching: PM holds data up to a threshold. Data above it goes to disk, beginning with the blocks that were not
 //! used for longest. A block that is read from there comes up again, by the threads that read ahead.
+//!
+//! Blocks that are allocated and were never written count, too: they take space of PM. But they are never in use, and
+//! to place them on disk copies nothing, so they go first. If they stayed, a file with more of them than the threshold
+//! would send all data to disk, again and again. To count them for nothing instead would need a count of them, which
+//! no layout has.
+
+use std::collections::{HashMap, HashSet};
 
 use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{Error, FileBlock, FileKind, InodeId, Place, Result, Tiered};
 use nacre_media::Durable;
 use nacre_media::block::BlockDevice;
 use nacre_policy::migration::Chosen;
+use nacre_policy::temperature::Span;
 
 use crate::engine::Mover;
 use crate::engine::batch::Batch;
@@ -18,6 +26,18 @@ use crate::stats::samples::millis;
 
 /// Blocks of a file that are resolved at once.
 const RESOLVED_AT_ONCE: u64 = 1 << 16;
+
+/// Files that are known to have blocks that may never have been written, at most.
+const MAX_ALLOCATED: usize = 4096;
+
+/// The chosen blocks that a pass leaves on PM, until it is over.
+#[derive(Default)]
+struct Stayed {
+    /// Parts of files with some.
+    parts: Vec<Chosen<InodeId>>,
+    /// Files with blocks that were never written.
+    allocated: Vec<InodeId>,
+}
 
 impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
     /// Anti-caching: gives up blocks in DRAM that were read ahead in vain, and evicts the excess on PM.
@@ -38,9 +58,29 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
 
     /// Evicts exactly the excess over the threshold, as far as the budget goes; gives the number of blocks.
     fn evict(&self, state: &mut State, budget: &Budget<'_>) -> Result<u64> {
+        let mut stayed = Stayed::default();
+        let evicted = self.evict_excess(state, budget, &mut stayed);
+        // Not before the pass is over: it would choose them again and again, as long as a program writes them.
+        stayed.parts.iter().rev().for_each(|part| put_back(state, part));
+        self.engine.allocated.lock().extend(stayed.allocated);
+        evicted
+    }
+
+    /// The same; blocks that were chosen and did not leave are added to `stayed`.
+    fn evict_excess(&self, state: &mut State, budget: &Budget<'_>, stayed: &mut Stayed) -> Result<u64> {
         let mut evicted = 0;
+        let evict = |blocks: u64| {
+            budget.spend(blocks);
+            self.engine.counts.evicted.fetch_add(blocks, Ordering::Relaxed);
+            blocks
+        };
         while self.places.has_tiers() && self.may_move() && budget.goes_on() && budget.blocks() > 0 {
             let Some(excess) = self.above_threshold() else { break };
+            let unwritten = self.evict_unwritten(excess.min(budget.blocks()), stayed);
+            if unwritten > 0 {
+                evicted += evict(unwritten);
+                continue;
+            }
             let chosen =
                 state.anticache.coldest(excess.min(self.places.settings.group()).min(budget.blocks()));
             if chosen.is_empty() {
@@ -49,16 +89,48 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
                 }
                 continue;
             }
-            let (moved, failure) = self.evict_chosen(state, chosen);
-            evicted += moved;
-            budget.spend(moved);
-            self.engine.counts.evicted.fetch_add(moved, Ordering::Relaxed);
+            let (moved, failure) = self.evict_chosen(state, chosen, &mut stayed.parts);
+            evicted += evict(moved);
             state.failure = failure.as_ref().map(ToString::to_string);
             if let Some(failure) = failure {
                 return Err(failure);
             }
         }
         Ok(evicted)
+    }
+
+    /// Gives at most so many blocks that were never written places on tiers, of the next known file that has some.
+    /// Returns their number. Files that keep some are added to `stayed`.
+    fn evict_unwritten(&self, most: u64, stayed: &mut Stayed) -> u64 {
+        loop {
+            let next = self.engine.allocated.lock().pop_first();
+            let Some(id) = next else { return 0 };
+            let whole = Chosen { file: id, spans: vec![Span { start: 0, len: u64::MAX }] };
+            let moved = self.demote_unwritten_of(&whole, most, Why::Space);
+            // A pinned file is known again when its pin ends.
+            if let Ok(node) = self.places.layout.node(id)
+                && !self.places.is_pinned(&node)
+                && self.places.has_unwritten(&node)
+            {
+                stayed.allocated.push(id);
+            }
+            if moved > 0 {
+                return moved;
+            }
+        }
+    }
+
+    /// Notes that blocks of a file were allocated.
+    pub(crate) fn note_allocated(&self, id: InodeId) {
+        let mut files = self.engine.allocated.lock();
+        if files.insert(id) && files.len() > MAX_ALLOCATED {
+            let other = files.iter().copied().find(|other| *other != id);
+            if let Some(other) = other {
+                files.remove(&other);
+            }
+            // The walk over all files finds it again.
+            self.engine.scan_again.store(true, Ordering::Relaxed);
+        }
     }
 
     /// The blocks that were not used for longest, at most so many, for a write that finds no space; empty when the list
@@ -87,31 +159,55 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
             match self.places.add_spans(&mut batch, &node, &part.spans, is_on_pm) {
                 Ok(true) => {}
                 Ok(false) => put_back(state, part),
-                Err(error) => failure = Some(error),
+                Err(error) => {
+                    // The list does not know them any more.
+                    state.anticache.set_incomplete(true);
+                    failure = Some(error);
+                }
             }
         }
         (batch, failure)
     }
 
-    /// Moves chosen blocks to a tier with one write and one flush; gives how many did. Those that could not go for lack
-    /// of room are known again, as the oldest.
-    fn evict_chosen(&self, state: &mut State, chosen: Vec<Chosen<InodeId>>) -> (u64, Option<Error>) {
+    /// Moves chosen blocks to a tier with one write and one flush; gives how many did. Parts of files of which some
+    /// blocks stay, for lack of room or because they were written meanwhile, are added to `stayed`. Those that cannot
+    /// be read are known again as the newest.
+    fn evict_chosen(
+        &self,
+        state: &mut State,
+        chosen: Vec<Chosen<InodeId>>,
+        stayed: &mut Vec<Chosen<InodeId>>,
+    ) -> (u64, Option<Error>) {
         let (batch, mut failure) = self.batch_of(state, &chosen);
         if batch.is_empty() {
             return (0, failure);
         }
         let _doing = self.begin(batch.doing(Way::Space));
+        let blocks: HashMap<_, _> = batch.parts().iter().map(|part| (part.id(), part.blocks())).collect();
         let mut moved = 0;
+        let mut stays = HashSet::new();
         for (id, outcome) in self.places.place_batch(batch, Why::Space, &Budget::default()) {
             match outcome {
-                Outcome::Moved(done) => moved += done.moved,
+                Outcome::Moved(done) => {
+                    moved += done.moved;
+                    if done.moved < blocks[&id] {
+                        stays.insert(id);
+                    }
+                }
                 Outcome::Mapped(_) | Outcome::Gone(_) => {}
-                Outcome::Full(error) | Outcome::Failed(error) => {
-                    chosen.iter().filter(|part| part.file == id).for_each(|part| put_back(state, part));
+                Outcome::Full(error) => {
+                    stays.insert(id);
+                    failure = Some(error);
+                }
+                Outcome::Failed(error) => {
+                    // Behind all others: as the oldest it would be chosen each time, and nothing else would leave.
+                    chosen.iter().filter(|part| part.file == id).for_each(|part| make_newest(state, part));
                     failure = Some(error);
                 }
             }
         }
+        // Those of their blocks that did leave are passed over when they are chosen again.
+        stayed.extend(chosen.into_iter().filter(|part| stays.contains(&part.file)));
         (moved, failure)
     }
 
@@ -133,6 +229,9 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
                     && !self.places.is_pinned(&node)
                 {
                     state.files_on_pm.push((millis(attr.mtime), id));
+                    if self.places.has_unwritten(&node) {
+                        self.note_allocated(id);
+                    }
                 }
             }
             if !budget.goes_on() {
@@ -148,7 +247,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
                 state.anticache.seed(blocks.map(|block| (id, block)));
             }
         }
-        !state.anticache.is_empty()
+        !state.anticache.is_empty() || !self.engine.allocated.lock().is_empty()
     }
 
     /// The blocks of a file that are on PM, as far as they can be found.
@@ -173,5 +272,12 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
 fn put_back(state: &mut State, part: &Chosen<InodeId>) {
     for span in &part.spans {
         state.anticache.seed((span.start..span.start + span.len).map(|block| (part.file, block)));
+    }
+}
+
+/// Blocks of a file count as used last.
+fn make_newest(state: &mut State, part: &Chosen<InodeId>) {
+    for span in &part.spans {
+        (span.start..span.start + span.len).for_each(|block| state.anticache.touch(part.file, block));
     }
 }

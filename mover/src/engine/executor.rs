@@ -8,13 +8,13 @@
 use std::collections::VecDeque;
 
 use nacre_engine::{
-    BLOCK_SIZE, Copied, CopiedFile, Draw, Error, FileKind, InodeId, Kind, Resource, Result, Tier, TierRun,
-    Tiered, unless_full,
+    BLOCK_SIZE, Copied, CopiedFile, Draw, Error, FileKind, InodeId, Kind, Movable, Resource, Result, Tier,
+    TierRun, Tiered,
 };
 use nacre_media::Durable;
 use nacre_media::block::{BlockDevice, MOST_LENT, Pages};
 
-use crate::engine::batch::{Batch, Intake, Part, copies, take};
+use crate::engine::batch::{Batch, Intake, Part, copies, take, without};
 use crate::engine::budget::Budget;
 use crate::io::segments;
 use crate::places::Places;
@@ -99,6 +99,8 @@ pub(crate) struct To {
     pub(crate) reserved: bool,
     /// Where there is no room for all of a file's blocks, some may move.
     pub(crate) partly: bool,
+    /// Where some of a file's blocks cannot be read, the others move: the place is to be empty.
+    pub(crate) beside_lost: bool,
 }
 
 /// Blocks of a tier that were taken, and are given back unless they are kept.
@@ -195,7 +197,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Places<L, D> {
                 Why::Drain | Why::Rebalance => false,
             };
             let (reserved, partly) = (why == Why::Reserved, matches!(why, Why::Space | Why::Reserved));
-            let to = To { tier: tier.number, keep, reserved, partly };
+            let beside_lost = why == Why::Drain;
+            let to = To { tier: tier.number, keep, reserved, partly, beside_lost };
             let moved = self.move_parts(&left, to, budget);
             full.clear();
             for (part, moved) in std::mem::take(&mut left).into_iter().zip(moved) {
@@ -267,40 +270,46 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Places<L, D> {
         to: To,
         budget: &Budget<'_>,
     ) -> Result<Vec<Result<Moved>>> {
-        let read = self.copy(taken.runs(), parts, to.keep, budget)?;
+        let read = self.copy(taken.runs(), parts, to, budget)?;
         let parts = &parts[..read.len()];
         taken.give_back_behind(parts.iter().map(|part| part.blocks).sum());
         if read.iter().all(Result::is_err) {
-            return Ok(read.into_iter().map(|read| read.map(|()| Moved::default())).collect());
+            return Ok(read.into_iter().map(|read| read.map(|_| Moved::default())).collect());
         }
         let proof = self.tiers.flush([to.tier])?;
         let mut runs = taken.keep();
         let copied: Vec<_> = parts.iter().map(|part| copies(&part.found, &mut runs)).collect();
-        let whole = parts.iter().zip(&copied).zip(&read).filter(|(_, read)| read.is_ok());
-        let files: Vec<_> = whole
-            .map(|((part, copied), _)| CopiedFile { node: &part.node, copied, modified: part.modified })
+        let parted = copied.iter().zip(&read);
+        let parted: Vec<_> =
+            parted.map(|(copied, read)| without(copied, read.as_deref().unwrap_or_default())).collect();
+        let readable = parts.iter().zip(&parted).zip(&read).filter(|(_, read)| read.is_ok());
+        let files: Vec<_> = readable
+            .map(|((part, (copied, _)), _)| CopiedFile { node: &part.node, copied, modified: part.modified })
             .collect();
         let mut published = self.layout.publish(&files, proof).into_iter();
-        let settle = |(read, copied): (Result<()>, &Vec<Copied>)| match read {
-            Ok(()) => match published.next() {
-                Some(published) => self.settle(copied, published),
-                None => unreachable!("there is an answer for each file"),
-            },
-            // Blocks that could not be read were not published.
-            Err(error) => self.settle(copied, Ok(copied.clone())).and(Err(error)),
-        };
-        Ok(read.into_iter().zip(&copied).map(settle).collect())
+        let mut settled = Vec::new();
+        // Blocks that could not be read were not published.
+        for ((read, copied), (_, of_lost)) in read.into_iter().zip(&copied).zip(parted) {
+            settled.push(match read {
+                Ok(_) => match published.next() {
+                    Some(refused) => self.settle(copied, refused.map(|refused| [refused, of_lost].concat())),
+                    None => unreachable!("there is an answer for each file"),
+                },
+                Err(error) => self.settle(copied, Ok(copied.clone())).and(Err(error)),
+            });
+        }
+        Ok(settled)
     }
 
-    /// Reads parts and writes them to these blocks, each behind the one before; with `keep` they stay in DRAM, too.
-    /// Gives which of them could be read, as far as it got; to blocks of one that could not zeros are written.
+    /// Reads parts and writes them to these blocks, each behind the one before. Gives which of them could be read, as
+    /// far as it got, and the blocks of these that could not. For all that could not be read zeros are written.
     fn copy(
         &self,
         runs: &[TierRun],
         parts: &[Part<L::Node>],
-        keep: bool,
+        to: To,
         budget: &Budget<'_>,
-    ) -> Result<Vec<Result<()>>> {
+    ) -> Result<Vec<Result<Vec<u64>>>> {
         let mut intake = Intake::of(parts);
         let mut runs = VecDeque::from(runs.to_vec());
         let blocks: u64 = parts.iter().map(|part| part.blocks).sum();
@@ -308,7 +317,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Places<L, D> {
         // All that fits at once: to write one part while the next is read was slower when it was measured on an
         // emulated SSD.
         loop {
-            let read = self.read_on(&mut intake, &mut buffer, budget);
+            let read = self.read_on(&mut intake, &mut buffer, to, budget);
             if read == 0 {
                 return Ok(intake.came);
             }
@@ -319,7 +328,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Places<L, D> {
             } else {
                 self.tiers.write(&pieces)?
             }
-            if keep {
+            if to.keep {
                 // No other file can have the blocks, and write them, before they are published.
                 pieces.iter().for_each(|(run, bytes)| self.tiers.pages().fill(run.tier, run.start, bytes));
             }
@@ -327,15 +336,29 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Places<L, D> {
     }
 
     /// Reads the next pieces of parts, as much as there is room for; gives how many blocks there were.
-    fn read_on(&self, intake: &mut Intake<'_, L::Node>, mut room: &mut [u8], budget: &Budget<'_>) -> u64 {
+    fn read_on(
+        &self,
+        intake: &mut Intake<'_, L::Node>,
+        mut room: &mut [u8],
+        to: To,
+        budget: &Budget<'_>,
+    ) -> u64 {
         let mut read = 0;
         while let Some((part, pieces)) = intake.next(room.len() as u64 / BLOCK_SIZE, budget) {
             let len: u64 = pieces.iter().map(|piece| piece.extent.len).sum();
             let here;
             (here, room) = room.split_at_mut((len * BLOCK_SIZE) as usize);
-            let came = &mut intake.came[part];
-            if came.is_ok() {
-                *came = self.read_all(&intake.parts[part].node, &pieces, here);
+            let (node, came) = (&intake.parts[part].node, &mut intake.came[part]);
+            if let Ok(lost) = came {
+                let content = match self.read_all(node, &pieces, here) {
+                    Err(error) if to.beside_lost && error.kind() == Kind::Media => {
+                        self.read_each(node, &pieces, here, lost, budget)
+                    }
+                    content => content,
+                };
+                if let Err(error) = content {
+                    *came = Err(error);
+                }
             }
             if came.is_err() {
                 here.fill(0);
@@ -343,6 +366,30 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Places<L, D> {
             read += len;
         }
         read
+    }
+
+    /// Reads blocks one by one, because some of them cannot be read: these are zeros then, and added to `lost`. A
+    /// device may take long for each, so that the budget is asked.
+    fn read_each(
+        &self,
+        node: &L::Node,
+        pieces: &[Movable],
+        content: &mut [u8],
+        lost: &mut Vec<u64>,
+        budget: &Budget<'_>,
+    ) -> Result<()> {
+        let blocks = pieces.iter().flat_map(|piece| (0..piece.extent.len).map(move |at| piece.part(at, 1)));
+        for (block, here) in blocks.zip(content.chunks_mut(BLOCK_SIZE as usize)) {
+            match self.read_all(node, &[block], here) {
+                Ok(()) => {}
+                Err(error) if error.kind() != Kind::Media || !budget.goes_on() => return Err(error),
+                Err(_) => {
+                    here.fill(0);
+                    lost.push(block.extent.start.0);
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Gives back the space of refused copies of a file.
@@ -364,23 +411,22 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Places<L, D> {
         Ok(Moved { moved: blocks(copied) - changed, changed })
     }
 
-    /// Has unwritten blocks that a file has on PM allocated on tiers instead: at most `most` of them. Gives their
-    /// number.
-    pub(crate) fn demote_unwritten(&self, node: &L::Node, most: u64, why: Why) -> Result<u64> {
+    /// Has unwritten blocks that a file has on PM allocated on tiers instead: at most `most` of them. Gives the number
+    /// of those that are there. Where that fails the others stay, and something else moves.
+    pub(crate) fn demote_unwritten(&self, node: &L::Node, most: u64, why: Why) -> u64 {
         let reserved = why == Why::Reserved;
         let mut total = 0;
         for tier in self.takers(None) {
             loop {
                 let room = self.room_on(tier.number, reserved).min(most - total);
-                // Blocks that wait for readers are not free yet.
-                let demoted = unless_full(self.allocate_unwritten_on(node, tier.number, room, reserved))?;
-                match demoted.unwrap_or_default().moved {
-                    0 => break,
-                    moved => total += moved,
+                match self.allocate_unwritten_on(node, tier.number, room, reserved) {
+                    Ok(Moved { moved, .. }) if moved > 0 => total += moved,
+                    // Also where there is room: blocks that wait for readers are not free yet.
+                    _ => break,
                 }
             }
         }
-        Ok(total)
+        total
     }
 
     /// Demotes all unwritten blocks that a file has on PM to a tier. [`NoSpace`](Kind::NoSpace) if the tier has too
@@ -399,9 +445,9 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Places<L, D> {
         if blocks == 0 {
             return Ok(Moved::default());
         }
+        let modified = self.layout.getattr(node)?.mtime;
         let taken = Taken::new(self, self.take_on(tier, None, blocks, reserved)?);
         let copied = copies(&found, &mut taken.keep());
-        let modified = self.layout.getattr(node)?.mtime;
         // Nothing was written, so there is nothing to flush.
         let proof = Durable::nothing_before();
         let published = self.layout.publish(&[CopiedFile { node, copied: &copied, modified }], proof);

@@ -34,7 +34,7 @@ mod tick;
 mod trail;
 pub(crate) mod trim;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use nacre_engine::InodeId;
 use nacre_engine::sync::atomic::{AtomicBool, AtomicI64, AtomicU64};
@@ -79,6 +79,8 @@ pub(crate) struct Engine {
     pub(crate) counts: Counts,
     /// Blocks that stay on PM during direct reclaim.
     pub(crate) held: Mutex<Vec<(InodeId, u64)>>,
+    /// Files with blocks that were allocated and may never have been written, for anti-caching.
+    pub(crate) allocated: Mutex<BTreeSet<InodeId>>,
     /// Drains that were begun and are not done; none while one goes on.
     pub(crate) drains: Mutex<BTreeMap<u8, Option<Drain>>>,
     pub(crate) trims: Trims,
@@ -110,6 +112,7 @@ impl Engine {
             landed: Condvar::new(),
             counts: Counts::default(),
             held: Mutex::default(),
+            allocated: Mutex::default(),
             drains: Mutex::default(),
             trims: Trims::default(),
             hints: Hints::default(),

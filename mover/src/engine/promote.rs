@@ -1,6 +1,6 @@
 //! Promotion of blocks to PM: resolve, read, commit.
 
-use nacre_engine::{BLOCK_SIZE, Block, Draw, FileBlock, FileKind, Place, Result, TierRun, Tiered, Timestamp};
+use nacre_engine::{BLOCK_SIZE, Draw, FileBlock, FileKind, Place, Result, TierRun, Tiered, Timestamp};
 use nacre_media::Durable;
 use nacre_media::block::{BlockDevice, Pages};
 
@@ -9,7 +9,7 @@ use crate::engine::demote::MovedFiles;
 use crate::engine::executor::{AT_ONCE, Moved};
 use crate::places::{Places, Reading};
 
-/// Times that promotion of blocks is tried, each time of half as many, where something near them is written meanwhile.
+/// Times that promotion of blocks is tried, each time of half as many, where some of them are written meanwhile.
 const REFUSALS: usize = 200;
 
 /// The blocks to be promoted.
@@ -60,9 +60,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Places<L, D> {
         let _reading = Reading::begin(&self.layout);
         let group = self.settings.group().min(AT_ONCE);
         let mut piece = group;
-        let mut fetched: Option<(u8, Block, Pages)> = None;
         for _ in 0..REFUSALS {
-            // One at a time: each changes the version of its neighbours.
+            // Of these the first ones on a tier that lie together: each commit is of such.
             let found = self.layout.resolve_movable(node, FileBlock(at), (end - at).min(piece))?;
             let Some(last) = found.last().map(|last| last.extent.start.0 + last.extent.len) else {
                 // A hole as long as that, or the end.
@@ -75,26 +74,18 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Places<L, D> {
             });
             let Some((from, tier, block)) = on_tier else { return Ok((last, Moved::default())) };
             let len = from.extent.len;
-            let bytes = (len * BLOCK_SIZE) as usize;
-            let has_it = |at: &(u8, Block, Pages)| (at.0, at.1) == (tier, block) && at.2.len() >= bytes;
-            let content = match fetched.take().filter(has_it) {
-                Some((.., content)) => content,
-                None => {
-                    let mut content = Pages::lent(bytes);
-                    let extent = TierRun { tier, start: block, len };
-                    self.tiers.read(block.offset(), &mut content, extent, 0)?;
-                    content
-                }
-            };
+            // Read anew after each refusal: a block may have been written where it is. Bytes from before that must not
+            // come up with the version from behind it.
+            let mut content = Pages::lent((len * BLOCK_SIZE) as usize);
+            self.tiers.read(block.offset(), &mut content, TierRun { tier, start: block, len }, 0)?;
             at = from.extent.start.0;
-            if self.layout.bring_up(node, &from, &content[..bytes], draw, modified)? {
+            if self.layout.bring_up(node, &from, &content, draw, modified)? {
                 // They are not looked up there any more, and others may want the room.
                 self.tiers.pages().drop_range(tier, block, len);
                 return Ok((at + len, Moved { moved: len, changed: 0 }));
             }
-            // Something near it was written meanwhile. Less takes less time.
+            // One of them changed meanwhile, or a block that shares its counter did. Less takes less time.
             piece = (len / 2).max(1);
-            fetched = Some((tier, block, content));
         }
         Ok((at + piece, Moved { moved: 0, changed: piece }))
     }

@@ -129,6 +129,10 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
             state.tpfs.scan.leave(Left::Movable);
             state.anticache.set_incomplete(true);
         }
+        if !has_anticache {
+            // It may be on again later, and saw none of these accesses.
+            state.anticache.set_incomplete(true);
+        }
         self.note_queue(state);
     }
 

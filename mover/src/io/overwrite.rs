@@ -100,7 +100,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Files<'_, L, D> {
         }
         // Unwritten bytes of them read as zeros.
         let content = segments::gather(blocks, (offset % BLOCK_SIZE) as usize, data);
-        self.places.tiers.write(&segments::split(written.iter().map(|part| part.run), &content))?;
+        self.write_in_place(&segments::split(written.iter().map(|part| part.run), &content))?;
         let flush = || self.places.tiers.flush(written.iter().map(|part| part.run.tier));
         let publish =
             |proof| self.places.layout.publish_first_write(node, &written, offset + len, now, proof, false);
@@ -182,7 +182,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Files<'_, L, D> {
         let unwritten = run.iter().filter(|(_, is_written)| !is_written);
         let pieces: Vec<_> =
             unwritten.map(|(part, _)| (part.run, &zeros[..(part.run.len * BLOCK_SIZE) as usize])).collect();
-        self.places.tiers.write(&pieces)?;
+        self.write_in_place(&pieces)?;
         let proof = self.places.tiers.flush(run.iter().map(|(part, _)| part.run.tier))?;
         let written: Vec<Written> = run.into_iter().map(|(part, _)| part).collect();
         let done = self.places.layout.publish_first_write(node, &written, size, now, proof, true);
@@ -213,10 +213,20 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Files<'_, L, D> {
                 content[at..at + part.len()].copy_from_slice(part);
                 at += part.len();
             }
-            self.places.tiers.write(&[(run, &content[..])])?;
-            self.places.tiers.pages().rewritten(tier, block, 1);
+            self.write_in_place(&[(run, &content[..])])?;
             self.places.tiers.flush([tier]).map(drop)
         })
+    }
+
+    /// Writes blocks of tiers that a file has. A reader may have found them when they were written before: an operation
+    /// that zeroes a range may leave them where they are. It may put their old bytes into DRAM until the write is over.
+    /// Of a write that failed a part may be on the disk.
+    fn write_in_place(&self, pieces: &[(TierRun, &[u8])]) -> Result<()> {
+        let written = self.places.tiers.write(pieces);
+        for (run, _) in pieces {
+            self.places.tiers.pages().rewritten(run.tier, run.start, run.len);
+        }
+        written
     }
 
     /// Promotes a block of a tier into the space that the layout keeps for overwriting, and has others demoted for it.

@@ -213,6 +213,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Files<'_, L, D> {
     fn note_allocated(&self, node: &L::Node, mode: FallocateMode, offset: u64, len: u64, now: Timestamp) {
         if self.places.has_tiers() && mode != FallocateMode::PunchHole {
             self.note(node, AccessKind::Written, offset, len, Some(now));
+            self.mover.note_allocated(self.places.layout.id(node));
         }
     }
 }

@@ -5,17 +5,18 @@ use std::io::IoSlice;
 use std::sync::Arc;
 
 use nacre_engine::{
-    BLOCK_SIZE, Data, Durability, Extents, FileBlock, FileKind, Names, NewInode, Place, TierBlocks, TierRun,
-    TierTable, Timestamp, WriteAt,
+    BLOCK_SIZE, Data, Durability, Extents, FallocateMode, FileBlock, FileKind, Kind, Names, NewInode, Place,
+    TierBlocks, TierRun, TierTable, Timestamp, WriteAt,
 };
 use nacre_layout_parts::lifecycle::Lifecycle;
 use nacre_layout_shadow::{MkfsOptions, MountOptions, ShadowFs, mkfs};
 use nacre_media::SimPm;
-use nacre_media::block::SimDisk;
 use nacre_mover::{Budget, MoverOptions, Threshold, TieredFs};
 use uuid::Uuid;
 
-type Fs = TieredFs<ShadowFs<SimPm>, SimDisk>;
+use crate::batches::machine::Disk;
+
+type Fs = TieredFs<ShadowFs<SimPm>, Disk>;
 type Node = <Fs as Names>::Node;
 
 /// Blocks of a file of figure 4: 40 KB.
@@ -43,19 +44,44 @@ fn write(fs: &Fs, node: &Node, offset: u64, data: &[u8], second: u64) {
 
 /// Ten files of 40 KB, the first one written first, and room for `blocks` of their blocks.
 fn ten_files(blocks: u64) -> (Arc<SimPm>, Fs, Vec<Node>) {
-    let pm = Arc::new(SimPm::with_disks(64 << 20, &[64 << 20]));
+    let (pm, _, fs, nodes) = ten_files_over(&[64 << 20], blocks);
+    (pm, fs, nodes)
+}
+
+/// The same over disks of so many bytes, the first one the fastest.
+fn ten_files_over(disks: &[u64], blocks: u64) -> (Arc<SimPm>, Vec<Disk>, Fs, Vec<Node>) {
+    let pm = Arc::new(SimPm::with_disks(64 << 20, disks));
     mkfs(&*pm, &MkfsOptions::default()).expect("mkfs");
     let layout = ShadowFs::mount(Arc::clone(&pm), &MountOptions::default()).expect("mount");
     let fs = Fs::new(layout, options(blocks));
-    fs.add(SimDisk::of(&pm, 0), VOLUME, 1, 1, now(0)).expect("a tier");
+    let disks: Vec<Disk> = (0..disks.len()).map(|number| Disk::of(&pm, number)).collect();
+    for (disk, rank) in disks.iter().zip(1..) {
+        fs.add(disk.clone(), VOLUME, rank, 1, now(0)).expect("a tier");
+    }
     let nodes = (0..FILES).map(|file| {
-        let new = NewInode::of_root(FileKind::Regular, 0o644, now(file));
-        let node = fs.create(&fs.root(), format!("file-{file}").as_bytes(), &new).expect("create");
+        let node = create(&fs, &format!("file-{file}"), file);
         write(&fs, &node, 0, &bytes(file), file);
         node
     });
     let nodes = nodes.collect();
-    (pm, fs, nodes)
+    (pm, disks, fs, nodes)
+}
+
+fn create(fs: &Fs, name: &str, second: u64) -> Node {
+    let new = NewInode::of_root(FileKind::Regular, 0o644, now(second));
+    fs.create(&fs.root(), name.as_bytes(), &new).expect("create")
+}
+
+/// The same file system after an unmount and a mount. The next pass that finds too much on PM walks over all files, and
+/// its list knows each block there.
+fn again(pm: &Arc<SimPm>, disks: &[Disk], fs: Fs, blocks: u64) -> (Fs, Vec<Node>) {
+    Lifecycle::unmount(fs.into_layout()).expect("unmount");
+    let layout = ShadowFs::mount(Arc::clone(pm), &MountOptions::default()).expect("mount");
+    let fs = Fs::new(layout, options(blocks));
+    disks.iter().for_each(|disk| _ = fs.attach(disk.clone(), VOLUME, Some(2)).expect("its tier"));
+    let nodes = (0..FILES).map(|file| fs.lookup(&fs.root(), format!("file-{file}").as_bytes()));
+    let nodes = nodes.collect::<Result<_, _>>().expect("they are there");
+    (fs, nodes)
 }
 
 fn tick(fs: &Fs) -> u64 {
@@ -70,6 +96,15 @@ fn on_pm(fs: &Fs, node: &Node) -> u64 {
 
 fn all_on_pm(fs: &Fs, nodes: &[Node]) -> Vec<u64> {
     nodes.iter().map(|node| on_pm(fs, node)).collect()
+}
+
+/// The files from one on are as they were written.
+fn all_are_whole(fs: &Fs, nodes: &[Node], first: u64) {
+    for (file, node) in (first..).zip(nodes) {
+        let mut seen = vec![0; (FILE * BLOCK_SIZE) as usize];
+        fs.read(node, 0, &mut seen, None).expect("read");
+        assert!(seen == bytes(file), "file {file}");
+    }
 }
 
 /// Reads a file, and has those who read ahead do what that left to them.
@@ -92,11 +127,7 @@ fn exactly_the_excess_goes_and_the_oldest_first() {
     assert_eq!(fs.layout().pm_use().data, 25, "exact to the block");
     assert_eq!(all_on_pm(&fs, &nodes), [0, 0, 0, 0, 0, 0, 0, 5, 10, 10]);
     assert_eq!(tick(&fs), 0, "there is nothing above it");
-    for (file, node) in (0..).zip(&nodes) {
-        let mut seen = vec![0; (FILE * BLOCK_SIZE) as usize];
-        fs.read(node, 0, &mut seen, None).expect("read");
-        assert!(seen == bytes(file), "file {file}");
-    }
+    all_are_whole(&fs, &nodes, 0);
 }
 
 #[test]
@@ -171,9 +202,7 @@ fn blocks_in_dram_without_a_read_do_not_stay() {
 fn a_write_without_space_takes_that_of_the_oldest_blocks() {
     let (_, fs, nodes) = ten_files(16 << 10);
     let rest = fs.layout().stat().available - 64;
-    let file = fs
-        .create(&fs.root(), b"large", &NewInode::of_root(FileKind::Regular, 0o644, now(50)))
-        .expect("create");
+    let file = create(&fs, "large", 50);
     let piece = vec![3; 256 * BLOCK_SIZE as usize];
     for at in 0..rest / 256 {
         write(&fs, &file, at * 256 * BLOCK_SIZE, &piece, 50);
@@ -192,19 +221,125 @@ fn a_write_without_space_takes_that_of_the_oldest_blocks() {
 /// After a mount nothing was used: the files go in the order of their last modification.
 #[test]
 fn after_a_mount_the_files_that_were_modified_first_go_first() {
-    let (pm, fs, nodes) = ten_files(FILES * FILE);
+    let (pm, disks, fs, nodes) = ten_files_over(&[64 << 20], FILES * FILE);
     assert_eq!(tick(&fs), 0);
     write(&fs, &nodes[0], 0, &bytes(0), 300);
     drop(nodes);
-    Lifecycle::unmount(fs.into_layout()).expect("unmount");
-    let layout = ShadowFs::mount(Arc::clone(&pm), &MountOptions::default()).expect("mount");
-    let fs = Fs::new(layout, options(2 * FILE));
-    fs.attach(SimDisk::of(&pm, 0), VOLUME, Some(2)).expect("its tier");
+    let (fs, nodes) = again(&pm, &disks, fs, 2 * FILE);
     assert_eq!(fs.layout().pm_use().data, FILES * FILE);
     assert_eq!(tick(&fs), (FILES - 2) * FILE);
-    let nodes = (0..FILES).map(|file| fs.lookup(&fs.root(), format!("file-{file}").as_bytes()));
-    let nodes: Vec<Node> = nodes.collect::<Result<_, _>>().expect("they are there");
     assert_eq!(all_on_pm(&fs, &nodes), [10, 0, 0, 0, 0, 0, 0, 0, 0, 10]);
+}
+
+/// A disk with room for a part of a file took that part, and the list had given up all of it: the rest never left PM.
+#[test]
+fn what_found_no_room_on_the_first_disk_leaves_all_the_same() {
+    let (pm, disks, fs, nodes) = ten_files_over(&[256 * BLOCK_SIZE, 64 << 20], FILES * FILE);
+    // Of 256 blocks the first and the last are the tier's own, and four are left.
+    let filler = create(&fs, "filler", 50);
+    write(&fs, &filler, 0, &vec![3; 250 * BLOCK_SIZE as usize], 50);
+    fs.demote(&filler, 1, FileBlock(0), 250, false).expect("there is room");
+    drop((nodes, filler));
+    let (fs, nodes) = again(&pm, &disks, fs, 25);
+    let free = |tier| fs.layout().tier_space(tier).expect("a tier").free;
+    assert_eq!((free(1), fs.layout().pm_use().data), (4, FILES * FILE));
+    assert_eq!(tick(&fs), FILES * FILE - 25);
+    assert_eq!((free(1), fs.layout().pm_use().data), (0, 25), "exact to the block");
+    fs.change(&options(0));
+    tick(&fs);
+    assert_eq!((fs.layout().pm_use().data, all_on_pm(&fs, &nodes)), (0, vec![0; FILES as usize]));
+    all_are_whole(&fs, &nodes, 0);
+}
+
+/// A block is written while it is copied, by a write that leaves no sample.
+#[test]
+fn what_is_written_on_its_way_leaves_later() {
+    let (pm, disks, fs, nodes) = ten_files_over(&[64 << 20], FILES * FILE);
+    drop(nodes);
+    let (fs, nodes) = again(&pm, &disks, fs, 25);
+    let (fs, node) = (Arc::new(fs), nodes[0].clone());
+    let other = Arc::clone(&fs);
+    *disks[0].meanwhile.lock().unwrap() = Some(Box::new(move || {
+        let first = &bytes(0)[..BLOCK_SIZE as usize];
+        let (at, data) = (WriteAt::Offset(0), [IoSlice::new(first)]);
+        other.layout().write(&node, at, &data, Durability::Now, now(400)).expect("write");
+    }));
+    assert_eq!(tick(&fs), FILES * FILE - 25);
+    assert!(disks[0].meanwhile.lock().unwrap().is_none(), "it was written");
+    assert_eq!((fs.layout().pm_use().data, on_pm(&fs, &nodes[0])), (25, 1), "exact to the block");
+    for blocks in [20, 7, 0] {
+        fs.change(&options(blocks));
+        tick(&fs);
+        assert_eq!(fs.layout().pm_use().data, blocks, "exact to the block");
+    }
+    all_are_whole(&fs, &nodes, 0);
+}
+
+/// The oldest block cannot be read: it was chosen at each pass, and nothing else left PM.
+#[test]
+fn a_block_that_cannot_be_read_keeps_no_other_on_pm() {
+    let (pm, fs, nodes) = ten_files(95);
+    let Place::Pm(bad) = fs.layout().resolve(&nodes[0], FileBlock(0), 1).expect("its place")[0].place else {
+        panic!("it is on PM")
+    };
+    pm.poison(bad.offset(), 64);
+    let pass = || fs.tick(NOW_MS, &Budget::default()).map_err(|error| error.kind());
+    assert_eq!(pass(), Err(Kind::Media));
+    assert_eq!((pass(), fs.layout().pm_use().data), (Ok(5), 95));
+    assert_eq!(on_pm(&fs, &nodes[0]), 5, "the blocks that were chosen with it");
+    fs.change(&options(0));
+    assert_eq!(pass(), Err(Kind::Media));
+    assert_eq!(all_on_pm(&fs, &nodes), [5, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    all_are_whole(&fs, &nodes[1..], 1);
+}
+
+/// Blocks that were never written counted as data and could not leave: all data left PM for them, again and again.
+#[test]
+fn blocks_that_were_never_written_send_no_data_to_disk() {
+    let (pm, disks, fs, nodes) = ten_files_over(&[64 << 20], FILES * FILE);
+    let allocate = |fs: &Fs, name: &str, blocks: u64| {
+        let node = create(fs, name, 50);
+        fs.fallocate(&node, FallocateMode::Allocate, 0, blocks * BLOCK_SIZE, now(50)).expect("space");
+        node
+    };
+    let used = |fs: &Fs| {
+        let space = fs.layout().tier_space(1).expect("a tier");
+        space.blocks - space.free
+    };
+    let one = allocate(&fs, "one", 200);
+    assert_eq!((fs.layout().pm_use().data, used(&fs)), (FILES * FILE + 200, 0));
+    assert_eq!((tick(&fs), tick(&fs)), (200, 0));
+    assert_eq!((fs.layout().pm_use().data, used(&fs)), (FILES * FILE, 200), "exact to the block");
+    assert_eq!(all_on_pm(&fs, &nodes), [FILE; FILES as usize]);
+    assert_eq!(fs.tiers().traffic(), (0, 0), "nothing was copied");
+    // After a mount they are found like all others.
+    let other = allocate(&fs, "other", 150);
+    drop((nodes, one, other));
+    let (fs, nodes) = again(&pm, &disks, fs, FILES * FILE);
+    assert_eq!((fs.layout().pm_use().data, tick(&fs)), (FILES * FILE + 150, 150));
+    assert_eq!((all_on_pm(&fs, &nodes), used(&fs)), (vec![FILE; FILES as usize], 350));
+    // One that is written is data, and the oldest block leaves for it.
+    let one = fs.lookup(&fs.root(), b"one").expect("a file");
+    write(&fs, &one, 7 * BLOCK_SIZE, &[7; BLOCK_SIZE as usize], 60);
+    assert_eq!((tick(&fs), on_pm(&fs, &nodes[0]), used(&fs)), (1, FILE - 1, 350));
+    let mut seen = [9; 2 * BLOCK_SIZE as usize];
+    fs.read(&one, 6 * BLOCK_SIZE, &mut seen, None).expect("read");
+    assert!(seen[..4096].iter().all(|byte| *byte == 0) && seen[4096..].iter().all(|byte| *byte == 7));
+}
+
+/// While it is off it sees no accesses; the list is not complete when it is on again.
+#[test]
+fn what_was_written_while_it_was_off_leaves_too() {
+    let (pm, disks, fs, nodes) = ten_files_over(&[64 << 20], FILES * FILE);
+    drop(nodes);
+    let (fs, nodes) = again(&pm, &disks, fs, 50);
+    assert_eq!(tick(&fs), 50);
+    fs.change(&MoverOptions::default());
+    write(&fs, &nodes[0], 0, &bytes(0), 300);
+    assert_eq!((tick(&fs), fs.layout().pm_use().data), (0, 60));
+    fs.change(&options(0));
+    assert_eq!((tick(&fs), fs.layout().pm_use().data), (60, 0));
+    all_are_whole(&fs, &nodes, 0);
 }
 
 #[test]

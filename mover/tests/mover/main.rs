@@ -7,6 +7,7 @@ mod compaction;
 mod full;
 mod hours;
 mod images;
+mod in_place;
 mod large_writes;
 mod mapped;
 mod read_ahead;

@@ -192,7 +192,7 @@ fn a_part_of_a_large_file_that_cannot_be_read_keeps_no_other() {
     for _ in 0..3 {
         let error = machine.fs.drain(TIER, &Budget::default()).expect_err("a block cannot be read");
         assert_eq!(error.kind(), Kind::Media);
-        assert_eq!(machine.used(TIER), 16, "all but its group left");
+        assert_eq!(machine.used(TIER), 1, "all others left");
     }
     // Who ends it before all others were looked at hears of it later.
     machine.fs.set_state(TIER, nacre_engine::TierState::Active).expect("set");
@@ -201,6 +201,38 @@ fn a_part_of_a_large_file_that_cannot_be_read_keeps_no_other() {
     let expected: Vec<_> = sizes.iter().enumerate().map(|(number, size)| content(number, *size)).collect();
     drop(files);
     machine.crash(&expected);
+}
+
+/// It kept all blocks of its part of the file on the tier, also where there was nowhere else to go but PM.
+#[test]
+fn a_block_that_cannot_be_read_stays_alone() {
+    for tiers in [2, 1] {
+        let options = MoverOptions { balance: false, ..MoverOptions::default() };
+        let machine = Machine::with(&[32 << 20; 2][..tiers], options);
+        let files = machine.files([2, 8, 3]);
+        assert!(machine.fs.demote_files(&files, TIER, false).iter().all(Result::is_ok));
+        machine.fs.tiers().pages().drop_tier(TIER);
+        let found = machine.fs.resolve(&files[1], FileBlock(3), 1).expect("resolve")[0];
+        let Place::Tier { block, .. } = found.place else { panic!("it is at {found:?}") };
+        machine.disks[0].unreadable.lock().unwrap().push(block.0 + 3 - found.start.0);
+        for _ in 0..2 {
+            let error = machine.fs.drain(TIER, &Budget::default()).expect_err("a block cannot be read");
+            assert_eq!((error.kind(), machine.used(TIER)), (Kind::Media, 1), "{tiers} tiers");
+            assert_eq!(machine.below(&files[1]), if tiers == 2 { 8 } else { 1 });
+        }
+        // Not as zeros.
+        let mut seen = vec![0; BLOCK];
+        let read = machine.fs.read(&files[1], 3 * BLOCK_SIZE, &mut seen, None);
+        assert_eq!(read.map_err(|error| error.kind()), Err(Kind::Media));
+        machine.disks[0].unreadable.lock().unwrap().clear();
+        let expected: Vec<_> = [2, 8, 3].into_iter().enumerate().map(|(at, len)| content(at, len)).collect();
+        for (node, expected) in files.iter().zip(&expected) {
+            assert!(machine.read(node) == *expected, "{tiers} tiers");
+        }
+        assert_eq!(machine.fs.drain(TIER, &Budget::default()).expect("it drains").left, 0);
+        drop(files);
+        machine.crash(&expected);
+    }
 }
 
 /// Whoever brought blocks up began anew, with all of them, as long as another wrote near them.

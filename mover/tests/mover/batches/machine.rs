@@ -34,8 +34,24 @@ pub(crate) struct Disk {
     pub(crate) meanwhile: Arc<Mutex<Option<Act>>>,
     /// Something that is done before the next write.
     pub(crate) before_write: Arc<Mutex<Option<Act>>>,
+    /// Something that is done behind the next read, before it returns.
+    pub(crate) after_read: Arc<Mutex<Option<Act>>>,
     /// Blocks that cannot be read.
     pub(crate) unreadable: Arc<Mutex<Vec<u64>>>,
+}
+
+impl Disk {
+    /// The disk with this number beside simulated PM.
+    pub(crate) fn of(memory: &Arc<SimPm>, number: usize) -> Disk {
+        Disk {
+            disk: SimDisk::of(memory, number),
+            flushes: Arc::default(),
+            meanwhile: Arc::default(),
+            before_write: Arc::default(),
+            after_read: Arc::default(),
+            unreadable: Arc::default(),
+        }
+    }
 }
 
 impl BlockDevice for Disk {
@@ -61,7 +77,14 @@ impl BlockDevice for Disk {
                 act();
             }
         }
-        self.disk.transfer(batch)
+        self.disk.transfer(batch)?;
+        if batch.iter().any(|transfer| matches!(transfer, Transfer::Read { .. })) {
+            let act = self.after_read.lock().unwrap().take();
+            if let Some(act) = act {
+                act();
+            }
+        }
+        Ok(())
     }
     fn flush(&self) -> Result<Durable> {
         self.flushes.fetch_add(1, Ordering::Relaxed);
@@ -107,14 +130,7 @@ impl Machine {
         mkfs(&*memory, &MkfsOptions::default()).expect("mkfs");
         let layout = LogFs::mount(Arc::clone(&memory), &MountOptions::default()).expect("mount");
         let fs = Fs::new(layout, options);
-        let disk = |number| Disk {
-            disk: SimDisk::of(&memory, number),
-            flushes: Arc::default(),
-            meanwhile: Arc::default(),
-            before_write: Arc::default(),
-            unreadable: Arc::default(),
-        };
-        let disks: Vec<Disk> = (0..sizes.len()).map(disk).collect();
+        let disks: Vec<Disk> = (0..sizes.len()).map(|number| Disk::of(&memory, number)).collect();
         for (disk, rank) in disks.iter().zip(1..) {
             fs.add(disk.clone(), Uuid::from_u128(7), rank, 1, time(0)).expect("a tier");
             disk.flushes.store(0, Ordering::Relaxed);

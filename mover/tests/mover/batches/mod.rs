@@ -3,7 +3,7 @@
 
 mod descent;
 mod drains;
-mod machine;
+pub(crate) mod machine;
 mod orders;
 mod queue;
 mod reads;
@@ -14,8 +14,8 @@ use std::io::IoSlice;
 use std::sync::{Arc, Mutex};
 
 use nacre_engine::{
-    BLOCK_SIZE, Copied, CopiedFile, Data, Durability, Extents, FileBlock, Kind, Names, Place, Relocate as _,
-    Result, SetAttr, TierBlocks as _, WriteAt,
+    BLOCK_SIZE, Copied, CopiedFile, Data, Durability, Extents, FallocateMode, FileBlock, Kind, Movable,
+    Names, Place, Relocate as _, Result, SetAttr, TierBlocks as _, TierRun, WriteAt, WriteToTier as _,
 };
 use nacre_media::block::{BlockDevice, Pages};
 use nacre_mover::{Budget, Moved, MoverOptions, PIN, Way};
@@ -302,4 +302,72 @@ fn behind_the_end_of_a_file_there_are_zeros_on_disk() {
     let mut seen = vec![0xff; BLOCK];
     machine.disks[0].read(block.offset(), &mut seen).expect("read");
     assert!(seen[..100] == content(0, 1)[..100] && seen[100..].iter().all(|byte| *byte == 0));
+}
+
+/// A block is overwritten on its tier while it comes up. The old bytes were kept for the next try, and came up with the
+/// new version: the write was lost.
+#[test]
+fn a_block_that_is_overwritten_below_comes_up_as_it_is() {
+    let machine = Machine::new(64 << 20);
+    let node = machine.file(0, 4);
+    machine.fs.demote(&node, TIER, FileBlock(0), 4, false).expect("there is room");
+    machine.fs.tiers().pages().drop_tier(TIER);
+    let newer = content(99, 1);
+    let (fs, other, bytes) = (Arc::clone(&machine.fs), node.clone(), newer.clone());
+    let disk = machine.disks[0].disk.clone();
+    *machine.disks[0].after_read.lock().unwrap() = Some(Box::new(move || {
+        let found = fs.layout().resolve_movable(&other, FileBlock(0), 1).expect("it is there")[0];
+        let Place::Tier { block, .. } = found.extent.place else { panic!("it is at {found:?}") };
+        let mut change = || {
+            disk.write(block.offset(), &bytes)?;
+            fs.tiers().pages().rewritten(TIER, block, 1);
+            disk.flush().map(drop)
+        };
+        assert!(fs.layout().change_below(&other, &found, time(100), &mut change).expect("it is written"));
+    }));
+    let up = machine.fs.promote(&node, FileBlock(0), 4).expect("there is room");
+    assert!(machine.disks[0].after_read.lock().unwrap().is_none(), "it was read");
+    assert_eq!((up, machine.below(&node)), (moved(4), 0));
+    let mut expected = content(0, 4);
+    expected[..BLOCK].copy_from_slice(&newer);
+    assert!(machine.read(&node) == expected);
+    drop(node);
+    machine.crash(&[expected]);
+}
+
+/// A commit in parts, the second of which is refused, because the file is mapped, and written blocks may not move. The
+/// blocks of the first part were given back to the tier, and the file had them.
+#[test]
+fn a_part_of_a_commit_that_is_refused_leaves_the_part_before_it() {
+    /// As many entries as are committed together.
+    const PART: u64 = 126;
+    let machine = Machine::new(64 << 20);
+    let node = machine.file(0, 1);
+    for at in 0..PART {
+        let offset = (2 + 2 * at) * BLOCK_SIZE;
+        let mode = FallocateMode::AllocateKeepSize;
+        machine.fs.fallocate(&node, mode, offset, BLOCK_SIZE, time(1)).expect("there is room");
+    }
+    let layout = machine.fs.layout();
+    let mut found = layout.resolve_unwritten(&node, u64::MAX).expect("they are there");
+    assert_eq!(found.len() as u64, PART, "each alone");
+    found.extend(layout.resolve_movable(&node, FileBlock(0), 1).expect("it is there"));
+    let run = layout.allocate_on(TIER, None, PART + 1).expect("there is room")[0];
+    assert_eq!(run.len, PART + 1);
+    let copy = |(at, from): (u64, &Movable)| Copied { from: *from, tier: TIER, block: run.start.plus(at) };
+    let copied: Vec<Copied> = (0..).zip(&found).map(copy).collect();
+    layout.pin(&node, FileBlock(0), 1).expect("pin");
+    let file = CopiedFile { node: &node, copied: &copied, modified: time(0) };
+    let proof = machine.disks[0].flush().expect("a flush");
+    let refused = layout.publish(&[file], proof).remove(0).expect("a part of it");
+    assert_eq!(refused, copied[PART as usize..], "the written block");
+    layout.unpin(&node);
+    layout.free_on(TierRun { len: 1, start: refused[0].block, ..run });
+    assert_eq!((machine.used(TIER), machine.below(&node)), (PART, 0));
+    // No other file is given them.
+    let other = machine.file(1, 5);
+    assert!(machine.fs.demote_files(std::slice::from_ref(&other), TIER, false)[0].is_ok());
+    assert_eq!(machine.used(TIER), PART + 5);
+    drop((node, other));
+    machine.crash(&[content(0, 1), content(1, 5)]);
 }
