@@ -76,18 +76,20 @@ impl<'p> Fetched<'p> {
     }
 
     /// Caches the first blocks, which were read. The caller knows that no other file is given them meanwhile. If
-    /// their own file wrote them, they are dropped again.
+    /// their own file wrote them since they were asked for, they are not cached.
     pub(crate) fn keep(mut self, blocks: u64) {
         match &mut self.memory {
             Memory::Lent(bytes) => {
-                self.pages.fill(self.tier, self.start, &bytes[..(blocks * BLOCK_SIZE) as usize]);
+                self.pages.fill_read(
+                    self.tier,
+                    self.start,
+                    &bytes[..(blocks * BLOCK_SIZE) as usize],
+                    self.rewrites,
+                );
             }
             Memory::Frames(frames) => {
-                self.pages.keep(self.tier, self.start, frames.drain(..blocks as usize));
+                self.pages.keep(self.tier, self.start, frames.drain(..blocks as usize), self.rewrites);
             }
-        }
-        if self.pages.rewrites() != self.rewrites {
-            self.pages.drop_range(self.tier, self.start, blocks);
         }
     }
 }

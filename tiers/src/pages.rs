@@ -320,6 +320,16 @@ impl PageCache {
 
     /// Caches whole blocks. The caller knows that they are not written meanwhile.
     pub fn fill(&self, tier: u8, start: Block, bytes: &[u8]) {
+        self.fill_unless(tier, start, bytes, None);
+    }
+
+    /// Caches whole blocks that were read after `rewrites` was [seen](PageCache::rewrites). Not if blocks were rewritten
+    /// since, because these may be among them.
+    pub(crate) fn fill_read(&self, tier: u8, start: Block, bytes: &[u8], rewrites: u64) {
+        self.fill_unless(tier, start, bytes, Some(rewrites));
+    }
+
+    fn fill_unless(&self, tier: u8, start: Block, bytes: &[u8], rewrites: Option<u64>) {
         if self.most() == 0 {
             return;
         }
@@ -337,7 +347,7 @@ impl PageCache {
                     }
                 }
             }
-            self.put(key, first, frames);
+            self.put(key, first, frames, rewrites);
         }
     }
 
@@ -355,17 +365,23 @@ impl PageCache {
         Some(frames)
     }
 
-    /// As [`PageCache::fill`], with blocks that were read into frames.
-    pub(crate) fn keep(&self, tier: u8, start: Block, mut frames: impl ExactSizeIterator<Item = Frame>) {
+    /// As [`PageCache::fill_read`], with blocks that were read into frames.
+    pub(crate) fn keep(
+        &self,
+        tier: u8,
+        start: Block,
+        mut frames: impl ExactSizeIterator<Item = Frame>,
+        rewrites: u64,
+    ) {
         let blocks = frames.len() as u64;
         for (key, first, count) in chunks_of(tier, start, blocks) {
-            self.put(key, first, frames.by_ref().take(count).collect());
+            self.put(key, first, frames.by_ref().take(count).collect(), Some(rewrites));
         }
     }
 
     /// Blocks of a file were overwritten in place, where readers may be. A reader that fetched them meanwhile may have
-    /// their old content. It caches the content, then forgets it if the number of such writes has changed. If the
-    /// reader looked at the number before this call, the content is cached by now, and is dropped here.
+    /// their old content. It caches the content only while the number of such writes is the same, under the lock that
+    /// this call takes behind the change of the number. So the content is dropped here, or not cached.
     pub fn rewritten(&self, tier: u8, start: Block, blocks: u64) {
         self.rewrites.fetch_add(1, Ordering::AcqRel);
         self.drop_range(tier, start, blocks);
@@ -461,14 +477,14 @@ impl PageCache {
     }
 
     /// Puts blocks of a chunk in, the first of them there; where there are too many with them, others go.
-    fn put(&self, key: Key, first: usize, copies: Copies) {
+    fn put(&self, key: Key, first: usize, copies: Copies, rewrites: Option<u64>) {
         let mut gone = Copies::new();
         let mut shard = self.shard(key).write();
         // Others came meanwhile, or what they may have is less.
         self.make_room(&mut shard, key, first..first + copies.len(), &mut gone);
         let most = self.most();
         let Shard { chunks, blocks, queues, .. } = &mut *shard;
-        if most == 0 {
+        if most == 0 || rewrites.is_some_and(|seen| seen != self.rewrites()) {
             gone.extend(copies);
         } else {
             // It may be one of those that went.

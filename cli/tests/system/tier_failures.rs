@@ -182,7 +182,7 @@ fn what_no_disk_takes_keeps_it_mounted_unless_that_is_forced() {
     assert_content(&dir, 0..26);
     // It was dropped after three attempts, and the next unmount said nothing of it.
     let often = "remount,buffer_age=100,tune=buffer_period:100";
-    succeed(nacre().args(["mount", "-o", often]).args([&ground.image(), &dir]), LIMIT);
+    succeed(nacre().args(["mount", "-o", often]).args([ground.image(), &dir]), LIMIT);
     let failures = || json("info", &[&dir])["cache"]["failures"].as_u64().unwrap();
     let before = failures();
     crate::harness::until("it is tried again and again", || failures() > before + 20);
