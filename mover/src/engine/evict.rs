@@ -120,8 +120,11 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
         }
     }
 
-    /// Notes that blocks of a file were allocated.
+    /// Notes that blocks of a file were allocated. Without anti-caching the list is incomplete, and a walk finds them.
     pub(crate) fn note_allocated(&self, id: InodeId) {
+        if !self.places.settings.has_anticache() {
+            return;
+        }
         let mut files = self.engine.allocated.lock();
         if files.insert(id) && files.len() > MAX_ALLOCATED {
             let other = files.iter().copied().find(|other| *other != id);
