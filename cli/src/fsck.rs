@@ -86,7 +86,7 @@ pub(crate) struct FsckArgs {
     /// Taken for fsck(8), and without effect: a check takes seconds
     #[arg(short = 'C', value_name = "FD", allow_negative_numbers = true, hide = true)]
     progress: Option<i32>,
-    /// A device that is not mounted
+    /// A device that is not mounted, or DEVICE#NAME for the zone of a volume, of which none is mounted
     #[arg(value_name = "DEVICE")]
     device: PathBuf,
 }

@@ -24,7 +24,7 @@ fn main() -> Result<(), nacre_engine::Error> {
         }
     }
     let vfs = Arc::new(Vfs::new(MemLayout::default(), VfsOptions::default()));
-    serve(vfs, Path::new(&dir), &options, |unmounter| {
+    serve(vfs, Path::new(&dir), &options, |unmounter, _| {
         println!("mounted on {}", unmounter.mountpoint().display())
     })
 }
