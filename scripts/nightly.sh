@@ -231,7 +231,7 @@ system_tests() {
     cargo test --release -p nacre-cli --test system -- --nocapture "$@"
 }
 
-step_fsx_seeds() { NACRE_FSX_SEEDS=8 NACRE_FSX_OPERATIONS=20000 system_tests suites::fsx; }
+step_fsx_seeds() { NACRE_FSX_SEEDS=5 NACRE_FSX_OPERATIONS=20000 system_tests suites::fsx; }
 step_kill_9() { NACRE_ALL_MOUNTS=1 NACRE_KILLS=20 system_tests kill::; }
 step_flipped_bits() { NACRE_FLIPS=40 system_tests corrupt::; }
 step_crash_images() { (cd "$logs" && "$nacre" crash --sequences 3-sample --seed "${NACRE_CRASH_SEED:-$(date +%j)}"); }
@@ -287,7 +287,7 @@ step_crash_tiers() {
 step_buffered() { NACRE_ALL_MOUNTS=1 system_tests behaviour::; }
 step_lazy_suites() { NACRE_ALL_MOUNTS=1 NACRE_FSX_SEEDS=2 system_tests lazy_suites::; }
 step_programs() { system_tests programs::; }
-step_model() { NACRE_MODEL_SECONDS=${NACRE_MODEL_SECONDS:-40} cargo test --release -p nacre-lab --test model; }
+step_model() { NACRE_MODEL_SECONDS=${NACRE_MODEL_SECONDS:-20} cargo test --release -p nacre-lab --test model; }
 step_calls() { NACRE_MODEL_SECONDS=${NACRE_MODEL_SECONDS:-40} cargo test --release -p nacre-lab --test calls --test library --test linearizable; }
 step_schedules() { NACRE_SCHEDULES=${NACRE_SCHEDULES:-1000} NACRE_SEED=${NACRE_SEED:-$(date +%j)} scripts/schedules.sh; }
 step_calls_on_mount() { NACRE_MODEL_SECONDS=${NACRE_MODEL_SECONDS:-40} system_tests calls::; }

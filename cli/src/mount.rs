@@ -398,7 +398,6 @@ fn serve(plan: &Plan, mut readiness: Readiness) -> ExitCode {
         tell("there was no clean unmount, and recovery wrote to this device, which has no private mapping");
     }
     let mut was_ready = false;
-    let promise = file_system.device().promise_explanation;
     let (told, dir) = (log.clone(), plan.dir.display().to_string());
     let tell = Box::new(move |what: &str| told.tell(&format!("{dir}: {what}")));
     let control = Control::new(file_system.clone(), plan.settings.clone(), plan.dir.clone(), tell);
@@ -411,13 +410,7 @@ fn serve(plan: &Plan, mut readiness: Readiness) -> ExitCode {
             tell_of_begin(plan, &file_system, before.as_ref(), &log);
             tell_of_losses(plan, &file_system, &log, notices);
             utab::note(&plan.device, &plan.dir);
-            // The reader of standard output may be gone.
-            let _ = writeln!(
-                io::stdout(),
-                "{}: mounted on {}; {promise}",
-                plan.device.display(),
-                plan.dir.display()
-            );
+            say_mounted(plan, &file_system);
             if readiness.ready().is_err() {
                 // The process that asked for the mount was interrupted and has been told of nothing.
                 let _ = unmounter.detach();
@@ -442,6 +435,14 @@ fn serve(plan: &Plan, mut readiness: Readiness) -> ExitCode {
         }
         Err(error) => readiness.fail(Failure::named("mount", error).message(), MOUNT_FAILURE),
     }
+}
+
+/// Prints the mount and its promise.
+fn say_mounted(plan: &Plan, file_system: &FileSystem) {
+    let (device, dir) = (plan.device.display(), plan.dir.display());
+    // The reader of standard output may be gone.
+    let _ =
+        writeln!(io::stdout(), "{device}: mounted on {dir}; {}", file_system.device().promise_explanation);
 }
 
 /// Logs the mount. After an unclean unmount, also logs the work of recovery.

@@ -217,7 +217,7 @@ fn run_for_long<S: Subject>(mut subject: S) {
     println!("{}: {total:?}", subject.describe());
     for kind in Op::KINDS {
         let count = total.kinds.get(kind).copied().unwrap_or(0);
-        assert!(count * 100 >= total.operations, "{kind}: {count} successes of {}", total.operations);
+        assert!(count * 200 >= total.operations, "{kind}: {count} successes of {}", total.operations);
     }
     let unknown: Vec<_> = total.kinds.keys().filter(|kind| !Op::KINDS.contains(kind)).collect();
     assert!(unknown.is_empty(), "kinds that are not counted above: {unknown:?}");

@@ -18,6 +18,7 @@ use nacre_engine::reclaim::{Step, made_room};
 use nacre_engine::sync::MutexGuard;
 use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{BLOCK_SIZE, Error, Kind, Result};
+use nacre_layout_parts::tree::edit::join;
 use nacre_media::{Flushed, Pm};
 use smallvec::SmallVec;
 use zerocopy::IntoBytes;
@@ -30,14 +31,6 @@ use crate::seeded::Mistake;
 
 /// Bytes of a lane's scratch that are kept between operations.
 const KEPT: usize = 12 << 10;
-
-/// Joins flushes that one fence will cover.
-pub(crate) fn join(earlier: Option<Flushed>, next: Flushed) -> Option<Flushed> {
-    Some(match earlier {
-        Some(earlier) => earlier.and(next),
-        None => next,
-    })
-}
 
 /// An operation that is being prepared.
 pub(crate) struct Change<'f, P: Pm> {

@@ -11,11 +11,12 @@ use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, Result, Step, Timestamp, Writ
 use nacre_layout_parts::content::{Content, gather};
 use nacre_layout_parts::ranges::end_of;
 use nacre_layout_parts::rules::check_write;
+use nacre_layout_parts::tree::edit::join;
 use nacre_media::Pm;
 use smallvec::{SmallVec, smallvec};
 
 use crate::blockmap::{Piece, Pieces, Tree, piece_of};
-use crate::commit::{Change, join};
+use crate::commit::Change;
 use crate::counts::{Purpose, Run, Runs};
 use crate::format::{MAX_FILE_SIZE, RawInode};
 use crate::fs::Shared;

@@ -2,10 +2,11 @@
 
 use nacre_engine::{Attr, BLOCK_SIZE, Error, FileKind, InodeId, Kind, NewInode, Result, Timestamp};
 use nacre_layout_parts::rules::InodeFacts;
+use nacre_layout_parts::tree::edit::join;
 use nacre_media::Pm;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-use crate::commit::{Change, join};
+use crate::commit::Change;
 use crate::counts::Purpose;
 use crate::edits::InodeEdit;
 use crate::format::pools::{self, INODES};

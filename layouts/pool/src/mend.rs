@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use nacre_engine::sync::Mutex;
 use nacre_engine::sync::atomic::{AtomicBool, Ordering};
 use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, Result};
+use nacre_layout_parts::tree::edit::join;
 use nacre_media::Pm;
 
-use crate::commit::join;
 use crate::format::LINE;
 use crate::geometry::Geometry;
 

@@ -1,10 +1,11 @@
 //! The places of a range of a file's blocks, as an operation will leave them. The tree is changed once, at the end.
 
 use nacre_engine::{BLOCK_SIZE, Result};
+use nacre_layout_parts::tree::edit::join;
 use nacre_media::Pm;
 
 use crate::blockmap::{Piece, Pieces, Tree};
-use crate::commit::{Change, join};
+use crate::commit::Change;
 use crate::counts::{Purpose, Runs};
 use crate::format::RawInode;
 use crate::fs::Shared;

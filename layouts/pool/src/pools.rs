@@ -5,11 +5,12 @@ use std::collections::BTreeSet;
 
 use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{BLOCK_SIZE, Error, Resource, Result};
+use nacre_layout_parts::tree::edit::join;
 use nacre_media::Pm;
 use zerocopy::{FromZeros, IntoBytes};
 
 use crate::bits;
-use crate::commit::{Change, join, run};
+use crate::commit::{Change, run};
 use crate::counts::Purpose;
 use crate::edits::BitsEdit;
 use crate::format::pools::{INODES, POOLS, SIZES};

@@ -2,9 +2,9 @@
 //! there, and is taken back otherwise. It takes time by the number of lanes, not of files, and may be interrupted.
 
 use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, Result};
+use nacre_layout_parts::tree::edit::join;
 use nacre_media::{Flushed, Pm};
 
-use crate::commit::join;
 use crate::format::RawItem;
 use crate::geometry::Geometry;
 use crate::lanes::{LaneState, read_lane, write_done};

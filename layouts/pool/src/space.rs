@@ -9,10 +9,11 @@ use nacre_engine::{
 };
 use nacre_layout_parts::ranges::{edges, whole_blocks};
 use nacre_layout_parts::rules::{check_fallocate, check_flags};
+use nacre_layout_parts::tree::edit::join;
 use nacre_media::Pm;
 
 use crate::blockmap::Piece;
-use crate::commit::{Change, join};
+use crate::commit::Change;
 use crate::counts::{Purpose, Runs};
 use crate::file::check_pins;
 use crate::format::{GROUP_BLOCKS, MAX_FILE_SIZE, RawInode, compatible};
