@@ -199,7 +199,7 @@ fn a_forced_unmount_gives_nothing_up_in_silence() {
     place_is_free(&place);
 }
 
-/// umount(8) removes a mount whose server is stopped without the helper, and returns at once.
+/// umount(8) removes a mount whose server is stopped. By force it says that the server has the device.
 #[test]
 fn umount_8_beside_a_stopped_server_loses_nothing() {
     const TEST: &str = "umount(8) beside a server that is stopped";
@@ -218,7 +218,8 @@ fn umount_8_beside_a_stopped_server_loses_nothing() {
         let server = namespace.server(&dir);
         stop(server);
         let output = run(namespace.command("umount").arg(way).arg(&dir), LIMIT).unwrap();
-        assert!(output.status.success(), "{way}: {}", text(&output));
+        let says_so = text(&output).contains("is stopped");
+        assert!(output.status.success() || way == "-f" && says_so, "{way}: {}", text(&output));
         assert_eq!(namespace.utab(), "", "{way}");
         assert!(!is_free(&device), "{way}: the server is stopped, and has the device");
         kill_process(server, Signal::CONT).unwrap();
