@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use nacre_cache::{CacheFs, CacheOptions, Granularity, Settings as CacheSettings};
 use nacre_engine::Data;
-use nacre_lab::crash::{Inplace, Log, LogWithDisk, Mounting, PoweredPm, Subject as Layout};
+use nacre_lab::crash::{Inplace, Log, LogWithDisk, Mounting, Pool, PoweredPm, Subject as Layout};
 use nacre_lab::environment::seeds;
 use nacre_lab::random::{Profile, Settings, Subject, Tolerance, check_seeds, check_threads, differs};
 use nacre_lab::suite::{VfsTarget, all_cases, run};
@@ -201,6 +201,7 @@ macro_rules! tests {
 
 tests!(log, Log);
 tests!(inplace, Inplace);
+tests!(pool, Pool);
 
 /// With a tier, to which whole blocks go that leave the buffer, from the second write in a row on, until it is full.
 const LOG_ON_DISK: LogWithDisk = LogWithDisk::ON_DISK;

@@ -11,7 +11,7 @@ use nacre_engine::{
     Data, Durability, FallocateMode, FileKind, Names, NewInode, RenameMode, SetAttr, Timestamp, WriteAt,
     XattrMode,
 };
-use nacre_lab::crash::{Inplace, Log, Mounting, Shadow, Subject};
+use nacre_lab::crash::{Inplace, Log, Mounting, Pool, Shadow, Subject};
 use nacre_media::SimPm;
 
 const SIZE: u64 = 32 << 20;
@@ -201,6 +201,16 @@ fn the_clock_may_go_backwards_over_the_in_place_layout() {
 #[test]
 fn the_clock_may_go_backwards_over_the_shadow_layout() {
     the_clock_may_go_backwards(&Bare(Shadow), &Shadow);
+}
+
+#[test]
+fn the_clock_may_go_backwards_over_the_pool_layout() {
+    the_clock_may_go_backwards(&Bare(Pool), &Pool);
+}
+
+#[test]
+fn the_clock_may_go_backwards_under_a_write_buffer_over_the_pool_layout() {
+    under_a_write_buffer(Pool);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use nacre_engine::{
     Attr, BelowBuffer, Data, Durability, FileKind, Kind, Names, NewInode, SetAttr, Timestamp, WriteAt,
     WriteShape, XattrMode,
 };
-use nacre_lab::crash::{Inplace, Log, Mounting, Shadow, Subject};
+use nacre_lab::crash::{Inplace, Log, Mounting, Pool, Shadow, Subject};
 use nacre_media::SimPm;
 
 fn now(secs: i64) -> Timestamp {
@@ -28,6 +28,11 @@ fn the_log_layout_writes_back() {
 #[test]
 fn the_in_place_layout_writes_back() {
     accepted_data_is_written_back_after_other_changes(Inplace);
+}
+
+#[test]
+fn the_pool_layout_writes_back() {
+    accepted_data_is_written_back_after_other_changes(Pool);
 }
 
 #[test]
