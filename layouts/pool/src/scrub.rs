@@ -42,7 +42,7 @@ impl<P: Pm> Retired for Shared<P> {
             return;
         }
         // Its bit may go on saying that it is free: the list counts.
-        let _ = self.change(|change| {
+        let noted = self.change(|change| {
             let index = change.group(group)?;
             let edit = &change.groups[index];
             let bit = bits::run(block.0 % GROUP_BLOCKS, 1);
@@ -52,8 +52,10 @@ impl<P: Pm> Retired for Shared<P> {
             self.bad.insert(block);
             Ok(())
         });
-        // Nor is it taken where the map of its group cannot be read.
-        self.bad.insert(block);
+        if noted.is_err() {
+            // The map of its group cannot be read, and counts for nothing.
+            self.bad.insert(block);
+        }
     }
 }
 
@@ -371,7 +373,7 @@ pub(crate) fn retire_listed<P: Pm>(pm: &P) -> Result<u64> {
 /// Bad blocks do not count as free: the counts that clean unmounts kept are others now.
 fn count_anew<P: Pm>(pm: &P, superblock: &Superblock, zones: &[u32]) -> Result<()> {
     for geometry in volumes::all(pm, superblock, zones)? {
-        // What cannot be read keeps its counts: they are as wrong as before.
+        // A volume that cannot be read keeps its counts, which are as wrong as before.
         let Ok(fs) = volumes::open_one(pm, superblock, geometry, false) else { continue };
         let Ok(counts) = fs.count() else { continue };
         if fs.row.lock().clean == 1 {
