@@ -52,8 +52,9 @@ pub(crate) struct Device {
 }
 
 const PAGE: u64 = 4096;
-/// How long a lock is waited for.
-const LOCK_PATIENCE: Duration = Duration::from_millis(40);
+/// How long a busy device is tried again: a process that its last owner just started keeps it until it runs its own
+/// program.
+const PATIENCE: Duration = Duration::from_millis(200);
 
 impl Device {
     /// Opens an existing device. A writer owns it, or a part of it, alone; readers share it.
@@ -183,7 +184,11 @@ fn open_locked(path: &Path, name: &str, read_only: bool, flags: i32) -> Result<F
     Ok(file)
 }
 
-fn open_with(path: &Path, read_only: bool, flags: i32) -> io::Result<File> {
+pub(crate) fn open_with(path: &Path, read_only: bool, flags: i32) -> io::Result<File> {
+    patiently(|| open_once(path, read_only, flags))
+}
+
+fn open_once(path: &Path, read_only: bool, flags: i32) -> io::Result<File> {
     OpenOptions::new()
         .read(true)
         .write(!read_only)
@@ -191,19 +196,35 @@ fn open_with(path: &Path, read_only: bool, flags: i32) -> io::Result<File> {
         .open(path)
 }
 
+/// Tries again for a while what finds a device in use.
+fn patiently<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    let begin = Instant::now();
+    loop {
+        match attempt() {
+            Err(error) if is_busy(&error) && begin.elapsed() < PATIENCE => sleep(PATIENCE / 100),
+            done => return done,
+        }
+    }
+}
+
+fn is_busy(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::ResourceBusy)
+}
+
 /// Opens an existing device of which this process has a part. The lock of the device says that it is shared.
 fn open_part(path: &Path, name: &str, read_only: bool, flags: i32, part: &Range<u64>) -> Result<File> {
-    let file = match open_with(path, read_only, flags) {
+    let opened = patiently(|| match open_once(path, read_only, flags) {
         // Another owner has the block device exclusively. It is one of ours if the device is locked.
         Err(error) if flags & libc::O_EXCL != 0 && error.kind() == io::ErrorKind::ResourceBusy => {
-            let file = open_with(path, read_only, 0).map_err(|e| open_error(name, e))?;
-            if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
-                return Err(busy(name));
+            let file = open_once(path, read_only, 0)?;
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => Err(error),
+                Err(_) => Ok(file),
             }
-            file
         }
-        opened => opened.map_err(|e| open_error(name, e))?,
-    };
+        opened => opened,
+    });
+    let file = opened.map_err(|error| open_error(name, error))?;
     lock(&file, true, name)?;
     let kind = if read_only { libc::F_RDLCK } else { libc::F_WRLCK };
     let range = libc::flock {
@@ -214,18 +235,17 @@ fn open_part(path: &Path, name: &str, read_only: bool, flags: i32, part: &Range<
         // Zero, as a lock of an open file description must have it.
         l_pid: 0,
     };
-    let begin = Instant::now();
-    loop {
+    let locked = patiently(|| {
         // SAFETY: the descriptor is open, and `range` is read by the call only.
-        if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &range) } == 0 {
-            return Ok(file);
+        match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &range) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
         }
-        let error = io::Error::last_os_error();
-        match error.raw_os_error() {
-            Some(libc::EAGAIN | libc::EACCES) if begin.elapsed() < LOCK_PATIENCE => sleep(LOCK_PATIENCE / 20),
-            Some(libc::EAGAIN | libc::EACCES) => return Err(busy(name)),
-            _ => return Err(Error::io("lock a part of", name, error)),
-        }
+    });
+    match locked {
+        Ok(()) => Ok(file),
+        Err(error) if is_busy(&error) => Err(busy(name)),
+        Err(error) => Err(Error::io("lock a part of", name, error)),
     }
 }
 
@@ -266,16 +286,10 @@ fn busy(name: &str) -> Error {
 pub(crate) fn lock(file: &File, shared: bool, name: &str) -> Result<()> {
     let how =
         if shared { FlockOperation::NonBlockingLockShared } else { FlockOperation::NonBlockingLockExclusive };
-    let begin = Instant::now();
-    loop {
-        match flock(file, how) {
-            Ok(()) => return Ok(()),
-            // A process that its last owner just started keeps it until it runs its own program.
-            Err(Errno::WOULDBLOCK) if begin.elapsed() < LOCK_PATIENCE => sleep(LOCK_PATIENCE / 20),
-            Err(Errno::WOULDBLOCK) => return Err(busy(name)),
-            Err(errno) => return Err(Error::io("lock", name, errno.into())),
-        }
-    }
+    patiently(|| Ok(flock(file, how)?)).map_err(|error| match is_busy(&error) {
+        true => busy(name),
+        false => Error::io("lock", name, error),
+    })
 }
 
 /// Whether a block device takes no writes. Some can be opened to write all the same.

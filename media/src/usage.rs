@@ -6,15 +6,15 @@
 //! together with all below it, with its own partitions, and with the loop devices above any of these.
 
 use std::ffi::OsString;
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use nacre_engine::{Error, Kind, Result};
 
-use crate::device::{lock, open_error};
+use crate::device::{lock, open_error, open_with};
 
 /// Layers of devices on one another; more are a circle.
 const MOST_LAYERS: usize = 64;
@@ -97,10 +97,8 @@ pub fn made_of(path: &Path) -> Vec<PathBuf> {
 
 fn require_place_unused(place: &Place, target: &str, is_unclaimed: bool) -> Result<()> {
     let exclusive = matches!(place.identity, Identity::Block(_)) && is_unclaimed;
-    let flags = libc::O_NOCTTY | libc::O_NONBLOCK | if exclusive { libc::O_EXCL } else { 0 };
     let name = place.path.display().to_string();
-    let opened = File::options().read(true).custom_flags(flags).open(&place.path);
-    let unused = match opened {
+    let unused = match open_with(&place.path, true, if exclusive { libc::O_EXCL } else { 0 }) {
         Ok(file) => lock(&file, false, &name),
         Err(error) => Err(open_error(&name, error)),
     };

@@ -362,8 +362,15 @@ fn a_block_device_can_be_mapped_by_one_owner() {
     assert_eq!((pm.len(), pm.promise()), (4 << 20, Promise::ProcessDeath));
     pm.fence(pm.copy(4096, b"kept").unwrap());
     assert_eq!(RealPm::open(&device.0, &PmOptions::default()).unwrap_err().kind(), Kind::Busy);
+    // As a process that the owner has just started: it has the descriptor until it runs its own program.
+    let inherited = pm.device.as_ref().unwrap().file.try_clone().unwrap();
     drop(pm);
+    let child = std::thread::spawn(|| {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        drop(inherited);
+    });
     let mut kept = [0; 4];
     RealPm::open(&device.0, &PmOptions::default()).unwrap().read(4096, &mut kept).unwrap();
     assert_eq!(&kept, b"kept");
+    child.join().unwrap();
 }
