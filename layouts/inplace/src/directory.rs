@@ -6,6 +6,7 @@
 //! cookie. How names change is in `names`.
 
 use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, InodeId, Result};
+use nacre_layout_parts::contract::Listed;
 use nacre_layout_parts::names::NameIndex;
 pub(crate) use nacre_layout_parts::names::hash;
 use nacre_layout_parts::rules::MAX_NAME;
@@ -86,14 +87,6 @@ pub(crate) fn needed(name_len: usize) -> usize {
 pub(crate) struct Found {
     /// The record's first byte in the directory.
     pub(crate) offset: u64,
-    pub(crate) id: InodeId,
-    pub(crate) kind: FileKind,
-}
-
-/// One entry of a directory that is read.
-pub(crate) struct Listed {
-    pub(crate) cookie: u64,
-    pub(crate) name: SmallVec<[u8; 32]>,
     pub(crate) id: InodeId,
     pub(crate) kind: FileKind,
 }

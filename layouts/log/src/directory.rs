@@ -13,7 +13,8 @@ use std::ops::Bound;
 use hashbrown::HashTable;
 use nacre_engine::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use nacre_engine::sync::{EXPLORED, RwLock, RwLockWriteGuard};
-use nacre_engine::{Error, FileKind, Kind, Result};
+use nacre_engine::{Error, FileKind, InodeId, Kind, Result};
+use nacre_layout_parts::contract::Listed;
 use nacre_layout_parts::rules::MAX_NAME;
 use nacre_media::Pm;
 use zerocopy::FromBytes;
@@ -176,7 +177,13 @@ impl Dentry {
         &self.bytes[DENTRY_NAME_OFFSET..DENTRY_NAME_OFFSET + usize::from(self.raw.name_len)]
     }
 
-    pub(crate) fn kind(&self) -> Result<FileKind> {
+    /// The entry of a directory that is read.
+    pub(crate) fn listed(&self, hash_seed: u64) -> Result<Listed> {
+        let id = InodeId { number: self.raw.inode, generation: self.raw.generation, volume: 0 };
+        Ok(Listed { cookie: self.cookie(hash_seed), name: self.name().into(), id, kind: self.kind()? })
+    }
+
+    fn kind(&self) -> Result<FileKind> {
         FileKind::from_u8(self.raw.kind).ok_or_else(|| Error::corrupt("dentry: kind"))
     }
 

@@ -179,7 +179,7 @@ impl<P: Pm> Shared<P> {
 
     /// Values of attributes in blocks have checksums.
     fn check_values(&self, inode: &Inode) -> Result<()> {
-        for name in self.list_xattrs(inode) {
+        for name in self.list_xattrs(inode)? {
             match self.get_xattr(inode, &name) {
                 Err(error) if error.kind() != Kind::NoAttribute => return Err(error),
                 _ => {}

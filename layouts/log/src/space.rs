@@ -321,8 +321,13 @@ impl<P: Pm> Shared<P> {
         }
     }
 
+    /// The places of a file's blocks.
+    pub(crate) fn resolve(&self, inode: &Inode, start: FileBlock, len: u64) -> Result<Vec<PlacedExtent>> {
+        self.resolve_to(inode, start, len, inode.size().div_ceil(BLOCK_SIZE))
+    }
+
     /// The places of a file's blocks, clipped to its first `blocks`.
-    pub(crate) fn resolve(
+    pub(crate) fn resolve_to(
         &self,
         inode: &Inode,
         start: FileBlock,
@@ -374,7 +379,7 @@ impl<P: Pm> Shared<P> {
             let _log = inode.log.lock();
             inode.pins.fetch_add(1, Ordering::AcqRel);
         }
-        self.resolve(inode, start, len, inode.size().div_ceil(BLOCK_SIZE)).inspect_err(|_| inode.unpin())
+        self.resolve(inode, start, len).inspect_err(|_| inode.unpin())
     }
 
     /// Ends one hold. Stores through it changed the blocks without a commit: copies of them that were made before are

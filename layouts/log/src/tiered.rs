@@ -9,6 +9,7 @@ use nacre_engine::{
     TierChange, TierRead, TierReader, TierRun, TierSpace, TierTable, Timestamp, WriteAt, WriteShape,
     WriteToTier, Written,
 };
+use nacre_layout_parts::writes_back_by_inode;
 use nacre_media::{Durable, Pm};
 
 use crate::alloc::Purpose;
@@ -87,7 +88,7 @@ impl<P: Pm + 'static> Relocate for LogFs<P> {
     type Proof = Durable;
 
     fn resolve_allocated(&self, node: &Node, start: FileBlock, len: u64) -> Result<Vec<PlacedExtent>> {
-        self.shared.resolve(&node.inode, start, len, MAX_FILE_SIZE / BLOCK_SIZE)
+        self.shared.resolve_to(&node.inode, start, len, MAX_FILE_SIZE / BLOCK_SIZE)
     }
 
     fn resolve_movable(&self, node: &Node, start: FileBlock, len: u64) -> Result<Vec<Movable>> {
@@ -157,7 +158,7 @@ impl<P: Pm + 'static> WriteToTier for LogFs<P> {
         draw: Draw<'_>,
         now: Timestamp,
     ) -> Result<u64> {
-        self.writable()?.write(&node.inode, at, data, Purpose::of_write(draw), now, true)
+        self.writable()?.write_or_borrow(&node.inode, at, data, Purpose::of_write(draw), now, true)
     }
 
     fn change_below(
@@ -209,33 +210,12 @@ impl<P: Pm + 'static> LogOffload for LogFs<P> {
 
 /// A layer above decides the tiers of writes, and borrows DRAM.
 impl<P: Pm + 'static> BelowBuffer for LogFs<P> {
+    writes_back_by_inode!(Purpose);
+
     fn reserve_for(&self, shape: &WriteShape) -> Result<Reservation> {
         let fs = self.writable()?;
         let blocks = CAPABILITIES.write_cost.of(shape);
         fs.with_deferred_frees(|| fs.alloc.reserve_blocks(blocks))
-    }
-
-    fn write_back(
-        &self,
-        node: &Node,
-        offset: u64,
-        data: &[IoSlice<'_>],
-        _: &Reservation,
-        now: Timestamp,
-    ) -> Result<()> {
-        let at = WriteAt::Offset(offset);
-        self.writable()?.write(&node.inode, at, data, Purpose::Reserved, now, false).map(drop)
-    }
-
-    fn write_back_times(
-        &self,
-        node: &Node,
-        mtime: Timestamp,
-        atime: Option<Timestamp>,
-        _: &Reservation,
-        now: Timestamp,
-    ) -> Result<()> {
-        self.writable()?.write_back_times(&node.inode, mtime, atime, now)
     }
 
     fn goes_to_disk(&self, _: &Node, _: u64, _: u64) -> bool {

@@ -79,11 +79,10 @@ impl<P: Pm> Shared<P> {
         Ok(value)
     }
 
-    pub(crate) fn list_xattrs(&self, inode: &Inode) -> Vec<Vec<u8>> {
+    pub(crate) fn list_xattrs(&self, inode: &Inode) -> Result<Vec<Vec<u8>>> {
         let slot = inode.xattrs.lock();
-        slot.as_ref()
-            .map(|index| index.list.iter().map(|xattr| xattr.name.to_vec()).collect())
-            .unwrap_or_default()
+        let names = slot.as_ref().map(|index| index.list.iter().map(|xattr| xattr.name.to_vec()).collect());
+        Ok(names.unwrap_or_default())
     }
 
     pub(crate) fn set_xattr(

@@ -14,6 +14,7 @@
 //! | `report` | reports of a recovery, a check, and a search for media errors |
 //! | `lifecycle` | the life of a layout, from mkfs to fsck; options of mkfs and of a mount |
 //! | `eviction` | how many inodes have their state in DRAM, and when some are to go |
+//! | `contract` | operations of the contract that every layout answers alike |
 //! | `content` | the bytes of a write, which lie in several slices |
 //! | `attributes` | the attributes of an inode in DRAM, read without a lock |
 //! | `ranges` | the whole blocks of a range of bytes, and its edges |
@@ -35,6 +36,7 @@ pub mod alloc;
 pub mod attributes;
 pub mod badblocks;
 pub mod content;
+pub mod contract;
 pub mod crc;
 pub mod eviction;
 pub mod format;

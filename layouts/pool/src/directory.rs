@@ -5,6 +5,7 @@
 //! that stays is listed once.
 
 use nacre_engine::{Error, FileKind, InodeId, Resource, Result};
+use nacre_layout_parts::contract::Listed;
 use nacre_media::Pm;
 use smallvec::SmallVec;
 use zerocopy::{FromZeros, IntoBytes};
@@ -78,14 +79,6 @@ impl Found {
     pub(crate) fn kind(&self) -> Result<FileKind> {
         FileKind::from_u8(self.raw.kind).ok_or_else(|| Error::corrupt("directory: the kind of a name"))
     }
-}
-
-/// One entry of a directory that is read.
-pub(crate) struct Listed {
-    pub(crate) cookie: u64,
-    pub(crate) name: SmallVec<[u8; 32]>,
-    pub(crate) id: InodeId,
-    pub(crate) kind: FileKind,
 }
 
 /// The word for a set. Of a set without a node, `depth` is its class.
@@ -176,7 +169,7 @@ impl<P: Pm> Shared<P> {
     }
 
     /// The name of a dentry.
-    pub(crate) fn name_of(&self, raw: &RawDentry) -> Result<SmallVec<[u8; 32]>> {
+    pub(crate) fn name_of(&self, raw: &RawDentry) -> Result<SmallVec<[u8; 40]>> {
         let len = usize::from(raw.name_len);
         if raw.flags & LONG_NAME == 0 {
             let name = raw.name.get(..len).ok_or_else(|| Error::corrupt("directory: a name"))?;

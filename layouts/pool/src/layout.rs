@@ -1,14 +1,14 @@
 //! The contract of a layout, implemented: each operation checks that it may write and goes to its module.
 
-use std::io::IoSlice;
 use std::ops::ControlFlow;
 
 use nacre_engine::{
-    Attr, BLOCK_SIZE, BelowBuffer, Capabilities, Data, DirEntry, Durability, Error, Extents, FallocateMode,
-    FileBlock, FileKind, FsStat, InodeCache, InodeId, Kind, Names, NewInode, PlacedExtent, RenameMode,
-    Reservation, Resource, Result, SeekTo, SetAttr, Step, Timestamp, WriteAt, WriteCost, WriteShape,
-    XattrMode, no_tiers_below_buffer, with_room,
+    Attr, BLOCK_SIZE, BelowBuffer, Capabilities, Data, DirEntry, Error, Extents, FsStat, InodeCache, InodeId,
+    Kind, Names, Reservation, Resource, Result, Step, Timestamp, WriteCost, WriteShape,
+    no_tiers_below_buffer, with_room,
 };
+use nacre_layout_parts::contract::read_dir;
+use nacre_layout_parts::{data_by_inode, extents_by_inode, names_by_inode, writes_back_by_inode};
 use nacre_media::Pm;
 
 use crate::counts::Purpose;
@@ -16,7 +16,6 @@ use crate::format::{GROUP_BLOCKS, MAX_FILE_SIZE, MAX_XATTR_SIZE, ROWS, compatibl
 use crate::fs::Shared;
 use crate::held::Node;
 use crate::mount::PoolFs;
-use crate::rename::{Asked, Side};
 
 /// The capabilities of the layout.
 pub(crate) const CAPABILITIES: Capabilities = Capabilities {
@@ -32,9 +31,6 @@ pub(crate) const CAPABILITIES: Capabilities = Capabilities {
     max_volumes: ROWS as u32,
     always_indexes_names: true,
 };
-
-/// Entries of a directory that are read under its lock at a time.
-const READ_DIR_BATCH: usize = 128;
 
 impl<P: Pm> PoolFs<P> {
     /// Runs an operation that may take space, once more if inodes were freed for it.
@@ -54,11 +50,7 @@ impl<P: Pm> PoolFs<P> {
 impl<P: Pm + 'static> Names for PoolFs<P> {
     type Node = Node;
 
-    fn root(&self) -> Node {
-        self.root
-            .clone()
-            .unwrap_or_else(|| unreachable!("the root is held until the unmount consumes the file system"))
-    }
+    names_by_inode!();
 
     fn node(&self, id: InodeId) -> Result<Node> {
         if id.volume != self.shared.geometry.volume {
@@ -69,14 +61,6 @@ impl<P: Pm + 'static> Names for PoolFs<P> {
 
     fn node_by_number(&self, number: u64) -> Result<Node> {
         self.shared.hold(number, None)
-    }
-
-    fn id(&self, node: &Node) -> InodeId {
-        node.inode.id()
-    }
-
-    fn kind(&self, node: &Node) -> FileKind {
-        node.inode.kind
     }
 
     fn let_go(&self, node: Node) {
@@ -95,10 +79,6 @@ impl<P: Pm + 'static> Names for PoolFs<P> {
         InodeCache { loaded: self.shared.held.len(), limit: self.shared.inode_cache }
     }
 
-    fn lookup(&self, dir: &Node, name: &[u8]) -> Result<Node> {
-        self.shared.lookup(&dir.inode, name)
-    }
-
     fn parent(&self, dir: &Node) -> Result<Node> {
         dir.inode.check_directory()?;
         let parent = {
@@ -106,40 +86,6 @@ impl<P: Pm + 'static> Names for PoolFs<P> {
             self.shared.read_inode(dir.inode.number)?.parent
         };
         self.shared.hold(parent, None)
-    }
-
-    fn create(&self, dir: &Node, name: &[u8], new: &NewInode<'_>) -> Result<Node> {
-        self.change(|fs| fs.create(&dir.inode, name, new))
-    }
-
-    fn create_unnamed(&self, new: &NewInode<'_>) -> Result<Node> {
-        self.change(|fs| fs.create_unnamed(new))
-    }
-
-    fn link(&self, node: &Node, dir: &Node, name: &[u8], now: Timestamp) -> Result<()> {
-        self.change(|fs| fs.link(&node.inode, &dir.inode, name, now))
-    }
-
-    fn unlink(&self, dir: &Node, name: &[u8], now: Timestamp) -> Result<()> {
-        self.change(|fs| fs.unlink(&dir.inode, name, now))
-    }
-
-    fn rmdir(&self, dir: &Node, name: &[u8], now: Timestamp) -> Result<()> {
-        self.change(|fs| fs.rmdir(&dir.inode, name, now))
-    }
-
-    fn rename(
-        &self,
-        from_dir: &Node,
-        from: &[u8],
-        to_dir: &Node,
-        to: &[u8],
-        mode: RenameMode,
-        now: Timestamp,
-    ) -> Result<()> {
-        let from = Side { dir: &from_dir.inode, name: from };
-        let to = Side { dir: &to_dir.inode, name: to };
-        self.change(|fs| fs.rename(&Asked { from, to, mode, now }))
     }
 
     fn read_dir(
@@ -150,25 +96,12 @@ impl<P: Pm + 'static> Names for PoolFs<P> {
     ) -> Result<()> {
         dir.inode.check_directory()?;
         let fs = &*self.shared;
-        let mut after = cookie;
-        loop {
-            let batch = {
-                let _lock = fs.read_lock(dir.inode.number);
-                let raw = fs.read_inode(dir.inode.number)?;
-                fs.list(fs.directory(dir.inode.number, &raw)?, after, READ_DIR_BATCH)?
-            };
-            for listed in &batch {
-                after = listed.cookie;
-                let entry =
-                    DirEntry { cookie: listed.cookie, name: &listed.name, id: listed.id, kind: listed.kind };
-                if visit(entry).is_break() {
-                    return Ok(());
-                }
-            }
-            if batch.len() < READ_DIR_BATCH {
-                return Ok(());
-            }
-        }
+        let read = |after, limit| {
+            let _lock = fs.read_lock(dir.inode.number);
+            let raw = fs.read_inode(dir.inode.number)?;
+            fs.list(fs.directory(dir.inode.number, &raw)?, after, limit)
+        };
+        read_dir(cookie, read, visit)
     }
 
     fn note_read(&self, node: &Node, now: Timestamp) {
@@ -197,72 +130,12 @@ impl<P: Pm + 'static> Names for PoolFs<P> {
     fn getattr(&self, node: &Node) -> Result<Attr> {
         self.shared.attr_of(node.inode.id())
     }
-
-    fn setattr(&self, node: &Node, change: &SetAttr, now: Timestamp) -> Result<Attr> {
-        self.change(|fs| fs.setattr(&node.inode, change, now))
-    }
-
-    fn get_xattr(&self, node: &Node, name: &[u8]) -> Result<Vec<u8>> {
-        self.shared.get_xattr(&node.inode, name)
-    }
-
-    fn list_xattrs(&self, node: &Node) -> Result<Vec<Vec<u8>>> {
-        self.shared.list_xattrs(&node.inode)
-    }
-
-    fn set_xattr(
-        &self,
-        node: &Node,
-        name: &[u8],
-        value: &[u8],
-        how: XattrMode,
-        mode: Option<u32>,
-        now: Timestamp,
-    ) -> Result<()> {
-        self.change(|fs| fs.set_xattr(&node.inode, name, value, how, mode, now))
-    }
-
-    fn remove_xattr(&self, node: &Node, name: &[u8], now: Timestamp) -> Result<()> {
-        self.change(|fs| fs.remove_xattr(&node.inode, name, now))
-    }
 }
 
 impl<P: Pm + 'static> Data for PoolFs<P> {
-    fn read(&self, node: &Node, offset: u64, buf: &mut [u8], now: Option<Timestamp>) -> Result<usize> {
-        self.shared.read(&node.inode, offset, buf, now)
-    }
-
-    fn write(
-        &self,
-        node: &Node,
-        at: WriteAt,
-        data: &[IoSlice<'_>],
-        durability: Durability,
-        now: Timestamp,
-    ) -> Result<u64> {
-        self.change(|fs| fs.write(&node.inode, at, data, Purpose::of_write(durability), now))
-    }
-
-    fn fallocate(
-        &self,
-        node: &Node,
-        mode: FallocateMode,
-        offset: u64,
-        len: u64,
-        now: Timestamp,
-    ) -> Result<()> {
-        self.change(|fs| fs.fallocate(&node.inode, mode, offset, len, now))
-    }
-
-    fn seek(&self, node: &Node, offset: u64, to: SeekTo) -> Result<u64> {
-        self.shared.seek(&node.inode, offset, to)
-    }
+    data_by_inode!(Purpose);
 
     fn sync(&self, _: &Node) -> Result<()> {
-        Ok(())
-    }
-
-    fn closed(&self, _: &Node) -> Result<()> {
         Ok(())
     }
 
@@ -272,13 +145,7 @@ impl<P: Pm + 'static> Data for PoolFs<P> {
 }
 
 impl<P: Pm + 'static> Extents for PoolFs<P> {
-    fn resolve(&self, node: &Node, start: FileBlock, len: u64) -> Result<Vec<PlacedExtent>> {
-        self.shared.resolve(&node.inode, start, len)
-    }
-
-    fn pin(&self, node: &Node, start: FileBlock, len: u64) -> Result<Vec<PlacedExtent>> {
-        self.shared.pin(&node.inode, start, len)
-    }
+    extents_by_inode!();
 
     fn unpin(&self, node: &Node) {
         node.inode.unpin();
@@ -317,6 +184,7 @@ impl<P: Pm + 'static> Extents for PoolFs<P> {
 
 impl<P: Pm + 'static> BelowBuffer for PoolFs<P> {
     no_tiers_below_buffer!();
+    writes_back_by_inode!(Purpose);
 
     fn reserve_for(&self, shape: &WriteShape) -> Result<Reservation> {
         let blocks = CAPABILITIES.write_cost.of(shape);
@@ -329,28 +197,5 @@ impl<P: Pm + 'static> BelowBuffer for PoolFs<P> {
             };
             fs.reserved.reserve(blocks, are_free).ok_or_else(|| Error::no_space(Resource::Pm, blocks))
         })
-    }
-
-    fn write_back(
-        &self,
-        node: &Node,
-        offset: u64,
-        data: &[IoSlice<'_>],
-        _: &Reservation,
-        now: Timestamp,
-    ) -> Result<()> {
-        let at = WriteAt::Offset(offset);
-        self.change(|fs| fs.write(&node.inode, at, data, Purpose::Reserved, now)).map(drop)
-    }
-
-    fn write_back_times(
-        &self,
-        node: &Node,
-        mtime: Timestamp,
-        atime: Option<Timestamp>,
-        _: &Reservation,
-        now: Timestamp,
-    ) -> Result<()> {
-        self.change(|fs| fs.write_back_times(&node.inode, mtime, atime, now))
     }
 }

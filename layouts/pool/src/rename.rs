@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use nacre_engine::{Error, FileKind, InodeId, Kind, RenameMode, Result};
-use nacre_layout_parts::rules::{Rename, check_name, whiteout};
+use nacre_layout_parts::rules::{self, Rename, check_name, whiteout};
 use nacre_media::Pm;
 use smallvec::{SmallVec, smallvec};
 
@@ -17,29 +17,16 @@ use crate::namespace::Gone;
 use crate::seeded::Mistake;
 use crate::sets::Entry;
 
-/// One side of a rename.
-#[derive(Clone, Copy)]
-pub(crate) struct Side<'a> {
-    pub(crate) dir: &'a HeldInode,
-    pub(crate) name: &'a [u8],
-}
-
+pub(crate) type Side<'a> = rules::Side<'a, HeldInode>;
 /// A rename as its caller asked for it.
-#[derive(Clone, Copy)]
-pub(crate) struct Asked<'a> {
-    pub(crate) from: Side<'a>,
-    pub(crate) to: Side<'a>,
-    pub(crate) mode: RenameMode,
-    pub(crate) now: nacre_engine::Timestamp,
-}
+pub(crate) type Asked<'a> = rules::Asked<'a, HeldInode>;
 
 /// An inode that a name refers to.
 type Named = (InodeId, FileKind);
 
-impl Asked<'_> {
-    fn is_across(&self) -> bool {
-        self.from.dir.number != self.to.dir.number
-    }
+/// The directories are two.
+fn is_across(asked: &Asked<'_>) -> bool {
+    asked.from.dir.number != asked.to.dir.number
 }
 
 impl<P: Pm> Shared<P> {
@@ -52,7 +39,7 @@ impl<P: Pm> Shared<P> {
             let target = self.peek(to.dir, to.name)?;
             let is_directory = |named: Named| named.1 == FileKind::Directory;
             let moves_directory = is_directory(source) || target.is_some_and(is_directory);
-            let moving = (asked.is_across() && moves_directory).then(|| self.move_directories.lock());
+            let moving = (is_across(asked) && moves_directory).then(|| self.move_directories.lock());
             if moving.is_some() && !self.check_no_cycle(asked, source, target)? {
                 continue;
             }
@@ -178,7 +165,7 @@ impl<P: Pm> Change<'_, P> {
         };
         match left_behind {
             Some(named) => self.replace_name(from.dir.number, &old, &entry(named, from.name))?,
-            None => self.remove_name(from.dir.number, &old, !asked.is_across())?,
+            None => self.remove_name(from.dir.number, &old, !is_across(asked))?,
         }
         self.move_inode(source, to.dir.number, now_packed)?;
         match (gone, target) {
@@ -187,7 +174,7 @@ impl<P: Pm> Change<'_, P> {
             _ => {}
         }
         self.edit(from.dir.number)?.modified(now_packed);
-        if asked.is_across() {
+        if is_across(asked) {
             self.edit(to.dir.number)?.modified(now_packed);
         }
         self.commit()

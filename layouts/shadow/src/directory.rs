@@ -7,6 +7,7 @@
 //! set to free on media. How names change is in `names`.
 
 use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, InodeId, Result};
+use nacre_layout_parts::contract::Listed;
 use nacre_layout_parts::names::{NameIndex, hash};
 use nacre_layout_parts::rules::MAX_NAME;
 use nacre_media::Pm;
@@ -166,14 +167,6 @@ impl Lines {
     pub(crate) fn of_dead(line: u64, span: usize) -> Lines {
         Lines { line, span, is_dead: true }
     }
-}
-
-/// One entry of a directory that is read.
-pub(crate) struct Listed {
-    pub(crate) cookie: u64,
-    pub(crate) name: SmallVec<[u8; 40]>,
-    pub(crate) id: InodeId,
-    pub(crate) kind: FileKind,
 }
 
 /// The state of a directory in DRAM.

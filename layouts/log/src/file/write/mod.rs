@@ -78,9 +78,20 @@ impl Range {
 }
 
 impl<P: Pm> Shared<P> {
-    /// Writes. On a full device, existing data may be overwritten with borrowed blocks. With tiers only if `borrows` is
-    /// set: when direct reclaim finds no other room.
+    /// Writes. On a full device without tiers, existing data may be overwritten with borrowed blocks.
     pub(crate) fn write(
+        &self,
+        inode: &Arc<Inode>,
+        at: WriteAt,
+        data: &[IoSlice<'_>],
+        purpose: Purpose,
+        now: Timestamp,
+    ) -> Result<u64> {
+        self.write_or_borrow(inode, at, data, purpose, now, false)
+    }
+
+    /// Writes. If `borrows` is set blocks may be borrowed with tiers, too: when direct reclaim finds no other room.
+    pub(crate) fn write_or_borrow(
         &self,
         inode: &Arc<Inode>,
         at: WriteAt,
