@@ -7,18 +7,15 @@
 //! locked below them. Above it is `stay`, of one inode. An operation that takes blocks away from a file that is held,
 //! or makes them unwritten, takes it alone first; a write to its blocks without `body` shares it.
 
+use std::ops::Deref;
 use std::sync::Arc;
 
 use nacre_engine::sync::RwLock;
-use nacre_engine::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use nacre_engine::{Attr, BLOCK_SIZE, Error, FileKind, InodeId, Kind, Result, TimeRange, Timestamp};
-use nacre_layout_parts::held::{Held, Holdable};
-use nacre_layout_parts::locked::Lockable;
-use nacre_layout_parts::relatime::Relatime;
-use nacre_layout_parts::rules::{InodeFacts, check_flags};
-use nacre_layout_parts::table::{Graveyard, TableInode};
+use nacre_engine::{BLOCK_SIZE, Error, FileKind, Kind, Result, TimeRange, Timestamp};
+use nacre_layout_parts::held::Held;
+use nacre_layout_parts::table::Graveyard;
+use nacre_layout_parts::table::core::{Core, Description, WithCore};
 
-use crate::attributes::{AttributeCell, Attributes};
 use crate::directory::Directory;
 use crate::format::{MAX_FILE_SIZE, ROOT_INODE, RawInode, word};
 use crate::transaction::Transaction;
@@ -45,53 +42,13 @@ impl Body {
 
 /// One inode.
 pub struct Inode {
-    pub(crate) number: u64,
-    pub(crate) generation: u32,
-    pub(crate) rdev: u32,
-    pub(crate) kind: FileKind,
-    pub(crate) btime: Timestamp,
-    /// Where its 256 bytes are on media.
-    pub(crate) address: u64,
-    /// Callers that hold it.
-    pub(crate) holds: AtomicU32,
-    /// Names that refer to it, as on media.
-    pub(crate) links: AtomicU32,
-    pub(crate) size: AtomicU64,
-    /// Blocks of data.
-    pub(crate) blocks: AtomicU64,
-    /// Grows with every change.
-    pub(crate) change: AtomicU64,
-    pub(crate) attr: AttributeCell,
-    /// The flags of `attr`, for checks without its lock.
-    pub(crate) flags: AtomicU32,
-    /// Of a directory: the directory that it is in, its names, and how many of these are directories.
-    pub(crate) parent: AtomicU64,
-    pub(crate) entries: AtomicU64,
-    pub(crate) subdirectories: AtomicU32,
-    /// It was used since the last sweep for inodes to evict.
-    pub(crate) used: AtomicBool,
-    /// It never had a name and may still be given one.
-    pub(crate) unnamed: AtomicBool,
-    /// The number of direct readers and writers of its blocks: unless it is 0, the blocks stay where they are. Grows
-    /// under the lock under which they move.
-    pub(crate) pins: AtomicU32,
-    /// Whether the next read changes atime.
-    pub(crate) relatime: Relatime,
-    /// atime in DRAM is newer than on media.
-    pub(crate) lazy: AtomicBool,
+    core: Core,
     /// Held shared, the blocks that the file has stay its own, and written.
     pub(crate) stay: RwLock<()>,
     pub(crate) body: RwLock<Body>,
-    pub(crate) graveyard: Arc<Graveyard>,
 }
 
 impl Inode {
-    /// Ends one pin.
-    pub(crate) fn unpin(&self) {
-        let before = self.pins.fetch_sub(1, Ordering::AcqRel);
-        debug_assert!(before > 0, "unpinned more often than pinned");
-    }
-
     /// The inode that `raw` describes, without holders and without its contents.
     pub(crate) fn new(
         number: u64,
@@ -101,119 +58,37 @@ impl Inode {
         directory: Option<Box<Directory>>,
         graveyard: &Arc<Graveyard>,
     ) -> Result<Inode> {
-        let damaged = |what: &str| Error::corrupt(format!("inode {number}: {what}"));
-        let kind = FileKind::from_u8(raw.kind).ok_or_else(|| damaged("kind"))?;
-        let time = |packed| times.unpack(packed).ok_or_else(|| damaged("time"));
         if raw.size > MAX_FILE_SIZE {
-            return Err(damaged("size"));
+            return Err(Error::corrupt(format!("inode {number}: size")));
         }
         let (mtime, ctime) = match raw.modified {
-            0 => (time(raw.mtime)?, time(raw.ctime)?),
-            modified => (time(modified)?, time(modified)?),
+            0 => (raw.mtime, raw.ctime),
+            modified => (modified, modified),
         };
-        let attributes = Attributes {
-            mode: raw.mode & 0o7777,
+        let described = Description {
+            number,
+            address,
+            generation: raw.generation,
+            kind: raw.kind,
+            rdev: raw.rdev,
+            mode: raw.mode,
             policy: raw.policy,
             uid: raw.uid,
             gid: raw.gid,
             flags: raw.flags,
-            atime: time(raw.atime)?,
+            links: raw.links,
+            size: raw.size,
+            parent: raw.parent,
+            names: directory.as_ref().map_or((0, 0), |names| (names.entries, names.subdirectories)),
+            atime: raw.atime,
             mtime,
             ctime,
+            btime: raw.btime,
         };
-        let root = if has_tree(kind) { raw.root } else { 0 };
-        let (entries, subdirectories) =
-            directory.as_ref().map_or((0, 0), |directory| (directory.entries, directory.subdirectories));
-        Ok(Inode {
-            number,
-            generation: raw.generation,
-            rdev: raw.rdev,
-            kind,
-            btime: time(raw.btime)?,
-            address,
-            holds: AtomicU32::new(0),
-            links: AtomicU32::new(raw.links),
-            size: AtomicU64::new(raw.size),
-            blocks: AtomicU64::new(0),
-            change: AtomicU64::new(0),
-            attr: AttributeCell::new(attributes, times),
-            flags: AtomicU32::new(raw.flags),
-            parent: AtomicU64::new(raw.parent),
-            entries: AtomicU64::new(entries),
-            subdirectories: AtomicU32::new(subdirectories),
-            used: AtomicBool::new(true),
-            unnamed: AtomicBool::new(false),
-            pins: AtomicU32::new(0),
-            relatime: Relatime::of(&attributes),
-            lazy: AtomicBool::new(false),
-            stay: RwLock::new(()),
-            body: RwLock::new(Body { root, xattrs: raw.xattrs, directory }),
-            graveyard: Arc::clone(graveyard),
-        })
-    }
-
-    pub(crate) fn id(&self) -> InodeId {
-        InodeId { number: self.number, generation: self.generation, volume: 0 }
-    }
-
-    pub(crate) fn check_directory(&self) -> Result<()> {
-        if self.is_directory() { Ok(()) } else { Err(Error::new(Kind::NotDirectory)) }
-    }
-
-    /// It must be a regular file.
-    pub(crate) fn check_file(&self) -> Result<()> {
-        match self.kind {
-            FileKind::Regular => Ok(()),
-            FileKind::Directory => Err(Error::new(Kind::IsDirectory)),
-            _ => Err(Error::new(Kind::InvalidInput)),
-        }
-    }
-
-    pub(crate) fn is_directory(&self) -> bool {
-        self.kind == FileKind::Directory
-    }
-
-    pub(crate) fn size(&self) -> u64 {
-        self.size.load(Ordering::Acquire)
-    }
-
-    pub(crate) fn links(&self) -> u32 {
-        self.links.load(Ordering::Acquire)
-    }
-
-    pub(crate) fn attr(&self) -> Attr {
-        let attributes = self.attr.get();
-        let links = match self.links() {
-            links if links == 0 || !self.is_directory() => links,
-            _ => 2 + self.subdirectories.load(Ordering::Relaxed),
-        };
-        Attr {
-            id: self.id(),
-            kind: self.kind,
-            mode: u32::from(attributes.mode),
-            links,
-            uid: attributes.uid,
-            gid: attributes.gid,
-            rdev: u64::from(self.rdev),
-            size: self.size(),
-            allocated: self.blocks.load(Ordering::Relaxed) * BLOCK_SIZE,
-            atime: attributes.atime,
-            mtime: attributes.mtime,
-            ctime: attributes.ctime,
-            btime: self.btime,
-            flags: attributes.flags,
-            change: self.change.load(Ordering::Relaxed),
-        }
-    }
-
-    /// An error if a flag of the inode is among the forbidden ones.
-    pub(crate) fn check_flags(&self, forbidden: u32) -> Result<()> {
-        check_flags(self.flags.load(Ordering::Acquire), forbidden)
-    }
-
-    /// A time as media has it.
-    pub(crate) fn pack(&self, time: Timestamp) -> u64 {
-        self.attr.times().pack(time)
+        let core = Core::new(&described, times, graveyard)?;
+        let root = if has_tree(core.kind) { raw.root } else { 0 };
+        let body = RwLock::new(Body { root, xattrs: raw.xattrs, directory });
+        Ok(Inode { core, stay: RwLock::new(()), body })
     }
 
     /// mtime and ctime will be `now`.
@@ -240,24 +115,6 @@ impl Inode {
     pub(crate) fn put_links(&self, transaction: &mut Transaction, links: u32) {
         transaction.word(self.address + word::LINKS, links_word(links, self.attr.get().flags));
     }
-
-    /// mtime and ctime are `now`: after the commit.
-    pub(crate) fn modified(&self, now: Timestamp) {
-        self.attr.touch(now);
-        self.noted();
-    }
-
-    /// ctime is `now`: after the commit.
-    pub(crate) fn changed(&self, now: Timestamp) {
-        self.attr.lock().ctime = now;
-        self.noted();
-    }
-
-    /// Something of it was changed.
-    pub(crate) fn noted(&self) {
-        self.relatime.changed();
-        self.change.fetch_add(1, Ordering::Relaxed);
-    }
 }
 
 /// Whether an inode of this kind has a tree of blocks.
@@ -270,82 +127,20 @@ pub(crate) fn links_word(links: u32, flags: u32) -> u64 {
     u64::from(links) | u64::from(flags) << 32
 }
 
-impl InodeFacts for Inode {
-    const ROOT: u64 = ROOT_INODE;
+impl Deref for Inode {
+    type Target = Core;
 
-    fn number(&self) -> u64 {
-        self.number
-    }
-
-    fn is_directory(&self) -> bool {
-        Inode::is_directory(self)
-    }
-
-    fn links(&self) -> u32 {
-        Inode::links(self)
-    }
-
-    fn flags(&self) -> u32 {
-        self.flags.load(Ordering::Acquire)
-    }
-
-    fn parent(&self) -> Result<u64> {
-        self.check_directory()?;
-        Ok(self.parent.load(Ordering::Relaxed))
-    }
-
-    fn is_empty(&self) -> Result<bool> {
-        self.check_directory()?;
-        Ok(self.entries.load(Ordering::Relaxed) == 0)
+    fn deref(&self) -> &Core {
+        &self.core
     }
 }
 
-impl Lockable for Inode {
+impl WithCore for Inode {
+    const ROOT: u64 = ROOT_INODE;
     type Body = Body;
-
-    fn number(&self) -> u64 {
-        self.number
-    }
 
     fn body(&self) -> &RwLock<Body> {
         &self.body
-    }
-}
-
-/// An inode that a caller holds.
-pub type Node = Held<Inode>;
-
-impl Holdable for Inode {
-    fn id(&self) -> InodeId {
-        Inode::id(self)
-    }
-
-    fn holds(&self) -> &AtomicU32 {
-        &self.holds
-    }
-
-    fn is_let_go(&self) {
-        if self.links() == 0 {
-            self.graveyard.bury(self.number);
-        }
-    }
-}
-
-impl TableInode for Inode {
-    fn links(&self) -> u32 {
-        Inode::links(self)
-    }
-
-    fn is_pinned(&self) -> bool {
-        self.pins.load(Ordering::Acquire) > 0
-    }
-
-    fn used(&self) -> &AtomicBool {
-        &self.used
-    }
-
-    fn change(&self) -> &AtomicU64 {
-        &self.change
     }
 
     fn bytes(&self) -> u64 {
@@ -354,3 +149,6 @@ impl TableInode for Inode {
         size_of::<Inode>() as u64 + 32 + directory
     }
 }
+
+/// An inode that a caller holds.
+pub type Node = Held<Inode>;

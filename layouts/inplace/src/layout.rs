@@ -8,7 +8,6 @@ use nacre_engine::{
     Reservation, Result, WriteCost, WriteShape, no_tiers_below_buffer,
 };
 use nacre_layout_parts::contract::read_dir;
-use nacre_layout_parts::table::TableInode;
 use nacre_layout_parts::table::inodes::Inodes;
 use nacre_layout_parts::{
     data_by_inode, extents_by_inode, names_by_inode, names_of_loaded_inodes, writes_back_by_inode,
@@ -99,13 +98,9 @@ impl<P: Pm + 'static> Data for InplaceFs<P> {
     }
 
     fn sync_all(&self) -> Result<()> {
-        let mut lazy = Vec::new();
-        self.shared.table.for_each_loaded(|inode| {
-            if inode.lazy.load(Ordering::Acquire) && inode.links() > 0 {
-                lazy.push(std::sync::Arc::clone(inode));
-            }
-        });
-        lazy.iter().try_for_each(|inode| self.shared.persist_lazy(inode))
+        let lazy = self.shared.table.lazy();
+        let mut named = lazy.iter().filter(|inode| inode.links() > 0);
+        named.try_for_each(|inode| self.shared.persist_lazy(inode))
     }
 }
 
@@ -119,23 +114,12 @@ impl<P: Pm + 'static> Extents for InplaceFs<P> {
     fn stat(&self) -> FsStat {
         let fs = &self.shared;
         fs.reclaim_buried();
-        let reserved = fs.alloc.reserved_blocks();
-        let free = fs.alloc.free_blocks().saturating_sub(reserved);
-        let available = fs.alloc.available_blocks();
-        let inodes = fs.table.limit();
-        // An inode takes a sixteenth of a block; space limits them like everything else.
-        let inodes_free = (available * 16).min(inodes.saturating_sub(fs.table.in_use()));
-        let blocks = fs.bounds.end - fs.bounds.first;
-        FsStat { blocks, free, available, reserved, inodes, inodes_free }
+        fs.table.stat(&fs.alloc, fs.bounds.end - fs.bounds.first)
     }
 
     fn index_bytes(&self) -> u64 {
         let fs = &self.shared;
-        let mut bytes = fs.alloc.index_bytes() + fs.table.index_bytes();
-        let mut loaded = Vec::new();
-        fs.table.for_each_loaded(|inode| loaded.push(std::sync::Arc::clone(inode)));
-        loaded.iter().for_each(|inode| bytes += inode.bytes());
-        bytes
+        fs.alloc.index_bytes() + fs.table.bytes()
     }
 
     fn capabilities(&self) -> Capabilities {

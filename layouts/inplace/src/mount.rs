@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use nacre_engine::sync::Mutex;
-use nacre_engine::sync::atomic::{AtomicBool, Ordering};
+use nacre_engine::sync::atomic::AtomicBool;
 use nacre_engine::{Error, Result};
 use nacre_layout_parts::lifecycle::MountOptions;
 use nacre_layout_parts::marks::refuse;
@@ -18,7 +18,7 @@ use nacre_media::Pm;
 use crate::blockmap::{Bounds, open};
 use crate::format::{ROOT_INODE, feature, region, state};
 use crate::fs::Shared;
-use crate::inode::{Inode, Node};
+use crate::inode::Node;
 use crate::recover::{Walk, read_journal, roll_back};
 use crate::superblock::Summary;
 use crate::table::table_address;
@@ -129,13 +129,7 @@ impl<P: Pm> InplaceFs<P> {
         }
         let fs = &self.shared;
         fs.check_unbroken()?;
-        let mut changed: Vec<Arc<Inode>> = Vec::new();
-        fs.table.for_each_loaded(|inode| {
-            if inode.lazy.load(Ordering::Acquire) {
-                changed.push(Arc::clone(inode));
-            }
-        });
-        changed.iter().try_for_each(|inode| fs.persist_lazy(inode))?;
+        fs.table.lazy().iter().try_for_each(|inode| fs.persist_lazy(inode))?;
         let mut superblock = fs.superblock.lock();
         if fs.alloc.contradicts_itself() {
             // The next mount sees the owners of blocks.

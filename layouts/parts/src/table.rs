@@ -1,8 +1,10 @@
 //! The inode table: a file of inodes, which grows and never shrinks, and the inodes that are in DRAM.
 //!
 //! Which numbers are free is known in DRAM only, from the walk at mount: an inode without links is free. How inodes come
-//! to DRAM and go is in `inodes`. Each layout reads and writes the bytes of its own.
+//! to DRAM and go is in `inodes`; what all of them have there is in `core`. Each layout reads and writes the bytes of
+//! its own.
 
+pub mod core;
 pub mod inodes;
 
 use std::collections::{HashMap, HashSet};

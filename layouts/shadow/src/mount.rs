@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use nacre_engine::sync::Mutex;
-use nacre_engine::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use nacre_engine::sync::atomic::{AtomicBool, AtomicU64};
 use nacre_engine::{Error, Result};
 use nacre_layout_parts::lifecycle::MountOptions;
 use nacre_layout_parts::marks::refuse;
@@ -21,7 +21,7 @@ use nacre_media::Pm;
 use crate::blockmap::Bounds;
 use crate::format::{ROOT_INODE, feature, state};
 use crate::fs::Shared;
-use crate::inode::{Inode, Node};
+use crate::inode::Node;
 use crate::recover::{Walk, table_addresses, table_tree};
 use crate::superblock::{Summary, Superblock};
 use crate::switches::{Read, Switches, usable};
@@ -166,13 +166,7 @@ impl<P: Pm> ShadowFs<P> {
         }
         let fs = &self.shared;
         fs.check_unbroken()?;
-        let mut changed: Vec<Arc<Inode>> = Vec::new();
-        fs.table.for_each_loaded(|inode| {
-            if inode.lazy.load(Ordering::Acquire) {
-                changed.push(Arc::clone(inode));
-            }
-        });
-        changed.iter().try_for_each(|inode| fs.persist_lazy(inode))?;
+        fs.table.lazy().iter().try_for_each(|inode| fs.persist_lazy(inode))?;
         let mut superblock = fs.superblock.lock();
         if fs.alloc.contradicts_itself() || fs.tiers.contradicts_itself() {
             // The next mount sees the owners of blocks.
