@@ -4,22 +4,23 @@
 //! A file system without a clean unmount is first recovered: on the media when it is repaired, else in DRAM over them.
 //! So an operation that a crash interrupted is no damage.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, Kind, Result, size};
+use nacre_engine::{Block, Error, FileKind, Kind, Result};
+use nacre_layout_parts::links::{self, Proved, Said, Visitor};
 use nacre_layout_parts::renew::store_word;
 pub use nacre_layout_parts::report::{CheckReport, MediaReport, Problem, Repair};
-use nacre_layout_parts::rules::{MAX_TARGET, check_name};
+use nacre_layout_parts::rules::MAX_TARGET;
 use nacre_layout_parts::table::Graveyard;
 use nacre_media::{Overlay, Pm};
 
 use crate::alloc::Allocator;
 use crate::badblocks::{self, BadBlocks};
 use crate::blockmap::{self, Bounds};
-use crate::directory::find_record;
-use crate::format::{INLINE_TARGET, ROOT_INODE, RawInode, state, word};
+use crate::directory::for_each_name;
+use crate::format::{BLOCK_INODES, INLINE_TARGET, INODE_SIZE, ROOT_INODE, RawInode, state, word};
 use crate::inode::{Inode, links_word};
 use crate::mend;
 use crate::recover::{LaneState, Walk, read_lanes, renew_lane, roll_back};
@@ -127,9 +128,7 @@ fn examine<P: Pm>(pm: &P, level: Repair) -> Result<(CheckReport, Vec<Fix>)> {
             report.add(error.to_string(), "");
         }
     }
-    let mut names = Names::new(pm, &superblock, &walk, &inodes);
-    names.walk(&mut report);
-    let fixes = names.compare(&mut report);
+    let fixes = check_links(pm, Bounds::of(&superblock), &walk, &inodes, &mut report);
     // A transaction in a lost lane is half done for ever: unless there was none, or everything else is as it should be
     // or can be made so.
     let is_whole = superblock.raw.state == state::CLEAN
@@ -181,6 +180,30 @@ fn check_bad_blocks<P: Pm>(
 }
 
 /// Checks the fields of an inode, beside its tree.
+/// Compares links and parents with names; gives the words that a repair stores.
+fn check_links<P: Pm>(
+    pm: &P,
+    bounds: Bounds,
+    walk: &Walk<'_, P>,
+    inodes: &BTreeMap<u64, RawInode>,
+    report: &mut CheckReport,
+) -> Vec<Fix> {
+    let said = |(&number, raw): (&u64, &RawInode)| {
+        let RawInode { kind, generation, links, parent, .. } = *raw;
+        (number, Said { kind, generation, links, parent })
+    };
+    let said = inodes.iter().map(said).collect();
+    let read = |number: u64, visit: &mut Visitor<'_>| for_each_name(pm, bounds, &inodes[&number], visit);
+    let mut fixes = Vec::new();
+    for Proved { number, links, parent } in links::check(ROOT_INODE, &said, &walk.damaged, &read, report) {
+        let block = Block(walk.table[(number / BLOCK_INODES) as usize]);
+        let address = block.offset() + number % BLOCK_INODES * INODE_SIZE;
+        fixes.push((address + word::LINKS, links_word(links, inodes[&number].flags)));
+        fixes.extend(parent.map(|parent| (address + word::PARENT, parent)));
+    }
+    fixes
+}
+
 fn check_inode<P: Pm>(pm: &P, superblock: &Superblock, number: u64, raw: &RawInode) -> Result<()> {
     let inode = Inode::new(number, 0, raw, superblock.times(), None, &Arc::new(Graveyard::default()))?;
     if inode.kind != FileKind::Symlink {
@@ -192,140 +215,4 @@ fn check_inode<P: Pm>(pm: &P, superblock: &Superblock, number: u64, raw: &RawIno
         return Err(Error::corrupt(format!("inode {number}: target")));
     }
     Ok(())
-}
-
-/// The names of all directories, against the inodes.
-struct Names<'a, P> {
-    pm: &'a P,
-    bounds: Bounds,
-    table: Vec<u64>,
-    inodes: &'a BTreeMap<u64, RawInode>,
-    /// How many names refer to each inode.
-    links: HashMap<u64, u32>,
-    /// The directory that each directory's name is in.
-    parents: HashMap<u64, u64>,
-    /// Inodes with blocks that cannot be followed, as was reported.
-    damaged: &'a BTreeSet<u64>,
-}
-
-impl<'a, P: Pm> Names<'a, P> {
-    fn new(
-        pm: &'a P,
-        superblock: &Superblock,
-        walk: &'a Walk<'_, P>,
-        inodes: &'a BTreeMap<u64, RawInode>,
-    ) -> Names<'a, P> {
-        let bounds = Bounds::of(superblock);
-        let table = walk.table.clone();
-        let damaged = &walk.damaged;
-        Names { pm, bounds, table, inodes, links: HashMap::new(), parents: HashMap::new(), damaged }
-    }
-
-    /// Reads every directory that can be reached.
-    fn walk(&mut self, report: &mut CheckReport) {
-        let mut queue = VecDeque::from([ROOT_INODE]);
-        self.links.insert(ROOT_INODE, 1);
-        self.parents.insert(ROOT_INODE, ROOT_INODE);
-        while let Some(number) = queue.pop_front() {
-            let Some(raw) = self.inodes.get(&number) else {
-                report.add(format!("directory {number} is not there"), "");
-                continue;
-            };
-            if raw.kind != FileKind::Directory as u8 {
-                report.add(format!("inode {number} is no directory"), "");
-                continue;
-            }
-            if self.damaged.contains(&number) {
-                continue;
-            }
-            if let Err(error) = self.read(number, raw, &mut queue, report) {
-                report.add(error.object(format!("directory {number}")).to_string(), "");
-            }
-        }
-    }
-
-    fn read(
-        &mut self,
-        number: u64,
-        raw: &RawInode,
-        queue: &mut VecDeque<u64>,
-        report: &mut CheckReport,
-    ) -> Result<()> {
-        let mut blocks = Vec::new();
-        let count = raw.size.div_ceil(BLOCK_SIZE);
-        blockmap::map(self.pm, raw.root, self.bounds).for_each(0, count, &mut |piece| {
-            let start = piece.block().0;
-            blocks.extend(start..start + piece.len);
-        })?;
-        if blocks.len() as u64 != count || !raw.size.is_multiple_of(BLOCK_SIZE) {
-            report.add(format!("directory {number}: a block is missing"), "");
-        }
-        let mut seen: HashMap<Vec<u8>, ()> = HashMap::new();
-        let mut page = [0u8; BLOCK_SIZE as usize];
-        for block in blocks {
-            self.pm.read(Block(block).offset(), &mut page)?;
-            find_record(&page, |record| {
-                if !record.is_used() {
-                    return Ok(None::<()>);
-                }
-                let name = String::from_utf8_lossy(record.name(&page)).into_owned();
-                let inode = record.raw.inode;
-                if check_name(record.name(&page)).is_err() {
-                    report.add(format!("directory {number}: the name {name:?} cannot be one"), "");
-                }
-                if seen.insert(record.name(&page).to_vec(), ()).is_some() {
-                    report.add(format!("directory {number}: two names {name:?}"), "");
-                }
-                match self.inodes.get(&inode) {
-                    Some(child)
-                        if child.generation == record.raw.generation && child.kind == record.raw.kind =>
-                    {
-                        let links = self.links.entry(inode).or_default();
-                        *links += 1;
-                        if child.kind == FileKind::Directory as u8 {
-                            match self.parents.insert(inode, number) {
-                                None => queue.push_back(inode),
-                                Some(_) => report.add(format!("directory {inode} has two names"), ""),
-                            }
-                        }
-                    }
-                    _ => report.add(format!("directory {number}: {name:?} refers to no inode"), ""),
-                }
-                Ok(None)
-            })?;
-        }
-        Ok(())
-    }
-
-    /// Compares the cached values of inodes with those that names prove.
-    fn compare(&self, report: &mut CheckReport) -> Vec<Fix> {
-        let mut fixes = Vec::new();
-        // Where something else is damaged, counts differ because of it.
-        let is_whole = report.problems.iter().all(|problem| !problem.repair.is_empty());
-        for (&number, raw) in self.inodes {
-            let links = self.links.get(&number).copied().unwrap_or(0);
-            let block = self.table[(number / crate::format::BLOCK_INODES) as usize];
-            let address =
-                Block(block).offset() + number % crate::format::BLOCK_INODES * crate::format::INODE_SIZE;
-            if links != raw.links {
-                let what = format!(
-                    "inode {number} says {} and has {links}",
-                    size::count(raw.links.into(), "link", "links")
-                );
-                // Nothing tells one that was removed from one whose new name was lost.
-                let loses = links == 0 && is_whole;
-                let repair = if loses { "free it, with all that is in it" } else { "count them" };
-                let repair = if is_whole { repair } else { "" };
-                report.problems.push(Problem { what, repair, loses, repaired: false });
-                fixes.push((address + word::LINKS, links_word(links, raw.flags)));
-            }
-            let Some(&parent) = self.parents.get(&number) else { continue };
-            if raw.kind == FileKind::Directory as u8 && raw.parent != parent {
-                let what = format!("directory {number} does not say that it is in directory {parent}");
-                report.add(what, if is_whole { "say so" } else { "" });
-                fixes.push((address + word::PARENT, parent));
-            }
-        }
-        if is_whole { fixes } else { Vec::new() }
-    }
 }

@@ -7,6 +7,7 @@
 
 use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, InodeId, Result};
 use nacre_layout_parts::contract::Listed;
+use nacre_layout_parts::links;
 use nacre_layout_parts::names::NameIndex;
 pub(crate) use nacre_layout_parts::names::hash;
 use nacre_layout_parts::rules::MAX_NAME;
@@ -14,8 +15,8 @@ use nacre_media::Pm;
 use smallvec::SmallVec;
 use zerocopy::FromBytes;
 
-use crate::blockmap::BlockMap;
-use crate::format::{DENTRY_HEADER, RawDentry};
+use crate::blockmap::{self, BlockMap, Bounds};
+use crate::format::{DENTRY_HEADER, RawDentry, RawInode};
 use crate::memo::{Absent, Memo};
 
 pub(crate) const BLOCK: usize = BLOCK_SIZE as usize;
@@ -118,6 +119,36 @@ pub(crate) fn find_record<T>(
         at += record.len();
     }
     Ok(None)
+}
+
+/// Calls `visit` with the names of a directory as media has it.
+pub(crate) fn for_each_name<P: Pm>(
+    pm: &P,
+    bounds: Bounds,
+    raw: &RawInode,
+    visit: &mut links::Visitor<'_>,
+) -> Result<()> {
+    let mut blocks = Vec::new();
+    let count = raw.size.div_ceil(BLOCK_SIZE);
+    blockmap::map(pm, raw.root, bounds).for_each(0, count, &mut |piece| {
+        let start = piece.block().0;
+        blocks.extend(start..start + piece.len);
+    })?;
+    let is_whole = blocks.len() as u64 == count && raw.size.is_multiple_of(BLOCK_SIZE);
+    let mut page = [0; BLOCK];
+    for block in blocks {
+        pm.read(Block(block).offset(), &mut page)?;
+        let stopped = find_record(&page, |record| {
+            let RawDentry { inode, generation, kind, .. } = record.raw;
+            let name = links::Name { bytes: record.name(&page), inode, generation, kind };
+            Ok((record.is_used() && visit(&name).is_break()).then_some(()))
+        })?;
+        if stopped.is_some() {
+            return Ok(());
+        }
+    }
+    // After the names that are there.
+    if is_whole { Ok(()) } else { Err(Error::corrupt("a block of a directory is missing")) }
 }
 
 /// The record of a page with this name. Without an index a directory spends its time here: the page is searched for the

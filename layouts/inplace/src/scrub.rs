@@ -15,7 +15,7 @@ use nacre_layout_parts::table::inodes::Inodes;
 use nacre_media::{Overlay, Pm};
 
 use crate::blockmap::{self, Bounds, Found as Used};
-use crate::directory::find_record;
+use crate::directory::for_each_name;
 use crate::format::{BLOCK_INODES, INODE_SIZE, ROOT_INODE, RawInode, tree};
 use crate::fs::Shared;
 use crate::inode::{Inode, has_tree};
@@ -69,7 +69,7 @@ impl<P: Pm + 'static> Scrubbed for Shared<P> {
             }
             if raw.kind == FileKind::Directory as u8 {
                 bytes += raw.size;
-                for_each_record(&*self.pm, self.bounds, raw, &mut |_, _, _| ControlFlow::Continue(()))?;
+                for_each_name(&*self.pm, self.bounds, raw, &mut |_| ControlFlow::Continue(()))?;
             }
             if raw.xattrs != 0 {
                 let owner = Owner::new(&*self.pm, self.bounds, self.seed, number, raw.generation);
@@ -131,29 +131,6 @@ impl<P: Pm> Shared<P> {
             None => look(&read()?),
         }
     }
-}
-
-/// Calls `visit` with the names of a directory as media has it.
-fn for_each_record<P: Pm>(pm: &P, bounds: Bounds, raw: &RawInode, visit: &mut NameVisitor<'_>) -> Result<()> {
-    let mut blocks = Vec::new();
-    blockmap::map(pm, raw.root, bounds).for_each(0, raw.size.div_ceil(BLOCK_SIZE), &mut |piece| {
-        let start = piece.block().0;
-        blocks.extend(start..start + piece.len);
-    })?;
-    let mut page = [0u8; BLOCK_SIZE as usize];
-    for block in blocks {
-        pm.read(Block(block).offset(), &mut page)?;
-        let stopped = find_record(&page, |record| {
-            let goes_on = !record.is_used()
-                || visit(record.name(&page), record.raw.inode, record.raw.kind == FileKind::Directory as u8)
-                    .is_continue();
-            Ok((!goes_on).then_some(()))
-        })?;
-        if stopped.is_some() {
-            return Ok(());
-        }
-    }
-    Ok(())
 }
 
 /// The bad lines that are in an inode, in words.
@@ -235,8 +212,9 @@ fn locate<P: Pm>(pm: &P, superblock: &Superblock, lines: &BTreeSet<u64>) -> [Vec
     let _ = walk.run(superblock, &mut |_, number, raw| inodes.push((number, *raw)));
     let mut names: HashMap<u64, (u64, String)> = HashMap::new();
     for (number, raw) in inodes.iter().filter(|(_, raw)| raw.kind == FileKind::Directory as u8) {
-        let _ = for_each_record(pm, bounds, raw, &mut |name, inode, _| {
-            names.entry(inode).or_insert_with(|| (*number, String::from_utf8_lossy(name).into_owned()));
+        let _ = for_each_name(pm, bounds, raw, &mut |name| {
+            let shown = || (*number, String::from_utf8_lossy(name.bytes).into_owned());
+            names.entry(name.inode).or_insert_with(shown);
             ControlFlow::Continue(())
         });
     }

@@ -21,6 +21,7 @@
 //! | `relatime` | when a read moves the time of access |
 //! | `held` | holds of inodes |
 //! | `rules` | the rules for making, linking, removing and renaming, and for attributes |
+//! | `links` | the check of names: links and parents |
 //! | `locked` | inodes that are locked together |
 //! | `seeded` | mistakes that a layout makes on purpose |
 //! | `table` | an inode table and the inodes in DRAM: held, freed, evicted |
@@ -42,6 +43,7 @@ pub mod eviction;
 pub mod format;
 pub mod held;
 pub mod lifecycle;
+pub mod links;
 pub mod locked;
 pub mod marks;
 pub mod mounting;

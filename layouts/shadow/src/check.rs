@@ -4,12 +4,13 @@
 //! A file system without a clean unmount is first recovered: on the media when it is repaired, else in DRAM over them.
 //! So an operation that a crash interrupted is no damage.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, Kind, Result, size};
+use nacre_engine::{Error, FileKind, Kind, Result};
+use nacre_layout_parts::links::{self, Proved, Said, Visitor};
 pub use nacre_layout_parts::report::{CheckReport, MediaReport, Problem, Repair};
-use nacre_layout_parts::rules::{MAX_TARGET, check_name};
+use nacre_layout_parts::rules::MAX_TARGET;
 use nacre_layout_parts::tier_table::listed;
 use nacre_media::{Overlay, Pm};
 use zerocopy::IntoBytes;
@@ -17,7 +18,7 @@ use zerocopy::IntoBytes;
 use crate::alloc::Allocator;
 use crate::badblocks::{self, BadBlocks};
 use crate::blockmap::{self, Bounds};
-use crate::directory::{BLOCK, find_record};
+use crate::directory::for_each_name;
 use crate::format::{INLINE_TARGET, MAX_GENERATION, ROOT_INODE, RawHeader, inode_seed, state};
 use crate::mend;
 use crate::mount::recover;
@@ -150,9 +151,7 @@ fn examine<P: Pm>(pm: &P, level: Repair) -> Result<(CheckReport, Vec<NewSlot>)> 
             report.add(error.to_string(), "");
         }
     }
-    let mut names = Names::new(pm, &superblock, &switches, &walk.damaged, &inodes);
-    names.walk(&mut report);
-    let fixes = names.compare(&mut report, superblock.seed());
+    let fixes = check_links(pm, &superblock, (&switches, &walk.damaged), &inodes, &mut report);
     check_switches(pm, &superblock, (&switches, &walk), level, &mut report)?;
     report.walk.duration = started.elapsed();
     Ok((report, fixes))
@@ -206,6 +205,35 @@ fn check_bad_blocks<P: Pm>(
 }
 
 /// Checks the fields of an inode, beside its tree.
+/// Compares links and parents with names; gives the slots that a repair writes.
+fn check_links<P: Pm>(
+    pm: &P,
+    superblock: &Superblock,
+    (switches, damaged): (&Read, &BTreeSet<u64>),
+    inodes: &BTreeMap<u64, Used>,
+    report: &mut CheckReport,
+) -> Vec<NewSlot> {
+    let said = |(&number, Used { header, state, .. }): (&u64, &Used)| {
+        let (links, parent) = (state.slot.links, state.slot.parent_end);
+        (number, Said { kind: header.kind, generation: header.generation, links, parent })
+    };
+    let said = inodes.iter().map(said).collect();
+    let is_reached = |tag| switches.is_reached(tag);
+    let bounds = Bounds::of(superblock);
+    let read = |number: u64, visit: &mut Visitor<'_>| {
+        for_each_name(pm, bounds, &inodes[&number].state, &is_reached, visit)
+    };
+    let fix = |Proved { number, links, parent }: Proved| {
+        let Used { address, header, state } = &inodes[&number];
+        let mut new = state.next(*address, inode_seed(superblock.seed(), number, header.generation));
+        new.slot.links = links;
+        new.slot.parent_end = parent.unwrap_or(new.slot.parent_end);
+        new.slot.checksum = new.slot.compute_checksum(new.seed);
+        new
+    };
+    links::check(ROOT_INODE, &said, damaged, &read, report).into_iter().map(fix).collect()
+}
+
 fn check_inode<P: Pm>(pm: &P, superblock: &Superblock, number: u64, used: &Used) -> Result<()> {
     let damaged = |what: &str| Err(Error::corrupt(format!("inode {number}: {what}")));
     let Used { header, state, .. } = used;
@@ -228,139 +256,4 @@ fn check_inode<P: Pm>(pm: &P, superblock: &Superblock, number: u64, used: &Used)
         return damaged("target");
     }
     Ok(())
-}
-
-/// The names of all directories, against the inodes.
-struct Names<'a, P> {
-    pm: &'a P,
-    bounds: Bounds,
-    switches: &'a Read,
-    inodes: &'a BTreeMap<u64, Used>,
-    /// How many names refer to each inode.
-    links: HashMap<u64, u32>,
-    /// The directory that each directory's name is in.
-    parents: HashMap<u64, u64>,
-    /// Inodes with blocks that cannot be followed, as was reported.
-    damaged: &'a BTreeSet<u64>,
-}
-
-impl<'a, P: Pm> Names<'a, P> {
-    fn new(
-        pm: &'a P,
-        superblock: &Superblock,
-        switches: &'a Read,
-        damaged: &'a BTreeSet<u64>,
-        inodes: &'a BTreeMap<u64, Used>,
-    ) -> Names<'a, P> {
-        let bounds = Bounds::of(superblock);
-        Names { pm, bounds, switches, inodes, links: HashMap::new(), parents: HashMap::new(), damaged }
-    }
-
-    /// Reads every directory that can be reached.
-    fn walk(&mut self, report: &mut CheckReport) {
-        let mut queue = VecDeque::from([ROOT_INODE]);
-        self.links.insert(ROOT_INODE, 1);
-        self.parents.insert(ROOT_INODE, ROOT_INODE);
-        while let Some(number) = queue.pop_front() {
-            let Some(used) = self.inodes.get(&number) else {
-                report.add(format!("directory {number} is not there"), "");
-                continue;
-            };
-            if used.header.kind != FileKind::Directory as u8 {
-                report.add(format!("inode {number} is no directory"), "");
-                continue;
-            }
-            if self.damaged.contains(&number) {
-                continue;
-            }
-            if let Err(error) = self.read(number, used, &mut queue, report) {
-                report.add(error.object(format!("directory {number}")).to_string(), "");
-            }
-        }
-    }
-
-    fn read(
-        &mut self,
-        number: u64,
-        used: &Used,
-        queue: &mut VecDeque<u64>,
-        report: &mut CheckReport,
-    ) -> Result<()> {
-        let mut blocks = Vec::new();
-        let tree = used.state.tree(FileKind::Directory);
-        blockmap::map(self.pm, tree, self.bounds)
-            .for_each(0, tree.end, &mut |piece| blocks.extend(piece.place..piece.place + piece.len))?;
-        let mut seen: HashSet<Vec<u8>> = HashSet::new();
-        let mut page = [0u8; BLOCK];
-        for block in blocks {
-            self.pm.read(Block(block).offset(), &mut page)?;
-            find_record(&page, |_, record| {
-                let is_reached = |tag| self.switches.is_reached(tag);
-                let Some(record) = record.filter(|record| record.counts(&is_reached)) else {
-                    return Ok(None::<()>);
-                };
-                let bytes = record.name(&page);
-                let name = String::from_utf8_lossy(&bytes).into_owned();
-                let inode = record.raw.inode;
-                if check_name(&bytes).is_err() {
-                    report.add(format!("directory {number}: the name {name:?} cannot be one"), "");
-                }
-                if !seen.insert(bytes.to_vec()) {
-                    report.add(format!("directory {number}: two names {name:?}"), "");
-                }
-                match self.inodes.get(&inode) {
-                    Some(Used { header, .. })
-                        if header.generation == record.raw.generation && header.kind == record.raw.kind =>
-                    {
-                        *self.links.entry(inode).or_default() += 1;
-                        if header.kind == FileKind::Directory as u8 {
-                            match self.parents.insert(inode, number) {
-                                None => queue.push_back(inode),
-                                Some(_) => report.add(format!("directory {inode} has two names"), ""),
-                            }
-                        }
-                    }
-                    _ => report.add(format!("directory {number}: {name:?} refers to no inode"), ""),
-                }
-                Ok(None)
-            })?;
-        }
-        Ok(())
-    }
-
-    /// Compares the values of inodes with those that names prove.
-    fn compare(&self, report: &mut CheckReport, seed: u32) -> Vec<NewSlot> {
-        let mut fixes = Vec::new();
-        // Where something else is damaged, counts differ because of it.
-        let is_whole = report.problems.iter().all(|problem| !problem.repair.is_empty());
-        for (&number, Used { address, header, state }) in self.inodes {
-            let mut new = state.next(*address, inode_seed(seed, number, header.generation));
-            let links = self.links.get(&number).copied().unwrap_or(0);
-            if links != state.slot.links {
-                let said = size::count(state.slot.links.into(), "link", "links");
-                let what = format!("inode {number} says {said} and has {links}");
-                // Nothing tells one that was removed from one whose new name was lost.
-                let loses = links == 0 && is_whole;
-                let repair = if loses { "free it, with all that is in it" } else { "count them" };
-                let repair = if is_whole { repair } else { "" };
-                report.problems.push(Problem { what, repair, loses, repaired: false });
-                new.slot.links = links;
-            }
-            if let Some(&parent) = self.parents.get(&number)
-                && header.kind == FileKind::Directory as u8
-                && state.slot.parent_end != parent
-            {
-                let what = format!("directory {number} does not say that it is in directory {parent}");
-                report.add(what, if is_whole { "say so" } else { "" });
-                new.slot.parent_end = parent;
-            }
-            let (said, says) = (&state.slot, &new.slot);
-            if (said.links, said.parent_end) != (says.links, says.parent_end) {
-                new.slot.checksum = new.slot.compute_checksum(new.seed);
-                fixes.push(new);
-            }
-        }
-        debug_assert!(BLOCK_SIZE as usize == BLOCK);
-        if is_whole { fixes } else { Vec::new() }
-    }
 }

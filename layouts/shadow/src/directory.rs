@@ -8,14 +8,16 @@
 
 use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, InodeId, Result};
 use nacre_layout_parts::contract::Listed;
+use nacre_layout_parts::links;
 use nacre_layout_parts::names::{NameIndex, hash};
 use nacre_layout_parts::rules::MAX_NAME;
 use nacre_media::Pm;
 use smallvec::SmallVec;
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::blockmap::BlockMap;
+use crate::blockmap::{self, BlockMap, Bounds};
 use crate::format::{BLOCK_LINES, FIRST_NAME, LINE, MORE_NAME, RawRecord, STATUS, Status, Tag};
+use crate::state::State;
 
 pub(crate) const BLOCK: usize = BLOCK_SIZE as usize;
 const LINE_BYTES: usize = LINE as usize;
@@ -140,6 +142,36 @@ pub(crate) fn find_record<T>(
         line += record.map_or(1, |record| record.span());
     }
     Ok(None)
+}
+
+/// Calls `visit` with the names of a directory as media has it.
+pub(crate) fn for_each_name<P: Pm>(
+    pm: &P,
+    bounds: Bounds,
+    state: &State,
+    is_reached: &Reached<'_>,
+    visit: &mut links::Visitor<'_>,
+) -> Result<()> {
+    let tree = state.tree(FileKind::Directory);
+    let mut blocks = Vec::new();
+    blockmap::map(pm, tree, bounds)
+        .for_each(0, tree.end, &mut |piece| blocks.extend(piece.place..piece.place + piece.len))?;
+    let mut page = [0; BLOCK];
+    for block in blocks {
+        pm.read(Block(block).offset(), &mut page)?;
+        let stopped = find_record(&page, |_, record| {
+            let Some(record) = record.filter(|record| record.counts(is_reached)) else {
+                return Ok(None);
+            };
+            let RawRecord { inode, generation, kind, .. } = record.raw;
+            let name = links::Name { bytes: &record.name(&page), inode, generation, kind };
+            Ok(visit(&name).is_break().then_some(()))
+        })?;
+        if stopped.is_some() {
+            return Ok(());
+        }
+    }
+    Ok(())
 }
 
 /// A name that was found.

@@ -16,7 +16,7 @@ use nacre_layout_parts::xattr::{self, Owner};
 use nacre_media::{Overlay, Pm};
 
 use crate::blockmap::{self, Bounds, Found as Kinds, tier_of};
-use crate::directory::{BLOCK, Reached, find_record};
+use crate::directory::for_each_name;
 use crate::format::{BLOCK_INODES, INODE_SIZE, ROOT_INODE, RawHeader};
 use crate::fs::Shared;
 use crate::recover::Walk;
@@ -69,8 +69,13 @@ impl<P: Pm + 'static> Scrubbed for Shared<P> {
             if kind == FileKind::Directory {
                 bytes += state.slot.size;
                 let is_reached = |tag| self.is_reached(tag);
-                let contents = Contents { pm: &*self.pm, bounds: self.bounds, seed: self.seed };
-                contents.for_each_name(state, &is_reached, &mut |_, _, _| ControlFlow::Continue(()))?;
+                for_each_name(
+                    &*self.pm,
+                    self.bounds,
+                    state,
+                    &is_reached,
+                    &mut |_| ControlFlow::Continue(()),
+                )?;
             }
             if state.slot.xattrs() != 0 {
                 let owner = self.owner_of(number, header.generation);
@@ -148,35 +153,6 @@ struct Contents<'a, P> {
 }
 
 impl<P: Pm> Contents<'_, P> {
-    /// Calls `visit` with the names of a directory as media has it.
-    fn for_each_name(
-        &self,
-        state: &State,
-        is_reached: &Reached<'_>,
-        visit: &mut NameVisitor<'_>,
-    ) -> Result<()> {
-        let tree = state.tree(FileKind::Directory);
-        let mut blocks = Vec::new();
-        blockmap::map(self.pm, tree, self.bounds)
-            .for_each(0, tree.end, &mut |piece| blocks.extend(piece.place..piece.place + piece.len))?;
-        let mut page = [0u8; BLOCK];
-        for block in blocks {
-            self.pm.read(Block(block).offset(), &mut page)?;
-            let stopped = find_record(&page, |_, record| {
-                let Some(record) = record.filter(|record| record.counts(is_reached)) else {
-                    return Ok(None);
-                };
-                let is_directory = record.raw.kind == FileKind::Directory as u8;
-                let goes_on = visit(&record.name(&page), record.raw.inode, is_directory).is_continue();
-                Ok((!goes_on).then_some(()))
-            })?;
-            if stopped.is_some() {
-                return Ok(());
-            }
-        }
-        Ok(())
-    }
-
     /// Descriptions of the bad lines in the blocks that an inode leads to.
     fn hits(
         &self,
@@ -253,8 +229,9 @@ fn locate<P: Pm>(pm: &P, superblock: &Superblock, lines: &BTreeSet<u64>) -> Resu
     let mut names: HashMap<u64, (u64, String)> = HashMap::new();
     for (number, _, state) in inodes.iter().filter(|(_, header, _)| header.kind == FileKind::Directory as u8)
     {
-        let _ = contents.for_each_name(state, &is_reached, &mut |name, inode, _| {
-            names.entry(inode).or_insert_with(|| (*number, String::from_utf8_lossy(name).into_owned()));
+        let _ = for_each_name(pm, contents.bounds, state, &is_reached, &mut |name| {
+            let shown = || (*number, String::from_utf8_lossy(name.bytes).into_owned());
+            names.entry(name.inode).or_insert_with(shown);
             ControlFlow::Continue(())
         });
     }
