@@ -7,6 +7,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use nacre::{FileSystem, Kind, OpenOptions};
+use nacre_fuse::mounts::MountEntry;
 use rustix::fs::FlockOperation;
 
 use crate::asking::NOTICE;
@@ -88,11 +89,28 @@ pub(crate) fn who_has(device: &Path) -> String {
         let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
         format!("process {pid} ({}) has it", name.trim_end())
     };
-    let mut said: Vec<String> = owners(device).iter().map(name).collect();
-    if let Ok(Some(mount)) = crate::mounted::of_device(device) {
-        said.push(format!("it is mounted on {}", mount.mountpoint.display()));
+    let pids = owners(device);
+    let mut said: Vec<String> = pids.iter().map(name).collect();
+    match crate::mounted::of_device(device) {
+        Ok(Some(mount)) => said.push(format!("it is mounted on {}", mount.mountpoint.display())),
+        _ => said.extend(other_volume_of(&pids, device)),
     }
     said.join(", ")
+}
+
+/// The mount of another volume by one of these processes, in words.
+fn other_volume_of(pids: &[libc::pid_t], device: &Path) -> Option<String> {
+    let (bare, _) = nacre::device_and_volume(device);
+    let mounts = crate::mounted::all_of_device(&bare).ok()?;
+    let is_theirs =
+        |mount: &&MountEntry| owners(Path::new(&mount.source)).iter().any(|pid| pids.contains(pid));
+    let mount = mounts.iter().find(is_theirs)?;
+    let (_, other) = nacre::device_and_volume(Path::new(&mount.source));
+    let dir = mount.mountpoint.display();
+    Some(format!(
+        "volume {} of the same zone is mounted on {dir}; volumes of other zones can be beside it",
+        other?
+    ))
 }
 
 /// The processes that have a device open as a file system.

@@ -119,35 +119,61 @@ pub(crate) fn run(args: VolumeArgs) -> Result<(), Failure> {
             done(&how, "is made", Some(&made))
         }
         VolumeCommand::List { json, device } => {
-            let volumes = volumes_of(&device)?;
+            let volumes = volumes_of("volume list", &device)?;
             if json { output::json(json!({ "volumes": volumes })) } else { list(&volumes) }
         }
         VolumeCommand::Remove { force, how } => remove(force, &how),
     }
 }
 
-/// The volumes of a device, from the device itself. While a mount has it alone, they come from the mount.
-fn volumes_of(path: &Path) -> Result<Vec<VolumeRow>, Failure> {
-    let error = match nacre::volumes(path) {
-        Ok(volumes) => return Ok(volumes),
-        Err(error) => error,
-    };
+/// The volumes of a device, from the device itself, or from a mount that has it alone. Mounts say how much their own
+/// volumes hold.
+fn volumes_of(operation: &str, path: &Path) -> Result<Vec<VolumeRow>, Failure> {
     let (device, _) = nacre::device_and_volume(path);
-    let mount = if error.kind() == Kind::Busy { mounted::of_device(&device)? } else { None };
-    let failed = || Failure::on("volume list", path, &error);
-    let Some(mount) = mount else { return Err(failed()) };
-    let info: Info = mounted::ask("volume list", &mount.mountpoint, Question::Info.attribute())?;
-    // Another layout has none.
-    if info.volumes.is_empty() { Err(failed()) } else { Ok(info.volumes) }
+    let found = nacre::volumes(path);
+    let is_tellable = |error: &nacre::Error| error.kind() == Kind::Busy;
+    let mounts = match &found {
+        Err(error) if !is_tellable(error) => Vec::new(),
+        _ => mounted::all_of_device(&device)?,
+    };
+    let mut infos: Vec<Info> = Vec::new();
+    for mount in &mounts {
+        match mounted::ask::<Info>(operation, &mount.mountpoint, Question::Info.attribute()) {
+            Ok(info) => {
+                infos.push(Info { mountpoint: Some(mount.mountpoint.display().to_string()), ..info });
+            }
+            // The others are known all the same.
+            Err(failure) => _ = failure.report(),
+        }
+    }
+    let told = infos.iter().map(|info| &info.volumes).find(|volumes| !volumes.is_empty());
+    let mut volumes = match (found, told) {
+        (Ok(volumes), _) => volumes,
+        (Err(_), Some(told)) => told.clone(),
+        // Another layout has none.
+        (Err(error), None) => return Err(Failure::on(operation, path, &error)),
+    };
+    for Info { volume, space, mountpoint, .. } in infos {
+        if let Some(row) = volumes.iter_mut().find(|row| row.uuid == volume.uuid) {
+            row.used = space.map(|space| space.total.saturating_sub(space.free)).or(row.used);
+            row.inodes = space.map(|space| space.inodes.saturating_sub(space.inodes_free)).or(row.inodes);
+            row.mountpoint = mountpoint;
+        }
+    }
+    Ok(volumes)
 }
 
 fn remove(force: bool, how: &HowArgs) -> Result<(), Failure> {
     let failed = |error: nacre::Error| Failure::on("volume remove", &how.volume, &error);
     let (_, name) = nacre::device_and_volume(&how.volume);
-    let volumes = nacre::volumes(&how.volume).map_err(failed)?;
+    let volumes = volumes_of("volume remove", &how.volume)?;
     // The rest of a volume whose removal was interrupted has no name any more.
     let is_meant = |volume: &&VolumeRow| Some(&volume.name) == name.as_ref() && !volume.going;
     let found = volumes.iter().find(is_meant);
+    if let Some(dir) = found.and_then(|volume| volume.mountpoint.as_ref()) {
+        return Err(Failure::new("volume remove", how.volume.display(), format!("it is mounted on {dir}"))
+            .advice("unmount it first"));
+    }
     if let Some(volume) = found.filter(|volume| !force && files(volume) != Some(0)) {
         let holds = match files(volume) {
             Some(files) => output::count(files, "file", "files"),
@@ -189,7 +215,7 @@ fn list(volumes: &[VolumeRow]) -> Result<(), Failure> {
                 bytes(volume.used),
                 bytes(volume.quota),
                 files,
-                state(volume).to_owned(),
+                state(volume),
             ]
         })
         .collect();
@@ -197,11 +223,12 @@ fn list(volumes: &[VolumeRow]) -> Result<(), Failure> {
 }
 
 /// The state of a volume, in words.
-pub(crate) fn state(volume: &VolumeRow) -> &'static str {
-    match (volume.going, volume.clean) {
-        (true, _) => "being made or removed",
-        (false, true) => "clean",
-        (false, false) => "mounted, or not cleanly unmounted",
+pub(crate) fn state(volume: &VolumeRow) -> String {
+    match (volume.going, &volume.mountpoint, volume.clean) {
+        (true, ..) => "being made or removed".to_owned(),
+        (false, Some(dir), _) => format!("mounted on {dir}"),
+        (false, None, true) => "clean".to_owned(),
+        (false, None, false) => "mounted, or not cleanly unmounted".to_owned(),
     }
 }
 

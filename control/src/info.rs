@@ -236,12 +236,15 @@ pub struct VolumeRow {
     pub zone: u32,
     /// The most bytes that it may take.
     pub quota: Option<u64>,
-    /// Bytes in use, if it was unmounted in order.
+    /// Bytes in use, as its mount says, or if it was unmounted in order.
     pub used: Option<u64>,
-    /// Inodes in use, if it was unmounted in order.
+    /// Inodes in use, as its mount says, or if it was unmounted in order.
     pub inodes: Option<u64>,
     /// It was unmounted in order.
     pub clean: bool,
     /// Its making or its removal was interrupted. The next change of volumes ends that.
     pub going: bool,
+    /// The directory that it is mounted on, where the command that asked has found it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mountpoint: Option<String>,
 }

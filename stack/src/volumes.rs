@@ -30,6 +30,7 @@ fn row(summary: &VolumeSummary) -> VolumeRow {
         inodes: summary.inodes,
         clean: summary.clean,
         going: summary.going,
+        mountpoint: None,
     }
 }
 

@@ -164,7 +164,15 @@ fn volumes_are_listed_beside_the_mount_that_has_the_device() {
         assert_eq!(names(&path), [main.clone(), is_mounted(mail.clone())], "{}", path.display());
     }
     let listed = text(&place.nacre(&["volume", "list"], &place.device()));
-    assert!(listed.contains("clean\n") && listed.contains("mounted, or not cleanly"), "{listed}");
+    assert!(listed.contains("clean\n"), "{listed}");
+    // It showed a dash for what the volume holds, and said that it may be mounted.
+    fs::write(dir.join("file"), vec![1; 3 << 20]).unwrap();
+    let row = text(&place.nacre(&["volume", "list", "--json"], &place.device()));
+    let row: serde_json::Value = serde_json::from_str(&row).unwrap();
+    let row = &row["volumes"][1];
+    assert!(row["used"].as_u64().unwrap() >= 3 << 20 && row["inodes"] == 2, "{row}");
+    assert_eq!(row["mountpoint"], dir.to_str().unwrap());
+    place.fails(&["volume", "remove"], &place.volume("mail"), &["it is mounted on", dir.to_str().unwrap()]);
     let info = text(&place.nacre(&["info"], &dir));
     assert!(info.contains("main: zone 0") && info.contains("mail: zone 0"), "{info}");
     place.fails(&["volume", "remove"], &place.volume("main"), &["another process"]);
@@ -198,7 +206,12 @@ fn volumes_of_two_zones_are_mounted_at_once() {
     }
     // A zone has one mount, and changes of volumes have the device alone.
     let third = run(nacre().arg("mount").args([&place.volume("third"), &place.dir("third")]), LIMIT).unwrap();
-    assert!(!third.status.success() && text(&third).contains("another process"), "{}", text(&third));
+    let said = text(&third);
+    assert!(!third.status.success() && said.contains("another process"), "{said}");
+    assert!(
+        said.contains(&format!("volume mail of the same zone is mounted on {}", mail.display())),
+        "{said}"
+    );
     for change in
         [&["volume", "remove", "-f"][..], &["volume", "remove", "-f", "-n"], &["volume", "create", "-n"]]
     {
@@ -211,6 +224,11 @@ fn volumes_of_two_zones_are_mounted_at_once() {
     for paths in [vec![], vec![place.device()]] {
         let df = text(&run(nacre().arg("df").args(paths), LIMIT).unwrap());
         assert!(df.contains("pm.img#main") && df.contains("pm.img#mail"), "{df}");
+    }
+    // The mounts say what is in their zones, which their device does not know meanwhile.
+    let listed = text(&place.nacre(&["volume", "list"], &place.device()));
+    for dir in [&main, &mail] {
+        assert!(listed.contains(&format!("mounted on {}", dir.display())), "{listed}");
     }
     let df = text(&place.nacre(&["df"], &place.volume("mail")));
     assert!(!df.contains("pm.img#main") && df.contains("pm.img#mail"), "{df}");
