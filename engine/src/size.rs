@@ -31,9 +31,13 @@ pub fn parse(text: &str) -> Result<u64, String> {
     whole.checked_mul(factor).and_then(|bytes| bytes.checked_add(part as u64)).ok_or_else(wrong)
 }
 
-/// A size for people: the largest unit that leaves at least 1, with one decimal unless it is whole.
+/// A size for people: the largest unit that leaves at least 1 as it is rounded, with one decimal unless it is whole.
 pub fn print(bytes: u64) -> String {
-    let Some((letter, factor)) = UNITS.iter().find(|(_, factor)| bytes >= *factor) else {
+    // From a twentieth of the smaller unit below it on, a size is rounded to one of the larger unit.
+    let rounded = |factor: u64| bytes.saturating_add(factor / 1024 / 20);
+    let Some((letter, factor)) =
+        UNITS.iter().find(|(_, factor)| bytes >= 1024 && rounded(*factor) >= *factor)
+    else {
         return format!("{bytes} B");
     };
     if bytes.is_multiple_of(*factor) {
@@ -113,6 +117,10 @@ mod tests {
             (1024, "1 KiB"),
             (1536, "1.5 KiB"),
             (1 << 30, "1 GiB"),
+            // It was 1024.0 MiB.
+            ((1 << 30) - 4096, "1.0 GiB"),
+            ((1 << 30) - 53_000, "1023.9 MiB"),
+            ((1 << 20) - 1, "1.0 MiB"),
             (5 << 40, "5 TiB"),
         ] {
             assert_eq!(print(bytes), text);
