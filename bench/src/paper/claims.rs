@@ -86,8 +86,8 @@ fn claims(
     ways.iter().flat_map(on).collect()
 }
 
-/// The ways on which a value is looked for: both where it has nacre and peers of the kernel and both were measured, else
-/// one.
+/// The ways on which a value is looked for: both where it has nacre and peers of the kernel, or asks for both, and both
+/// were measured, else one.
 fn ways(value: &Value, experiments: &[&Experiment]) -> Vec<Way> {
     let named = || value.of.iter().chain(&value.over);
     let has = |kind: &str| {
@@ -102,7 +102,7 @@ fn ways(value: &Value, experiments: &[&Experiment]) -> Vec<Way> {
             ways.push(way);
         }
     }
-    if !(has("preset:") && has("peer:")) {
+    if !(value.on_both || has("preset:") && has("peer:")) {
         ways.truncate(1);
     }
     ways
@@ -134,7 +134,7 @@ fn claims_on(
         unit: value.over.is_empty().then(unit),
         found: found.as_ref().ok().map(|reading| reading.median),
         interval: found.as_ref().ok().and_then(|reading| reading.interval),
-        holds_if: value.goal,
+        holds_if: value.goal.filter(|_| value.goal_on.is_none_or(|only| only == way)),
         waits_for: found.err(),
     };
     if value.across == Across::Each {

@@ -51,7 +51,7 @@ fn every_experiment_is_listed_with_what_it_waits_for() {
         let (name, rest) = (words.next().unwrap_or_default(), words.next().unwrap_or_default().trim_start());
         name.contains('-') && states.iter().any(|state| rest.starts_with(state))
     });
-    assert_eq!(listed.count(), 94, "{said}");
+    assert_eq!(listed.count(), 96, "{said}");
     assert!(said.contains("Usr1: the traces of FIU cannot be had"), "{said}");
 }
 
