@@ -259,6 +259,11 @@ fn every_figure_to_reach_of_papers_001_and_004_is_a_goal() {
         ("acbpfs-fig5a", 6),
         ("acbpfs-fig5b", 2),
         ("acbpfs-nova", 1),
+        ("acbpfs-recovery", 1),
+        ("spfs-copies", 1),
+        ("spfs-mount", 3),
+        ("spfs-lookup", 1),
+        ("spfs-dram", 2),
     ] {
         let found = find(name);
         assert_eq!(found.len(), 1, "{name}");
@@ -320,6 +325,11 @@ fn every_figure_that_was_promised_is_there() {
             "hinfs-default",
             "acbpfs-table1",
             "acbpfs-nova",
+            "acbpfs-recovery",
+            "spfs-copies",
+            "spfs-mount",
+            "spfs-lookup",
+            "spfs-dram",
             "tpfs-table1",
             "tpfs-table2",
             "tpfs-predictor",
