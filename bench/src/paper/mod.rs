@@ -18,6 +18,7 @@
 mod answers;
 mod claims;
 pub(crate) mod command;
+mod estimate;
 mod list;
 mod read;
 mod runs;

@@ -70,6 +70,9 @@ fn a_dry_run_prints_commands_that_repeat_the_runs() {
     let said = text(&output);
     let commands: Vec<&str> = said.lines().filter(|line| !line.starts_with('#')).collect();
     assert_eq!(commands.len(), 11, "{said}");
+    // With the time of each, of the experiment, and of all.
+    assert_eq!(said.matches("(about ").count(), 12, "{said}");
+    assert!(said.contains("# 11 points of 1 experiment, about "), "{said}");
     let words: Vec<&str> = commands[0].split(' ').collect();
     assert_eq!(&words[..3], ["nacre", "bench", "run"], "{said}");
     let json = dir.path().join("report.json");
