@@ -233,6 +233,32 @@ fn a_value_without_a_peer_is_looked_for_mounted_where_it_says_so() {
     assert_eq!(ways[..4], [Way::Library, Way::Library, Way::Mount, Way::Mount]);
 }
 
+/// The paper's system is as good as a peer at the most; ours is twice as good.
+#[test]
+fn a_value_above_a_weak_spot_is_better_and_not_only_another_one() {
+    let value = r#"{ of = "New", over = "Lost", ratio = 3, across = "most" }"#;
+    let verdict = |instead: &str| {
+        let catalog = SMALL.replace(value, instead);
+        assert_ne!(catalog, SMALL);
+        let claims = read::paper(&catalog).expect("it is well-formed").experiments[0].claims(&mut answer);
+        // Two points of the first value, and two ways of the second come before it.
+        claims[4].verdict()
+    };
+    // 4 is found of New over Third, 2 of New over Old.
+    let of = |of: &str, over: &str, rest: &str| {
+        verdict(&format!(r#"{{ of = "{of}", over = "{over}", at = "4k", {rest} }}"#))
+    };
+    assert_eq!(of("New", "Third", r#"ratio = 1, is = "at most""#), Verdict::Better);
+    assert_eq!(of("New", "Third", "ratio = 0.8"), Verdict::Better);
+    assert_eq!(of("New", "Third", "ratio = 1.8"), Verdict::Beside, "no weak spot");
+    assert_eq!(of("New", "Third", r#"ratio = 1, is = "at least""#), Verdict::Beside, "no weak spot");
+    assert_eq!(of("New", "Old", r#"ratio = 1, is = "at most""#), Verdict::Beside, "both are ours");
+    assert_eq!(of("Third", "New", "ratio = 1.5"), Verdict::Better, "the other way round");
+    assert_eq!(of("Third", "New", "ratio = 0.1"), Verdict::Beside, "no weak spot");
+    let goal = "goal = { at_least = 9 }";
+    assert_eq!(of("New", "Third", &format!("ratio = 0.8, {goal}")), Verdict::Missed, "a goal is held to");
+}
+
 /// What the issues of both papers name as figures to reach is held to, so that a run of each can miss.
 #[test]
 fn every_figure_to_reach_of_papers_001_and_004_is_a_goal() {
