@@ -1,6 +1,6 @@
-//! What the pool layout keeps in DRAM: nothing of files that were let go, and at most 64 bytes of one that is held.
+//! The DRAM of the pool layout: it keeps nothing of files that were let go, and at most 64 bytes of one that is held.
 //!
-//! The test has a process of its own, so that what this process takes is the layout's. Its PM is a mapped file, whose
+//! The test has a process of its own, so that its DRAM is the layout's. Its PM is a mapped file, whose
 //! pages do not count. `NACRE_FILES` is how many files it makes (100,000 by default; a million in `make nightly`).
 
 use std::fs;
@@ -73,7 +73,7 @@ fn anonymous() -> u64 {
 }
 
 fn mount(pm: &Arc<RealPm>) -> Fs {
-    // What a thread behind the mount takes would be of a moment.
+    // A thread behind the mount would take DRAM for a moment.
     let options = MountOptions { background: false, ..MountOptions::default() };
     Fs::mount(Arc::clone(pm), &options).expect("mount")
 }

@@ -20,7 +20,7 @@ const TARGET: f64 = 0.3;
 /// Seconds that a place takes, at a factor of the paper's sizes.
 pub(super) fn seconds(place: &Place, scale: f64, effort: &Effort) -> f64 {
     let work = place.workload.parse().and_then(|spec| workload::make(&spec, scale));
-    // What cannot be made is told when it is to run.
+    // The reason why a workload cannot be made is told when it is to run.
     let Ok(work) = work else { return 0.0 };
     let load = Load { bytes: work.bytes(), files: work.files() };
     let once = load.bytes as f64 / BYTES + load.files as f64 / FILES;

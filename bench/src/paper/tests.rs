@@ -259,7 +259,7 @@ fn a_value_above_a_weak_spot_is_better_and_not_only_another_one() {
     assert_eq!(of("New", "Third", &format!("ratio = 0.8, {goal}")), Verdict::Missed, "a goal is held to");
 }
 
-/// What the issues of both papers name as figures to reach is held to, so that a run of each can miss.
+/// The figures to reach of both papers' issues are held to, so that a run of each can miss.
 #[test]
 fn every_figure_to_reach_of_papers_001_and_004_is_a_goal() {
     for (name, least) in [

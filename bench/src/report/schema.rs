@@ -302,7 +302,7 @@ pub struct Claim {
     pub holds_if: Option<Bound>,
     /// Why there is no value: the missing part.
     pub waits_for: Option<String>,
-    /// What is said is a weak spot of the paper's own system. A value on this side of it is better than the paper's.
+    /// The stated value is a weak spot of the paper's own system. A value on this side of it is better than the paper's.
     #[serde(default)]
     pub weak_spot: Option<Better>,
 }

@@ -107,7 +107,7 @@ pub trait Target: Send + Sync {
     fn set_attribute(&self, path: &Path, name: &[u8], value: &[u8]) -> io::Result<()>;
     /// The traffic that reached media so far, where that is counted.
     fn traffic(&self) -> Option<Traffic>;
-    /// What nacre says of itself; none of other file systems.
+    /// The description that nacre gives of itself; none of other file systems.
     fn information(&self) -> Option<Info>;
     /// How long the layout's own mount took when it was opened, where nacre is in this process.
     fn mounted_in(&self) -> Option<Duration>;

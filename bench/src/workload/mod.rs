@@ -6,7 +6,7 @@
 //!
 //! - [`micro`]: one kind of operation on one file, in every size and pattern. [`iozone`]: that program's six phases.
 //! - [`meta`]: names in small and large directories. [`filebench`]: file server, web server, web proxy, mail.
-//! - [`postmark`]: many small files with a short life. [`mount`]: mounts of many files, and what these leave in DRAM.
+//! - [`postmark`]: many small files with a short life. [`mount`]: mounts of many files, and the DRAM that these leave.
 //! - [`tier`]: files that move between PM and a disk, and the effect on others.
 //! - [`bpfs`]: AC-BPFS's own. [`tree`]: a tree of sources searched and built. [`trace`]: system calls that were recorded, again.
 //! - [`program`]: real programs, where they are installed.

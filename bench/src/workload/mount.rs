@@ -215,7 +215,7 @@ impl Workload for Mount {
         Ok(measured)
     }
 
-    /// What was made is still there, whatever is measured.
+    /// Files are looked up in each round, so that a mount that has lost them is no result.
     fn opened(&self, target: &dyn Target, round: Round, took: Duration) -> Result<Measured, Error> {
         let found = self.round(target, round)?;
         if self.kind == Kind::Lookup {

@@ -147,7 +147,7 @@ fn peers_stand_beside_nacre_in_the_process_and_mounted() {
     assert!(found.contains(&over) && found.contains(&format!("{over}, mounted").as_str()), "{found:?}");
 }
 
-/// Small file systems, so that the bounds of large ones hold with ease, and what was found is more than nothing.
+/// Small file systems: each time was measured, and is more than nothing.
 #[test]
 fn mounts_after_a_clean_end_and_after_a_kill_are_timed() {
     let dir = scratch();
