@@ -288,6 +288,7 @@ step_buffered() { NACRE_ALL_MOUNTS=1 system_tests behaviour::; }
 step_lazy_suites() { NACRE_ALL_MOUNTS=1 NACRE_FSX_SEEDS=2 system_tests lazy_suites::; }
 step_programs() { system_tests programs::; }
 step_model() { NACRE_MODEL_SECONDS=${NACRE_MODEL_SECONDS:-20} cargo test --release -p nacre-lab --test model; }
+step_dram() { NACRE_FILES=${NACRE_FILES:-1000000} cargo test --release -p nacre-lab --test dram; }
 step_calls() { NACRE_MODEL_SECONDS=${NACRE_MODEL_SECONDS:-40} cargo test --release -p nacre-lab --test calls --test library --test linearizable; }
 step_schedules() { NACRE_SCHEDULES=${NACRE_SCHEDULES:-1000} NACRE_SEED=${NACRE_SEED:-$(date +%j)} scripts/schedules.sh; }
 step_calls_on_mount() { NACRE_MODEL_SECONDS=${NACRE_MODEL_SECONDS:-40} system_tests calls::; }
@@ -341,7 +342,7 @@ step_experiments() {
     [ -z "$late" ] || left_out "after six minutes there was no time for:$late"
 }
 
-all_steps="cargo_deny stress_ng dbench fs_mark postmark git postgresql rocksdb fsx_seeds kill_9 flipped_bits crash_images crash_mutants crash_inplace crash_pool crash_shadow crash_cached crash_tiers buffered lazy_suites programs model calls calls_on_mount schedules experiments"
+all_steps="cargo_deny stress_ng dbench fs_mark postmark git postgresql rocksdb fsx_seeds kill_9 flipped_bits crash_images crash_mutants crash_inplace crash_pool crash_shadow crash_cached crash_tiers buffered lazy_suites programs model dram calls calls_on_mount schedules experiments"
 
 scripts/install-deps.sh nightly
 cargo build --release -p nacre-cli || exit 1

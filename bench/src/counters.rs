@@ -22,6 +22,8 @@
 //! | `preempted` | how often the scheduler took a core away in a round |
 //! | `trace.failed`, `trace.succeeded` | calls of a trace that failed here only in a round, and that succeeded here only |
 //! | `tier.moved` | bytes that moved to a tier and from it in a round, during other work |
+//! | `memory.grown` | bytes of DRAM by which the process with the indexes grew while files were made and let go |
+//! | `space.metadata` | the part of the space in use that is not data of files, in percent; counted for Postmark's files from 20,000 on |
 //! | `program.seconds` | how long a program ran in a round, from its start to its end |
 //!
 //! Those of persistent memory are known where it is emulated; `emulate=dram` counts and slows nothing. DRAM and the
@@ -66,6 +68,8 @@ const COUNTERS: &[(&str, &str, Better)] = &[
     ("trace.succeeded", "calls", Less),
     (MOVED, "B", More),
     ("program.seconds", "s", Less),
+    (GROWN, "B", Less),
+    (METADATA, "%", Less),
 ];
 
 /// The counter that has to be asked for.
@@ -73,6 +77,12 @@ pub const SYNCED: &str = "share.synced";
 
 /// The counter of the workload `tier.beside`.
 pub const MOVED: &str = "tier.moved";
+
+/// The counter of the workload `mount.dram`.
+pub const GROWN: &str = "memory.grown";
+
+/// The counter of the workload `postmark`.
+pub const METADATA: &str = "space.metadata";
 
 /// The unit of a counter; none where there is no such counter.
 pub fn unit(name: &str) -> Option<&'static str> {
@@ -292,13 +302,15 @@ pub fn processor_time(process: u32) -> u64 {
 mod tests {
     use std::collections::BTreeMap;
 
-    use super::{Counted, Counters, DiskWork, MOVED, Synced, Traffic, names, processor_time, unit};
+    use super::{
+        Counted, Counters, DiskWork, GROWN, METADATA, MOVED, Synced, Traffic, names, processor_time, unit,
+    };
     use crate::workload::{Measured, Op};
 
     #[test]
     fn counters_are_for_an_operation() {
         let mut counters = Counters::default();
-        let told = ["trace.failed", "trace.succeeded", "program.seconds", MOVED];
+        let told = ["trace.failed", "trace.succeeded", "program.seconds", MOVED, GROWN, METADATA];
         let told = BTreeMap::from(told.map(|name| (name.to_owned(), 3.0)));
         let mut measured =
             Measured { operations: 10, written: 40960, busy: 8e6, told, ..Measured::default() };

@@ -118,7 +118,7 @@ impl<'a> Context<'a> {
         self.counts.set(match figure.verdict() {
             Verdict::Holds => (reached + 1, missed),
             Verdict::Missed => (reached, missed + 1),
-            Verdict::Beside | Verdict::Waits => (reached, missed),
+            Verdict::Better | Verdict::Beside | Verdict::Waits => (reached, missed),
         });
         let head = if self.head.replace(true) { String::new() } else { report::head() };
         let command = format!("nacre bench figures --only {name}{}", self.options);

@@ -107,6 +107,7 @@ impl Figure {
             interval: (self.values.len() > 1).then(|| stats::median_interval(&self.values)),
             holds_if: Some(holds_if),
             waits_for: None,
+            weak_spot: None,
         })
     }
 
@@ -176,7 +177,7 @@ impl Figure {
         let verdict = match self.verdict() {
             Verdict::Holds => "reached",
             Verdict::Missed => "MISSED",
-            Verdict::Beside | Verdict::Waits => "",
+            Verdict::Better | Verdict::Beside | Verdict::Waits => "",
         };
         let median = |samples: &[f64]| match samples {
             [] => String::new(),

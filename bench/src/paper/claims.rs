@@ -2,7 +2,7 @@
 
 use super::{Across, Experiment, OverAt, Overall, Paper, Source, System, Value, Way};
 use crate::counters;
-use crate::report::schema::{Better, Claim};
+use crate::report::schema::{Better, Claim, Meant};
 
 /// A question to the measurements: one system at one point, and the ratio over another where there is one.
 #[derive(Debug, Clone, Copy)]
@@ -86,8 +86,8 @@ fn claims(
     ways.iter().flat_map(on).collect()
 }
 
-/// The ways on which a value is looked for: both where it has nacre and peers of the kernel and both were measured, else
-/// one.
+/// The ways on which a value is looked for: both where it has nacre and peers of the kernel, or asks for both, and both
+/// were measured, else one.
 fn ways(value: &Value, experiments: &[&Experiment]) -> Vec<Way> {
     let named = || value.of.iter().chain(&value.over);
     let has = |kind: &str| {
@@ -102,7 +102,7 @@ fn ways(value: &Value, experiments: &[&Experiment]) -> Vec<Way> {
             ways.push(way);
         }
     }
-    if !(has("preset:") && has("peer:")) {
+    if !(value.on_both || has("preset:") && has("peer:")) {
         ways.truncate(1);
     }
     ways
@@ -134,8 +134,9 @@ fn claims_on(
         unit: value.over.is_empty().then(unit),
         found: found.as_ref().ok().map(|reading| reading.median),
         interval: found.as_ref().ok().and_then(|reading| reading.interval),
-        holds_if: value.goal,
+        holds_if: value.goal.filter(|_| value.goal_on.is_none_or(|only| only == way)),
         waits_for: found.err(),
+        weak_spot: weak_spot(value, cases),
     };
     if value.across == Across::Each {
         return read.into_iter().map(|(case, found)| claim(&[case], found)).collect();
@@ -151,6 +152,31 @@ fn claims_on(
             vec![claim(&cases.iter().collect::<Vec<_>>(), Err(reasons.join("; ")))]
         }
     }
+}
+
+/// The better side of a ratio in which the paper's system, one of ours here, is behind a peer or as good at the most.
+fn weak_spot(value: &Value, cases: &[&Case<'_>]) -> Option<Better> {
+    let is_ours = |system: &System| {
+        let target = system.target.as_deref().unwrap_or_default();
+        target.starts_with("preset:") || target.starts_with("mount:")
+    };
+    let sides = |case: &Case<'_>| Some((is_ours(case.of), is_ours(case.over?)));
+    let sides: Option<Vec<(bool, bool)>> = cases.iter().map(|case| sides(case)).collect();
+    let is_above = match sides?.as_slice() {
+        [] => return None,
+        sides if sides.iter().all(|sides| *sides == (true, false)) => true,
+        sides if sides.iter().all(|sides| *sides == (false, true)) => false,
+        // Of two of ours, neither is the one that is to be better.
+        _ => return None,
+    };
+    let counter = value.counter.as_deref().and_then(counters::better);
+    let more = counter.unwrap_or(cases[0].experiment.metric.better) == Better::More;
+    let better = if more == is_above { Better::More } else { Better::Less };
+    let is_weak = match better {
+        Better::More => value.said <= 1.0 && value.is != Meant::AtLeast,
+        Better::Less => value.said >= 1.0 && value.is != Meant::AtMost,
+    };
+    is_weak.then_some(better)
 }
 
 /// Every pair at every point. Systems that an experiment does not have are passed over: values of several experiments

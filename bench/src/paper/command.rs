@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use nacre_engine::size::count;
 
 use super::answers::Found;
 use super::runs::{Means, Runs, entrant_name};
-use super::{Asked, Experiment, experiments, find, list, papers};
+use super::{Asked, Experiment, estimate, experiments, find, list, papers};
 use crate::report::schema::{self, Absent, Options};
 use crate::run::cold::Cold;
 use crate::run::effort::QUICK;
@@ -39,7 +40,7 @@ pub(crate) struct PaperArgs {
     /// Show every experiment, and the parts of it that run here
     #[arg(long, conflicts_with_all = ["names", "json", "html", "dry_run"])]
     list: bool,
-    /// Print the runs as commands instead of running them
+    /// Print the runs as commands, with an estimate of the time of each, instead of running them
     #[arg(short = 'n', long)]
     dry_run: bool,
     /// Multiply the papers' sizes and counts; by default the largest factor up to 1 with which a target has 1 GiB of
@@ -85,7 +86,13 @@ impl PaperArgs {
             chosen.iter().map(|experiment| self.planned(experiment, &means)).collect();
         if self.dry_run {
             let commands: String = planned.iter().map(|runs| self.commands(runs)).collect();
-            return Ok(say::out(&commands)?);
+            let points: usize = planned.iter().map(|runs| runs.places.len()).sum();
+            let time = estimate::about(planned.iter().map(|runs| self.seconds(runs)).sum());
+            let (points, experiments) = (
+                count(points as u64, "point", "points"),
+                count(planned.len() as u64, "experiment", "experiments"),
+            );
+            return Ok(say::out(&format!("{commands}# {points} of {experiments}, {time} in all\n"))?);
         }
         self.measure(&planned, held.err())
     }
@@ -100,15 +107,23 @@ impl PaperArgs {
         runs
     }
 
+    /// The time of an experiment, as it is estimated.
+    fn seconds(&self, runs: &Runs<'_>) -> f64 {
+        let of = |place| estimate::seconds(place, runs.scale, &self.common.effort);
+        runs.places.iter().map(of).sum()
+    }
+
     /// The runs of an experiment, as the commands that repeat them.
     fn commands(&self, runs: &Runs<'_>) -> String {
         let experiment = runs.experiment;
+        let time = estimate::about(self.seconds(runs));
         let mut text = format!(
-            "# {}: {}, {}: {}\n",
+            "# {}: {}, {}: {} ({time})\n",
             experiment.name, experiment.paper, experiment.figure, experiment.title
         );
         for place in &runs.places {
-            text.push_str(&format!("# {}\n{}\n", place.label, self.command(runs, place)));
+            let time = estimate::about(estimate::seconds(place, runs.scale, &self.common.effort));
+            text.push_str(&format!("# {} ({time})\n{}\n", place.label, self.command(runs, place)));
         }
         for Absent { what, why } in &runs.waits {
             text.push_str(&format!("# waits: {what}: {why}\n"));

@@ -18,6 +18,7 @@
 mod answers;
 mod claims;
 pub(crate) mod command;
+mod estimate;
 mod list;
 mod read;
 mod runs;
@@ -109,9 +110,11 @@ pub struct System {
 }
 
 /// Which way nacre's operations go. Peers are always reached through the kernel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Way {
     /// In the same process.
+    #[serde(rename = "process")]
     Library,
     /// Through FUSE.
     Mount,
@@ -149,8 +152,9 @@ pub struct Settings {
     pub pm: Option<String>,
     /// An emulated disk below, of peers that have one and of presets with tiers: `optane-ssd`, `nvme`, `sata-ssd`, `hdd`.
     pub disk: Option<String>,
-    /// For nacre, in the words of `mount -o`; sizes among them are not scaled: `group=16m`. `buffer`, `writeback` and `through`,
-    /// a word of ours, are for mounts: only they need to be told whether writes wait here, in the kernel or nowhere.
+    /// For nacre, in the words of `mount -o`; sizes among them are not scaled: `group=16m`. A share ending in
+    /// `-of-data` is one of the data of the workload. `buffer`, `writeback` and `through`, a word of ours, are for
+    /// mounts: only they need to be told whether writes wait here, in the kernel or nowhere.
     pub options: Option<String>,
     /// How long the paper runs, in seconds.
     pub seconds: Option<u64>,
@@ -217,6 +221,10 @@ pub struct Value {
     pub place: Option<String>,
     /// The bound that nacre aims at.
     pub goal: Option<Bound>,
+    /// The only way on which the bound holds or is missed, where it is of one. On the other the values are shown.
+    pub goal_on: Option<Way>,
+    /// It is looked for on both ways, also where no peer is in it.
+    pub on_both: bool,
     /// A counter that it speaks of, instead of the experiment's metric.
     pub counter: Option<String>,
     /// Further remarks.
@@ -313,7 +321,14 @@ impl Experiment {
     /// The setup of a system at a point. The point's settings take precedence over the system's, and the system's over
     /// the common ones.
     pub fn settings(&self, system: &System, point: &Point) -> Settings {
-        point.settings.or(&system.settings).or(&self.common)
+        let mut settings = point.settings.or(&system.settings).or(&self.common);
+        // A system's own settings may follow the sweep, too.
+        for text in settings.texts().into_iter().flatten() {
+            if text.contains(read::PLACE) {
+                *text = text.replace(read::PLACE, &point.key);
+            }
+        }
+        settings
     }
 
     /// Whether file systems of the kernel are among the systems.

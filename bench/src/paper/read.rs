@@ -4,13 +4,16 @@
 //! is compared (`name`, `target` or the reason why it is `absent`, `about`, `settings`). `[[overall]]` holds values,
 //! and an `[[experiment]]` each figure. The points of a figure are listed (`points`, each with `settings` of its own
 //! where it has some), or made from a list of texts. That list is `sweep`: each text stands for every `{}` in
-//! `workload` and in the settings. `[[experiment.panel]]` makes an experiment of its own from the differences: it
-//! replaces the keys that it gives, and its settings go before the figure's.
+//! `workload` and in the settings, those of systems included. `[[experiment.panel]]` makes an experiment of its own
+//! from the differences: it replaces the keys that it gives, and its settings go before the figure's.
+//!
+//! A value with a `goal` holds or is missed, on the way that the goal names (`on = "process"`) or on all. The others
+//! are only shown. `both_ways` looks for a value mounted, too, where no peer asks for that.
 
 use serde::Deserialize;
 
 use super::{
-    Across, Experiment, OverAt, Overall, Paper, Point, Settings, Source, System, Taken, Value, size,
+    Across, Experiment, OverAt, Overall, Paper, Point, Settings, Source, System, Taken, Value, Way, size,
 };
 use crate::report::schema::{Axis, Bound, Meant, Metric};
 
@@ -24,7 +27,7 @@ const CATALOGS: [(&str, &str); 6] = [
 ];
 
 /// The placeholder for a sweep's texts.
-const PLACE: &str = "{}";
+pub(super) const PLACE: &str = "{}";
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -140,6 +143,8 @@ struct RawValue {
     goal: Option<RawGoal>,
     counter: Option<String>,
     #[serde(default)]
+    both_ways: bool,
+    #[serde(default)]
     note: String,
     /// Of an overall value only.
     #[serde(default)]
@@ -151,6 +156,8 @@ struct RawValue {
 struct RawGoal {
     at_least: Option<f64>,
     at_most: Option<f64>,
+    /// The only way on which it is a goal.
+    on: Option<Way>,
 }
 
 /// One or several.
@@ -360,6 +367,8 @@ fn value(raw: &RawValue) -> Result<Value, String> {
         source: raw.source,
         place: raw.place.clone(),
         goal,
+        goal_on: raw.goal.as_ref().and_then(|goal| goal.on),
+        on_both: raw.both_ways,
         counter: raw.counter.clone(),
         note: raw.note.clone(),
     })

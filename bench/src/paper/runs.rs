@@ -18,6 +18,8 @@ use crate::workload::{self, Value};
 
 /// Rounds before those that count, where a paper measures a file system that was used: the work runs twice.
 const AGEING: u64 = 2;
+/// Why mounts and peers wait, where they are not wanted.
+const LEFT_OUT: &str = "it was left out (--in-process)";
 /// By default, a target has no more data than this.
 const DATA: u64 = 1 << 30;
 
@@ -240,7 +242,7 @@ fn measure(experiment: &Experiment) -> Result<Measure, String> {
 /// Why a system cannot run here on one of its ways.
 fn missing(experiment: &Experiment, system: &System, way: Way, means: &Means) -> Option<String> {
     if means.in_process && (way == Way::Mount || !is_preset(system)) {
-        return Some("it was left out (--in-process)".to_owned());
+        return Some(LEFT_OUT.to_owned());
     }
     let target = match &system.target {
         Ok(target) => target,
@@ -279,6 +281,7 @@ fn workload_text(point: &Point, means: &Means) -> Result<String, String> {
         return Ok(format!("{},from={}", text.replacen(name, "trace.file", 1), file.display()));
     }
     match (name, workload::KINDS.iter().any(|kind| kind.name == name)) {
+        ("mount.command", _) if means.in_process => Err(LEFT_OUT.to_owned()),
         // It is no part of nacre.
         ("trace.facebook", _) => Err("its trace is not here: give it with --trace facebook=FILE".to_owned()),
         (_, true) => Ok(on_cores(&spec, means.cores).unwrap_or(text)),

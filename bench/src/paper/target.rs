@@ -40,6 +40,9 @@ const TIERED_OVER_A_DISK: [&str; 1] = ["nacre"];
 /// Options that only these have, and that are parameters of a target with a tier.
 const PARAMETERS_OF_TIERED: [&str; 3] = ["group", "sync_threshold", "anticache"];
 
+/// The end of a share that is one of the data of the workload, and not of PM: `anticache=20%-of-data`.
+const OF_DATA: &str = "-of-data";
+
 /// Writes wait nowhere: each is durable when it returns, as on a mount that is told nothing.
 const THROUGH: &str = "through";
 
@@ -284,7 +287,11 @@ impl<'a> Subject<'a> {
         for option in options.split(',') {
             let (key, value) = option.split_once('=').unwrap_or((option, ""));
             if let Some(name) = PARAMETERS_OF_TIERED.iter().find(|name| **name == key) {
-                parameters.extend(self.is_tiered().then(|| (*name, value.to_owned())));
+                let value = match value.strip_suffix(OF_DATA) {
+                    None => value.to_owned(),
+                    Some(share) => format!("{}m", self.amount(Some(share), 0)?.unwrap_or_default()),
+                };
+                parameters.extend(self.is_tiered().then_some((*name, value)));
                 continue;
             }
             match key {
@@ -358,9 +365,9 @@ pub(super) fn amount(
 mod tests {
     use std::collections::HashSet;
 
-    use super::{Fate, LEAST_ASIDE, ON_DISK, Setting, Sizes, Subject, TIERED};
+    use super::{Fate, LEAST_ASIDE, ON_DISK, PARAMETERS_OF_TIERED, Setting, Sizes, Subject, TIERED};
     use crate::paper::runs::Means;
-    use crate::paper::{Settings, System, Way, experiments, find};
+    use crate::paper::{Experiment, Settings, System, Way, experiments, find};
     use crate::run::cold::Cold;
     use crate::spec::Spec;
     use crate::workload;
@@ -395,6 +402,20 @@ mod tests {
         let kind = target.split(',').next().unwrap_or_default();
         let tiered = kind.split_once(':').is_some_and(|(_, name)| TIERED.contains(&name));
         tiered || ON_DISK.contains(&kind) || LEAST_ASIDE.iter().any(|(name, _)| *name == kind)
+    }
+
+    fn is_tiered(system: &System) -> bool {
+        system
+            .target
+            .as_ref()
+            .is_ok_and(|target| target.split_once(':').is_some_and(|(_, name)| TIERED.contains(&name)))
+    }
+
+    /// Whether all options of an experiment are of presets with tiers.
+    fn said_of_tiers(experiment: &Experiment) -> bool {
+        let options = experiment.common.options.iter().flat_map(|options| options.split(','));
+        let mut names = options.map(|option| option.split('=').next().unwrap_or(option));
+        names.all(|name| PARAMETERS_OF_TIERED.contains(&name))
     }
 
     fn text(experiment: &str, system: &str, way: Way, scale: f64) -> Result<String, String> {
@@ -445,6 +466,10 @@ mod tests {
                     Setting::Emulate => experiment.systems.iter().all(|system| !is_nacre(system)),
                     // The disk of a paper's other experiments.
                     Setting::Disk => !experiment.systems.iter().any(has_disk),
+                    // The threshold of a paper's other experiments, of which no system has one.
+                    Setting::Options => {
+                        !experiment.systems.iter().any(is_tiered) && said_of_tiers(experiment)
+                    }
                     _ => false,
                 };
                 assert!(!is_said || is_told || is_of_others, "{}: {setting:?} is left out", experiment.name);
@@ -520,6 +545,12 @@ mod tests {
                 assert!(text.contains(setting) && text.contains("tier=sata-ssd"), "{experiment}: {text}");
             }
         }
+        // A share of the data, as the figure has it, where the option means one of PM.
+        let share = text("acbpfs-fig5a", "AC-BPFS", Way::Library, 0.1).unwrap();
+        assert!(share.contains(",anticache=27m,"), "a fifth of 133 MiB: {share}");
+        // A system's own settings follow the sweep, too.
+        let held = text("acbpfs-fig5a", "ext4, as much DRAM", Way::Library, 1.0).unwrap();
+        assert_eq!(held, "peer:ext4-disk,copy=held,disk=sata-ssd,dram=267m");
         // It has no tiers, and so nothing that the option could be of.
         let without = text("acbpfs-table1", "BPFS", Way::Mount, 0.01).unwrap();
         assert_eq!(without, "mount:bpfs,pm=21m,dram=164m,emulate=dram");

@@ -154,6 +154,7 @@ fn categories() -> Experiment {
         interval: found.map(|found| (found * 0.97, found * 1.02)),
         holds_if,
         waits_for: found.is_none().then(|| "the preset hinfs".to_owned()),
+        weak_spot: None,
     };
     made.claims = vec![
         claim("nova over tmpfs, fileserver", 1.8, Some(1.9), Some(Bound::AtLeast(1.5))),
@@ -165,6 +166,7 @@ fn categories() -> Experiment {
             unit: Some("op/s".to_owned()),
             ..claim("nova, varmail", 100_000.0, Some(152_000.0), None)
         },
+        Claim { weak_spot: Some(Better::More), ..claim("hinfs over nova, varmail", 0.9, Some(1.1), None) },
     ];
     made.waits = vec![Absent { what: "hinfs".to_owned(), why: "preset:hinfs is not <built> yet".to_owned() }];
     made

@@ -302,6 +302,9 @@ pub struct Claim {
     pub holds_if: Option<Bound>,
     /// Why there is no value: the missing part.
     pub waits_for: Option<String>,
+    /// The stated value is a weak spot of the paper's own system. A value on this side of it is better than the paper's.
+    #[serde(default)]
+    pub weak_spot: Option<Better>,
 }
 
 /// How a stated value is meant.
@@ -350,6 +353,8 @@ pub enum Verdict {
     Holds,
     /// It is not.
     Missed,
+    /// Nothing was to be held, and the paper's own system has a weak spot that ours has not.
+    Better,
     /// Nothing was to be held.
     Beside,
     /// There is no value.
@@ -361,7 +366,13 @@ impl Claim {
     pub fn verdict(&self) -> Verdict {
         let Some(found) = self.found else { return Verdict::Waits };
         let holds = match self.holds_if {
-            None => return Verdict::Beside,
+            None => {
+                return match self.weak_spot {
+                    Some(Better::More) if found > self.said => Verdict::Better,
+                    Some(Better::Less) if found < self.said => Verdict::Better,
+                    _ => Verdict::Beside,
+                };
+            }
             Some(Bound::AtLeast(limit)) => found >= limit,
             Some(Bound::AtMost(limit)) => found <= limit,
             Some(Bound::Between(low, high)) => (low..=high).contains(&found),

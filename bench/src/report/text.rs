@@ -106,6 +106,7 @@ fn claim(text: &mut String, claim: &Claim) {
     let verdict = match claim.verdict() {
         Verdict::Holds => "holds",
         Verdict::Missed => "MISSED",
+        Verdict::Better => "better",
         Verdict::Beside => "beside",
         Verdict::Waits => "waits",
     };

@@ -24,6 +24,7 @@ pub fn claims(experiment: &Experiment, effort: &Effort) -> Vec<Claim> {
         interval: Some(interval),
         holds_if: effort.promise.map(|share| Bound::Between(1.0 - share, 1.0 + share)),
         waits_for: None,
+        weak_spot: None,
     };
     copies
         .flat_map(|series| {

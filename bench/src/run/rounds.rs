@@ -26,7 +26,7 @@ use crate::workload::{self, Length, recorder::Times};
 const QUANTILES: [f64; 5] = [0.5, 0.9, 0.99, 0.999, 1.0];
 
 /// Rounds after which a point may end because its time is over.
-const FEW: u64 = 9;
+pub(crate) const FEW: u64 = 9;
 
 /// The common settings of all points of a run.
 pub struct Setting<'a> {

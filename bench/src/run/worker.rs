@@ -15,13 +15,14 @@ use serde::{Deserialize, Serialize};
 
 use super::stop::{Stop, ignore_signals};
 use crate::place::Scratch;
+use crate::target::command::mount_time;
 use crate::target::plan::Opening;
 use crate::target::watch::{Sums, Synced, Watched};
-use crate::target::{Target, Traffic};
+use crate::target::{Open, Target, Traffic};
 use crate::workload::program::child::{descendants, tie, wait_for_end};
 use crate::workload::recorder::{Encoded, Times};
-use crate::workload::{self, Measured, Round};
-use crate::{Error, counters};
+use crate::workload::{self, Measured, Reopening, Round};
+use crate::{Error, counters, nacre_program};
 
 /// An order to a worker.
 #[derive(Debug, Serialize, Deserialize)]
@@ -39,6 +40,11 @@ pub enum Order {
     },
     /// Close the target, and open it with empty caches.
     Empty,
+    /// Open a target once more, change it, and wait to be killed.
+    Touch {
+        /// Where the target is.
+        opening: Opening,
+    },
     /// Run a round.
     Run {
         /// Its number.
@@ -101,7 +107,7 @@ impl Ran {
 /// The whole life of a worker.
 pub fn work() -> Result<(), Error> {
     ignore_signals();
-    let mut state = None;
+    let (mut state, mut touched) = (None, Vec::new());
     for line in io::stdin().lock().lines() {
         let answer = match serde_json::from_str(&line?)? {
             Order::Prepare { opening, workload, scale, watch } => prepare(&opening, &workload, scale, watch)
@@ -116,10 +122,16 @@ pub fn work() -> Result<(), Error> {
                 }),
                 None => Err("nothing is prepared".into()),
             },
-            Order::Run { number, seed, slice, flush } => match &state {
-                Some(made) => {
-                    made.run(Round { number, seed, slice }, flush).map(|ran| Answer::Ran(Box::new(ran)))
-                }
+            Order::Touch { opening } => touch(&opening).map(|target| {
+                touched.push(target);
+                Answer::Ready
+            }),
+            Order::Run { number, seed, slice, flush } => match state.take().map(Made::ready) {
+                Some(made) => made.and_then(|(made, took)| {
+                    let ran = made.run(Round { number, seed, slice }, flush, took);
+                    state = Some(made);
+                    Ok(Answer::Ran(Box::new(ran?)))
+                }),
                 None => Err("nothing is prepared".into()),
             },
         };
@@ -147,6 +159,28 @@ fn prepare(opening: &Opening, workload: &str, scale: f64, watch: bool) -> Result
     Ok(Made { opening: opening.clone(), target, workload, sums })
 }
 
+/// Files that are made before a process is killed.
+const TOUCHED: u64 = 16;
+
+/// A target that was opened once more and changed.
+fn touch(opening: &Opening) -> Result<Box<dyn Target>, Error> {
+    let target = opening.open_again()?;
+    for number in 0..TOUCHED {
+        let file = target.open(format!("touched{number}").as_ref(), Open::CREATE)?;
+        file.write_at(&[number as u8; 4096], 0)?;
+    }
+    Ok(target)
+}
+
+/// Has another process open a closed target and change it, and kills that process (SIGKILL).
+fn kill_in_use(program: &Path, opening: &Opening) -> Result<(), Error> {
+    let mut other = Worker::start(program)?;
+    other.tell(&Order::Touch { opening: opening.clone() }, &Stop::default())?;
+    // It is killed as it goes away.
+    drop(other);
+    Ok(())
+}
+
 /// A target as it is, or wrapped in one that sees synced bytes.
 fn watched(target: Box<dyn Target>, watch: bool) -> (Box<dyn Target>, Option<Arc<Sums>>) {
     if !watch {
@@ -166,13 +200,36 @@ impl Made {
         Ok(Made { opening, target, workload, sums })
     }
 
-    fn run(&self, round: Round, flush: Option<u64>) -> Result<Ran, Error> {
+    /// The same for a round. If the workload is about that it is opened again, with the time that this took.
+    fn ready(self) -> Result<(Made, Option<Duration>), Error> {
+        let Some(Reopening { after_kill, by_command }) = self.workload.reopens() else {
+            return Ok((self, None));
+        };
+        if let Opening::Directory(path) = &self.opening {
+            let path = path.display();
+            return Err(format!("{path}: only a preset in the process can be opened again").into());
+        }
+        let program = nacre_program()?;
+        let Made { opening, target, workload, sums } = self;
+        target.close()?;
+        if after_kill {
+            kill_in_use(&program, &opening)?;
+        }
+        let command = by_command.then(|| mount_time(&program, &opening)).transpose()?;
+        let (target, sums) = watched(opening.open_again()?, sums.is_some());
+        let took = command.or_else(|| target.mounted_in());
+        Ok((Made { opening, target, workload, sums }, took))
+    }
+
+    /// Runs a round, on a target that was opened again in some time or stayed open.
+    fn run(&self, round: Round, flush: Option<u64>, took: Option<Duration>) -> Result<Ran, Error> {
         // The question for the traffic takes time that is not the workload's.
         let (traffic, before) = (self.target.traffic(), usage());
         let synced = self.sums.as_ref().map(|sums| sums.get());
-        let measured = match flush {
-            None => self.workload.round(&*self.target, round)?,
-            Some(least) => self.flushed(round, least)?,
+        let measured = match (took, flush) {
+            (Some(took), _) => self.workload.opened(&*self.target, round, took)?,
+            (None, None) => self.workload.round(&*self.target, round)?,
+            (None, Some(least)) => self.flushed(round, least)?,
         };
         let after = usage();
         let traffic = self.target.traffic().map(|now| counters::difference(traffic.unwrap_or_default(), now));
@@ -365,8 +422,8 @@ mod tests {
         let prepared = plan.set_up(&ground).unwrap();
         let made = prepare(&prepared.opening, WORK, 1.0, false).unwrap();
         let round = Round { number: 3, seed: 1, slice: Duration::from_millis(1) };
-        let short = made.run(round, None).unwrap();
-        let long = made.run(round, Some(12 << 20)).unwrap();
+        let short = made.run(round, None, None).unwrap();
+        let long = made.run(round, Some(12 << 20), None).unwrap();
         assert!(short.written < 12 << 20 && long.written >= 12 << 20, "{} {}", short.written, long.written);
         assert!(long.operations > short.operations && long.busy >= long.nanos * 0.99, "{long:?}");
         let after = made.target.traffic().unwrap();

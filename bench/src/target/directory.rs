@@ -5,11 +5,12 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use nacre_control::{ANSWER_MAX, Info, Question};
 use rustix::fs::{Advice, AtFlags, Dir, FileType, Mode, OFlags, XattrFlags};
 
-use super::{Below, File, Known, Open, Target, Traffic, above_threshold, control};
+use super::{Below, File, Known, Open, Target, Traffic, control};
 
 /// The description of the file system of a directory, if it is a mount of nacre.
 pub(super) fn information(dir: &Path) -> Option<Info> {
@@ -129,8 +130,12 @@ impl Target for Directory {
         None
     }
 
-    fn above_threshold(&self) -> Option<u64> {
-        above_threshold(&information(&self.path)?)
+    fn information(&self) -> Option<Info> {
+        information(&self.path)
+    }
+
+    fn mounted_in(&self) -> Option<Duration> {
+        None
     }
 
     fn drop_pages(&self, path: &Path) -> io::Result<()> {

@@ -5,11 +5,13 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use nacre::{FileOptions, FileSystem, MkfsOptions, NewTier, OpenOptions, Preset, TierDevice, XattrMode};
+use nacre_control::Info;
 use nacre_engine::Error;
 
-use super::{Below, File, Known, Open, Target, Traffic, above_threshold, control};
+use super::{Below, File, Known, Open, Target, Traffic, control};
 
 /// An open file system.
 pub struct Library {
@@ -128,8 +130,12 @@ impl Target for Library {
         Some(Traffic::of(&self.fs.info().ok()?))
     }
 
-    fn above_threshold(&self) -> Option<u64> {
-        above_threshold(&self.fs.info().ok()?)
+    fn information(&self) -> Option<Info> {
+        self.fs.info().ok()
+    }
+
+    fn mounted_in(&self) -> Option<Duration> {
+        Some(self.fs.recovery().duration)
     }
 
     /// No kernel is between.

@@ -5,10 +5,12 @@
 //!
 //! - [`plan`]: which targets there are, their parts, and how they are set up and torn down by the process that runs
 //!   the benchmark. The processes that do the work get a [`plan::Opening`].
+//! - `command`: `nacre mount` as a command, timed.
 //! - [`watch`]: a target around another that sees synced bytes. [`control`]: orders to a mount of nacre.
 //! - `peer`: the file systems of the kernel. [`disk`]: an emulated disk for them. `medium`: that, or a file, as a
 //!   block device, for peers and for `tier`s of nacre. `pieces`: the parts of targets.
 
+pub(crate) mod command;
 pub mod control;
 pub mod directory;
 pub mod disk;
@@ -23,6 +25,7 @@ pub mod watch;
 use std::ffi::OsStr;
 use std::io;
 use std::path::Path;
+use std::time::Duration;
 
 use nacre_control::{Info, MoverInfo};
 use serde::{Deserialize, Serialize};
@@ -104,8 +107,14 @@ pub trait Target: Send + Sync {
     fn set_attribute(&self, path: &Path, name: &[u8], value: &[u8]) -> io::Result<()>;
     /// The traffic that reached media so far, where that is counted.
     fn traffic(&self) -> Option<Traffic>;
+    /// The description that nacre gives of itself; none of other file systems.
+    fn information(&self) -> Option<Info>;
+    /// How long the layout's own mount took when it was opened, where nacre is in this process.
+    fn mounted_in(&self) -> Option<Duration>;
     /// Bytes of data on PM above the threshold of anti-caching; none where there is no such threshold.
-    fn above_threshold(&self) -> Option<u64>;
+    fn above_threshold(&self) -> Option<u64> {
+        above_threshold(&self.information()?)
+    }
     /// Drops what the kernel has cached of a file's content, once it is durable.
     fn drop_pages(&self, path: &Path) -> io::Result<()>;
     /// The directory for programs that cannot run in this process; none for a library.

@@ -9,7 +9,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
+use nacre_control::Info;
 use serde::{Deserialize, Serialize};
 
 use super::{Below, File, Open, Target, Traffic};
@@ -153,8 +155,12 @@ impl Target for Watched {
         self.target.traffic()
     }
 
-    fn above_threshold(&self) -> Option<u64> {
-        self.target.above_threshold()
+    fn information(&self) -> Option<Info> {
+        self.target.information()
+    }
+
+    fn mounted_in(&self) -> Option<Duration> {
+        self.target.mounted_in()
     }
 
     fn drop_pages(&self, path: &Path) -> io::Result<()> {

@@ -2,7 +2,8 @@
 //!
 //! - `bpfs.ops`: the operations of its table 1, one after the other. The time of each kind stands in the report's
 //!   latencies under the nearest kind; `op=NAME` measures one operation alone.
-//! - `bpfs.append`, `bpfs.randwrite`: figure 3; each write is followed by fsync, unless `sync=no`.
+//! - `bpfs.append`, `bpfs.randwrite`: figure 3; each write is followed by fsync, unless `sync=no`. With `align=4k` a
+//!   write begins where a block does; otherwise at any byte, and its ends are parts of blocks.
 //! - `bpfs.coldness`: figure 4; 400 KB are read as ten whole files of 40 KB, `cold` percent of which are on the disk.
 //!   Between two times the file system has the time to move what is not the hot file, and the kernel forgets the others.
 //! - `bpfs.filebench`: figure 5; a file server's files, 1.25 GB together, a third of the operations reads. The threshold
@@ -64,6 +65,8 @@ enum Kind {
     Append,
     RandomWrite {
         file: u64,
+        /// Writes begin at multiples of this.
+        align: u64,
     },
     Coldness {
         percent: u64,
@@ -92,7 +95,11 @@ pub(super) fn make(spec: &Spec, scale: f64) -> Result<Box<dyn Workload>, String>
         "bpfs.randwrite" => {
             let io = spec.size("io", "4k")?;
             let file = scaled(spec.size("file", "64m")?, scale, io.max(1 << 16));
-            Bpfs { kind: Kind::RandomWrite { file }, io, sync: sync()? }
+            let align = spec.size("align", "1")?;
+            if align == 0 {
+                return Err("bpfs.randwrite: align is at least one byte".into());
+            }
+            Bpfs { kind: Kind::RandomWrite { file, align }, io, sync: sync()? }
         }
         "bpfs.coldness" => {
             let percent = spec.number("cold", 20, 0)?;
@@ -261,7 +268,7 @@ impl Bpfs {
 
     fn random_write(
         &self,
-        size: u64,
+        (size, align): (u64, u64),
         target: &dyn Target,
         seed: u64,
         recorder: &mut Recorder,
@@ -271,7 +278,7 @@ impl Bpfs {
         let file = target.open(&name("random"), Open::WRITE)?;
         recorder.skip();
         loop {
-            file.write_at(&data, random.random_range(0..=size - self.io))?;
+            file.write_at(&data, random.random_range(0..=(size - self.io) / align) * align)?;
             if self.sync {
                 file.sync(false)?;
             }
@@ -364,8 +371,9 @@ impl Workload for Bpfs {
             Kind::Operations(None) => "AC-BPFS: the operations of its table 1 in turn".into(),
             Kind::Operations(Some(at)) => format!("AC-BPFS: {} of its table 1", OPERATIONS[*at]),
             Kind::Append => format!("AC-BPFS: appends of {io} to an empty file{sync}"),
-            Kind::RandomWrite { file } => {
-                format!("AC-BPFS: random writes of {io} in a file of {}{sync}", size::print(*file))
+            Kind::RandomWrite { file, align } => {
+                let whole = if align.is_multiple_of(4096) { ", whole blocks" } else { "" };
+                format!("AC-BPFS: random writes of {io} in a file of {}{whole}{sync}", size::print(*file))
             }
             Kind::Coldness { percent } => {
                 format!("AC-BPFS: 400 KB read as files of 40 KB, {percent} % of them cold")
@@ -383,7 +391,7 @@ impl Workload for Bpfs {
         match &self.kind {
             Kind::Operations(_) => 18 << 20,
             Kind::Append => APPENDED + self.io,
-            Kind::RandomWrite { file } => *file,
+            Kind::RandomWrite { file, .. } => *file,
             Kind::Coldness { .. } => COLD_FILES * COLD_SIZE,
             Kind::Filebench { set, mean } => set.files() * (mean + mean / 4 + 4096),
         }
@@ -415,7 +423,7 @@ impl Workload for Bpfs {
                 }
             }
             Kind::Append => {}
-            Kind::RandomWrite { file } => fill(target, &name("random"), *file)?,
+            Kind::RandomWrite { file, .. } => fill(target, &name("random"), *file)?,
             Kind::Coldness { .. } => {
                 for number in 0..COLD_FILES {
                     fill(target, &name(&format!("cold{number}")), COLD_SIZE)?;
@@ -445,7 +453,7 @@ impl Workload for Bpfs {
                 }
             }
             Kind::Append => self.append(target, recorder),
-            Kind::RandomWrite { file } => self.random_write(*file, target, seed, recorder),
+            Kind::RandomWrite { file, align } => self.random_write((*file, *align), target, seed, recorder),
             Kind::Coldness { percent } => self.coldness(*percent, target, round.number, recorder),
             Kind::Filebench { set, .. } => self.filebench(set, target, seed, recorder),
         })
@@ -457,6 +465,7 @@ mod tests {
     use std::time::Duration;
 
     use super::OPERATIONS;
+    use crate::workload::noted::{Call, Noted};
     use crate::workload::tests::targets;
     use crate::workload::{Op, Round, make};
 
@@ -469,6 +478,7 @@ mod tests {
                 "bpfs.append",
                 "bpfs.append,sync=no",
                 "bpfs.randwrite,io=100",
+                "bpfs.randwrite,io=8k,align=4k",
                 "bpfs.coldness,cold=100",
             ]
             .map(str::to_owned),
@@ -506,5 +516,30 @@ mod tests {
     fn half_percents_are_refused() {
         assert!(make(&"bpfs.coldness,cold=25".parse().unwrap(), 1.0).is_err());
         assert!(make(&"bpfs.append,io=0".parse().unwrap(), 1.0).is_err());
+        assert!(make(&"bpfs.randwrite,align=0".parse().unwrap(), 1.0).is_err());
+    }
+
+    #[test]
+    fn aligned_writes_are_of_whole_blocks_and_others_of_parts() {
+        let dir = tempfile::tempdir().unwrap();
+        let target = Noted::new(dir.path());
+        for (align, whole) in [("4k", true), ("1", false)] {
+            let spec = format!("bpfs.randwrite,io=8k,align={align},file=1m,sync=no");
+            let work = make(&spec.parse().unwrap(), 1.0).unwrap();
+            work.prepare(&target).unwrap();
+            target.take();
+            let round = Round { number: 0, seed: 1, slice: Duration::from_millis(20) };
+            work.round(&target, round).unwrap();
+            let calls = target.take();
+            let writes = calls.iter().filter_map(|(_, call)| match call {
+                Call::Write(at, bytes) => Some((*at, *bytes)),
+                _ => None,
+            });
+            let (blocks, parts): (Vec<_>, Vec<_>) = writes.partition(|(at, _)| at.is_multiple_of(4096));
+            let (some, none) = if whole { (blocks, parts) } else { (parts, blocks) };
+            // One place in 4096 is the begin of a block by chance.
+            assert!(some.len() > 10 && none.len() <= some.len() / 10, "{align}: {some:?} {none:?}");
+            assert!(some.iter().all(|(at, bytes)| *bytes == 8192 && at + 8192 <= 1 << 20), "{some:?}");
+        }
     }
 }

@@ -6,7 +6,7 @@
 //!
 //! - [`micro`]: one kind of operation on one file, in every size and pattern. [`iozone`]: that program's six phases.
 //! - [`meta`]: names in small and large directories. [`filebench`]: file server, web server, web proxy, mail.
-//! - [`postmark`]: many small files with a short life.
+//! - [`postmark`]: many small files with a short life. [`mount`]: mounts of many files, and the DRAM that these leave.
 //! - [`tier`]: files that move between PM and a disk, and the effect on others.
 //! - [`bpfs`]: AC-BPFS's own. [`tree`]: a tree of sources searched and built. [`trace`]: system calls that were recorded, again.
 //! - [`program`]: real programs, where they are installed.
@@ -18,6 +18,7 @@ pub mod group;
 pub mod iozone;
 pub mod meta;
 pub mod micro;
+pub mod mount;
 #[cfg(test)]
 mod noted;
 pub mod postmark;
@@ -55,7 +56,11 @@ pub trait Workload: Send + Sync {
     fn length(&self) -> Length {
         Length::Slice
     }
-    /// The programs that are not installed here, and the package that brings them.
+    /// How the target is opened again before each round; none where it stays open.
+    fn reopens(&self) -> Option<Reopening> {
+        None
+    }
+    /// The programs that are not installed here, with the package that brings them, and other things that it needs.
     fn missing(&self) -> Option<String> {
         None
     }
@@ -63,6 +68,19 @@ pub trait Workload: Send + Sync {
     fn prepare(&self, target: &dyn Target) -> Result<(), Error>;
     /// Runs one round.
     fn round(&self, target: &dyn Target, round: Round) -> Result<Measured, Error>;
+    /// Runs one round on a target that was opened again ([`Workload::reopens`]), which took so long.
+    fn opened(&self, target: &dyn Target, round: Round, _took: Duration) -> Result<Measured, Error> {
+        self.round(target, round)
+    }
+}
+
+/// How a target is opened again before a round.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reopening {
+    /// It was not closed: the process that had it open was killed.
+    pub after_kill: bool,
+    /// The time is that of `nacre mount`, and not that of the layout's own mount.
+    pub by_command: bool,
 }
 
 /// The length of a round.
@@ -198,6 +216,10 @@ pub const KINDS: &[Kind] = &[
         about: "mails made, appended to, read, removed, with fsync",
         make: filebench::make,
     },
+    Kind { name: "mount.layout", about: "the layout's own mount, after many files", make: mount::make },
+    Kind { name: "mount.command", about: "the command nacre mount, after many files", make: mount::make },
+    Kind { name: "mount.lookup", about: "first lookups by path after a mount", make: mount::make },
+    Kind { name: "mount.dram", about: "DRAM that many files leave behind", make: mount::make },
     Kind { name: "postmark", about: "Postmark: many small files with a short life", make: postmark::make },
     Kind { name: "bpfs.ops", about: "AC-BPFS's table 1: thirteen operations in turn", make: bpfs::make },
     Kind { name: "bpfs.append", about: "AC-BPFS: appends with fsync", make: bpfs::make },

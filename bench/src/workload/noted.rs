@@ -4,6 +4,9 @@ use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use nacre_control::Info;
 
 use crate::target::directory::Directory;
 use crate::target::{Below, File, Open, Target, Traffic};
@@ -128,8 +131,12 @@ impl Target for Noted {
         self.target.traffic()
     }
 
-    fn above_threshold(&self) -> Option<u64> {
-        self.target.above_threshold()
+    fn information(&self) -> Option<Info> {
+        self.target.information()
+    }
+
+    fn mounted_in(&self) -> Option<Duration> {
+        self.target.mounted_in()
     }
 
     fn drop_pages(&self, path: &Path) -> io::Result<()> {

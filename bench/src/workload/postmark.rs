@@ -1,11 +1,12 @@
 //! Postmark (Katcher, 1997): a pool of small files that are made, read, appended to and removed.
 //!
 //! A round is a run: the pool is made, transactions run, the pool is removed; the time of the transactions is the value,
-//! or of all three with `time=all`. A transaction is one of read or append, and one of create or remove, as there; `bias_create=off` leaves the second half out.
+//! or of all three with `time=all`. Of a large pool on nacre, the part of the space in use that is not data of its files
+//! is told (`space.metadata`). A transaction is one of read or append, and one of create or remove, as there; `bias_create=off` leaves the second half out.
 
 use std::path::PathBuf;
 
-use nacre_engine::size;
+use nacre_engine::{BLOCK_SIZE, size};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
@@ -13,6 +14,7 @@ use super::recorder::whole;
 use super::set::{Buffer, buffer};
 use super::{Length, Measured, Op, Recorder, Round, Value, Workload, scaled};
 use crate::Error;
+use crate::counters::METADATA;
 use crate::spec::Spec;
 use crate::target::{Open, Target, create_dir_all};
 
@@ -50,6 +52,9 @@ pub(super) fn make(spec: &Spec, scale: f64) -> Result<Box<dyn Workload>, String>
     Ok(Box::new(Postmark { files, transactions, low, high, io, subdirs, bias_read, bias_create, all }))
 }
 
+/// From so many files on, the space beside their data is told. Fewer leave much of their blocks of metadata unused.
+const LARGE: u64 = 20_000;
+
 /// The pool of one run.
 struct Pool<'a> {
     work: &'a Postmark,
@@ -66,6 +71,17 @@ impl Pool<'_> {
             0 => PathBuf::from(format!("pm/{number}")),
             dirs => PathBuf::from(format!("pm/s{}/{number}", number % dirs)),
         }
+    }
+
+    /// The part of the space in use that is not data of the files, in percent: of nacre with many files.
+    fn metadata(&self) -> Option<f64> {
+        if (self.files.len() as u64) < LARGE {
+            return None;
+        }
+        let space = self.target.information()?.space?;
+        let used = space.total.saturating_sub(space.free);
+        let data: u64 = self.files.iter().map(|(_, size)| size.next_multiple_of(BLOCK_SIZE)).sum();
+        Some(100.0 * used.saturating_sub(data) as f64 / used as f64)
     }
 
     fn create(&mut self, recorder: &mut Recorder) -> Result<(), Error> {
@@ -203,7 +219,8 @@ impl Workload for Postmark {
         if !self.all {
             make(&mut pool, &mut preparing)?;
         }
-        let measured = whole(|recorder| {
+        let metadata = pool.metadata();
+        let mut measured = whole(|recorder| {
             if self.all {
                 make(&mut pool, recorder)?;
             }
@@ -211,6 +228,7 @@ impl Workload for Postmark {
             if self.all { remove(&mut pool, recorder) } else { Ok(()) }
         })?;
         remove(&mut pool, &mut preparing)?;
+        measured.told.extend(metadata.map(|percent| (METADATA.to_owned(), percent)));
         Ok(measured)
     }
 }
@@ -221,9 +239,33 @@ mod tests {
     use std::path::PathBuf;
     use std::time::Duration;
 
+    use super::{LARGE, METADATA};
+    use crate::target::library::Library;
     use crate::target::{Open, Target};
     use crate::workload::noted::{Call, Calls, Noted};
     use crate::workload::{Measured, Op, Round, make};
+
+    #[test]
+    fn what_a_large_pool_takes_beside_its_data_is_told_on_nacre() {
+        let dir = tempfile::tempdir().unwrap();
+        let share = |files: u64, target: &dyn Target| {
+            let spec =
+                format!("postmark,files={files},transactions=16,low=1,high=1,bias_create=off,bias_read=10");
+            let work = make(&spec.parse().unwrap(), 1.0).unwrap();
+            work.prepare(target).unwrap();
+            let round = Round { number: 0, seed: 1, slice: Duration::ZERO };
+            work.round(target, round).unwrap().told.get(METADATA).copied()
+        };
+        let (size, options) = (192 << 20, nacre::OpenOptions::default());
+        let pool =
+            Library::create(&dir.path().join("pm"), size, nacre::Preset::Spfs, None, &options).unwrap();
+        assert_eq!(share(LARGE - 1, &pool), None, "pool blocks of few files are hardly used");
+        let metadata = share(LARGE, &pool).unwrap();
+        // 20,000 blocks of data; inodes and names take two copies of some 350 bytes for each.
+        assert!((10.0..25.0).contains(&metadata), "{metadata} %");
+        std::fs::create_dir(dir.path().join("d")).unwrap();
+        assert_eq!(share(LARGE, &Noted::new(&dir.path().join("d"))), None, "it is no nacre");
+    }
 
     /// One run with these parameters: what was measured, and all calls after the preparation.
     fn run(parameters: &str) -> (Measured, Calls) {

@@ -43,7 +43,7 @@ fn the_page_needs_nothing_else_and_escapes_what_it_shows() {
     for what in words.into_iter().chain([report.commit.as_str(), "preset:hinfs is not &#60;built&#62; yet"]) {
         assert!(page.contains(what), "{what} is not in the page");
     }
-    for verdict in [Verdict::Holds, Verdict::Missed, Verdict::Beside, Verdict::Waits] {
+    for verdict in [Verdict::Holds, Verdict::Missed, Verdict::Better, Verdict::Beside, Verdict::Waits] {
         let claims = report.experiments.iter().flat_map(|experiment| &experiment.claims);
         assert!(claims.clone().any(|claim| claim.verdict() == verdict), "the sample has {verdict:?}");
     }

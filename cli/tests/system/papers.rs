@@ -51,7 +51,7 @@ fn every_experiment_is_listed_with_what_it_waits_for() {
         let (name, rest) = (words.next().unwrap_or_default(), words.next().unwrap_or_default().trim_start());
         name.contains('-') && states.iter().any(|state| rest.starts_with(state))
     });
-    assert_eq!(listed.count(), 94, "{said}");
+    assert_eq!(listed.count(), 101, "{said}");
     assert!(said.contains("Usr1: the traces of FIU cannot be had"), "{said}");
 }
 
@@ -70,6 +70,9 @@ fn a_dry_run_prints_commands_that_repeat_the_runs() {
     let said = text(&output);
     let commands: Vec<&str> = said.lines().filter(|line| !line.starts_with('#')).collect();
     assert_eq!(commands.len(), 11, "{said}");
+    // With the time of each, of the experiment, and of all.
+    assert_eq!(said.matches("(about ").count(), 12, "{said}");
+    assert!(said.contains("# 11 points of 1 experiment, about "), "{said}");
     let words: Vec<&str> = commands[0].split(' ').collect();
     assert_eq!(&words[..3], ["nacre", "bench", "run"], "{said}");
     let json = dir.path().join("report.json");
@@ -142,6 +145,35 @@ fn peers_stand_beside_nacre_in_the_process_and_mounted() {
         .collect();
     let over = "EXT4+NVMMBD over NOVA; webproxy";
     assert!(found.contains(&over) && found.contains(&format!("{over}, mounted").as_str()), "{found:?}");
+}
+
+/// Small file systems: each time was measured, and is more than nothing.
+#[test]
+fn mounts_after_a_clean_end_and_after_a_kill_are_timed() {
+    let dir = scratch();
+    let json = dir.path().join("report.json");
+    let names = ["spfs-mount", "spfs-lookup", "acbpfs-recovery"];
+    let mut command = scaled(dir.path(), &names, "0.001");
+    let output = run(command.arg("--json").arg(&json), LIMIT).expect("it ends");
+    let said = text(&output);
+    assert!(output.status.success(), "{said}");
+    let report = report(&json);
+    assert_eq!(report["complete"], true, "{said}");
+    let claims = report["experiments"].as_array().expect("experiments").iter();
+    let claims: Vec<&Value> = claims.flat_map(|one| one["claims"].as_array().expect("claims")).collect();
+    assert_eq!(claims.len(), 7, "{claims:#?}");
+    let can_mount = can_mount("the command nacre mount, timed");
+    for claim in claims {
+        let what = claim["what"].as_str().expect("words");
+        if !what.contains("nacre mount") || can_mount {
+            let found = claim["found"].as_f64().unwrap_or_else(|| panic!("{claim:#?}"));
+            assert!(found > 0.0, "{claim:#?}");
+        }
+    }
+    // In the process, no mount is made.
+    let output = small(dir.path(), &["spfs-mount", "-n", "--in-process"]).output().expect("nacre runs");
+    let said = text(&output);
+    assert_eq!(said.matches("it was left out (--in-process)").count(), 2, "{said}");
 }
 
 /// Ctrl-C goes to all processes of the terminal, and what kill(1) sends to one.

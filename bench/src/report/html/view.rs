@@ -124,7 +124,7 @@ impl<'a> Page<'a> {
             .iter()
             .flat_map(|experiment| experiment.claims.iter().map(Claim::verdict))
             .collect();
-        let verdicts = [Verdict::Holds, Verdict::Missed, Verdict::Beside, Verdict::Waits]
+        let verdicts = [Verdict::Holds, Verdict::Missed, Verdict::Better, Verdict::Beside, Verdict::Waits]
             .map(|verdict| (verdict, all.iter().filter(|other| **other == verdict).count()))
             .into_iter()
             .filter(|(_, count)| *count > 0)

@@ -12,6 +12,7 @@ pub(in crate::report::html) fn verdict(verdict: Verdict) -> (&'static str, &'sta
     match verdict {
         Verdict::Holds => ("✓", "holds"),
         Verdict::Missed => ("✗", "missed"),
+        Verdict::Better => ("+", "better"),
         Verdict::Beside => ("=", "beside"),
         Verdict::Waits => ("…", "waits"),
     }
