@@ -90,6 +90,7 @@ impl<P: Pm + 'static> InplaceFs<P> {
         });
         let root = shared.hold(ROOT_INODE).map_err(|error| error.object("root directory"))?;
         root.inode.check_directory().map_err(|_| Error::corrupt("root directory"))?;
+        let recovery = RecoveryReport { duration: started.elapsed(), ..recovery };
         Ok(InplaceFs { shared, root: Some(root), recovery, summary, scrubber: Mutex::default() })
     }
 }
