@@ -350,14 +350,14 @@ fn corpus_of_requests() {
 /// the other, so that an inode was left without names. Found by the fuzz target image.
 #[test]
 fn two_names_with_one_number() {
-    damaged_image(include_bytes!("../../fuzz/corpus/image/8666aa55bc55a17a57c8c7452e24cccfccd69529"));
+    damaged_image(include_bytes!("../../../fuzz/corpus/image/8666aa55bc55a17a57c8c7452e24cccfccd69529"));
 }
 
 /// What showed that an operation is complete is an interrupted one behind it: the repair erased that, and called a log sound
 /// that now ended in the middle. Found by the fuzz target log; garbage collection leaves no such log.
 #[test]
 fn an_end_that_only_an_interrupted_operation_shows() {
-    any_log(include_bytes!("../../fuzz/corpus/log/a40bef0f3d58c9e15a0c756ace302f5aca2de718"));
+    any_log(include_bytes!("../../../fuzz/corpus/log/a40bef0f3d58c9e15a0c756ace302f5aca2de718"));
 }
 
 /// Among them one that gives a tier more blocks than any device has: a mount took memory for a bit of each, and the process

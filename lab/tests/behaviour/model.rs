@@ -3,12 +3,10 @@
 //! `NACRE_MODEL_SECONDS` is how long each test looks for differences (2 by default), `NACRE_MODEL_OPERATIONS` how long
 //! the sequences are, `NACRE_SEED` runs one seed only.
 
-mod layouts;
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use layouts::each_layout;
+use crate::layouts::each_layout;
 use nacre_lab::crash::{self, Ctime, Inplace, Log, PoweredPm, Registered, Rig, fixed};
 use nacre_lab::environment::{number, seeds};
 use nacre_lab::model::{Flaw, MemLayout, Mutant};

@@ -16,7 +16,6 @@ use nacre_media::crash::{Replay, Sampling};
 use nacre_media::sim::{Defect, Event, Site, StoreKind};
 use nacre_media::{Image, Pm, SimPm};
 
-#[path = "repair/crashed.rs"]
 mod crashed;
 
 type Fs = LogFs<SimPm>;
@@ -625,8 +624,8 @@ const HARMLESS: [(&str, bool, &str); 3] = [
 /// A line of the source of a repair; none of what others are tested with.
 fn line_of(site: Site) -> Option<&'static str> {
     let sources = [
-        ("layouts/log/src/mend/write.rs", include_str!("../../layouts/log/src/mend/write.rs")),
-        ("layouts/log/src/check.rs", include_str!("../../layouts/log/src/check.rs")),
+        ("layouts/log/src/mend/write.rs", include_str!("../../../../layouts/log/src/mend/write.rs")),
+        ("layouts/log/src/check.rs", include_str!("../../../../layouts/log/src/check.rs")),
     ];
     let (_, source) = sources.into_iter().find(|(path, _)| site.file().ends_with(path))?;
     source.lines().nth(site.line() as usize - 1).map(str::trim)

@@ -2,12 +2,10 @@
 //!
 //! `NACRE_MODEL_SECONDS` is how long each test looks for differences (2 by default), `NACRE_SEED` runs one seed only.
 
-mod layouts;
-
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use layouts::each_layout;
+use crate::layouts::each_layout;
 use nacre_lab::calls::{Settings, check_for};
 use nacre_lab::crash::{Mounting, PoweredPm, Subject};
 use nacre_lab::environment::{model_time, number};

@@ -1,6 +1,6 @@
 //! File systems of version 1 stay what they are: this code reads and writes them by the rules of that version.
 //!
-//! `data/version-1-*.lines` were made by the last program that knew version 1 only. Each is an image of 16 MiB, stored
+//! `../data/version-1-*.lines` were made by the last program that knew version 1 only. Each is an image of 16 MiB, stored
 //! as the runs of its lines of 64 bytes that are not zero. A run is the number of its first line (u32), the number of
 //! its lines (u16), and the lines.
 
@@ -208,5 +208,5 @@ macro_rules! layout {
     };
 }
 
-layout!(log, nacre_layout_log, LogFs, "data/version-1-log.lines");
-layout!(inplace, nacre_layout_inplace, InplaceFs, "data/version-1-inplace.lines");
+layout!(log, nacre_layout_log, LogFs, "../data/version-1-log.lines");
+layout!(inplace, nacre_layout_inplace, InplaceFs, "../data/version-1-inplace.lines");

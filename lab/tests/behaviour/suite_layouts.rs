@@ -1,11 +1,9 @@
 //! The behaviour suite on each layout: on simulated PM, and for those that ship on a mapped file and in version 1 of
 //! their formats.
 
-mod layouts;
-
 use std::sync::Arc;
 
-use layouts::each_layout;
+use crate::layouts::each_layout;
 use nacre_lab::crash::Registered;
 use nacre_lab::older::make_version_1;
 use nacre_lab::suite::{Need, VfsTarget, all_cases, run};
