@@ -252,6 +252,9 @@ step_crash_inplace() {
 }
 step_crash_pool() {
     (cd "$logs" && "$nacre" crash --layout pool --sequences 1 --images 250000 \
+        --seed "${NACRE_CRASH_SEED:-$(date +%j)}") || return 1
+    # Volumes, whose workloads come first.
+    (cd "$logs" && "$nacre" crash --layout pool-volumes --sequences 1 --images 40000 --time 60 \
         --seed "${NACRE_CRASH_SEED:-$(date +%j)}")
 }
 step_crash_shadow() {

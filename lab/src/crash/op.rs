@@ -92,6 +92,13 @@ pub enum Op {
     Remount,
     /// Makes a new file system over this one, without an unmount.
     Mkfs,
+    /// Makes a volume of this name, with at most so many blocks, or without a limit (0). The mounted one is unmounted
+    /// before, and mounted again.
+    MakeVolume(&'static str, u64),
+    /// Removes a volume that is not mounted, in the same way.
+    RemoveVolume(&'static str),
+    /// The operations from now on go to this volume.
+    UseVolume(&'static str),
 }
 
 impl fmt::Debug for Op {
@@ -139,6 +146,10 @@ impl fmt::Debug for Op {
             Op::RemoveTier => write!(f, "drain and remove a tier"),
             Op::Remount => write!(f, "unmount and mount"),
             Op::Mkfs => write!(f, "mkfs"),
+            Op::MakeVolume(name, 0) => write!(f, "make volume {name}"),
+            Op::MakeVolume(name, quota) => write!(f, "make volume {name} of at most {quota} blocks"),
+            Op::RemoveVolume(name) => write!(f, "remove volume {name}"),
+            Op::UseVolume(name) => write!(f, "use volume {name}"),
         }
     }
 }
@@ -154,6 +165,11 @@ impl Op {
                 | Op::Append(..)
                 | Op::Fallocate(_, PunchHole | ZeroRange | ZeroRangeKeepSize, ..)
         )
+    }
+
+    /// It makes, removes or changes over to a volume.
+    pub(super) fn is_of_volumes(&self) -> bool {
+        matches!(self, Op::MakeVolume(..) | Op::RemoveVolume(_) | Op::UseVolume(_))
     }
 }
 
@@ -411,7 +427,10 @@ impl<F: Data + Extents> Hands<'_, F> {
             | Op::Descend
             | Op::Evict(_)
             | Op::BringUp(_)
-            | Op::Trim => Err(Error::new(Kind::Unsupported)),
+            | Op::Trim
+            | Op::MakeVolume(..)
+            | Op::RemoveVolume(_)
+            | Op::UseVolume(_) => Err(Error::new(Kind::Unsupported)),
         }
     }
 

@@ -1,15 +1,26 @@
 //! The pool layout as the explorer sees it.
 
+use std::sync::Arc;
+
+use nacre_engine::{Result, Timestamp};
 use nacre_layout_pool::PoolFs;
+use nacre_layout_pool::volumes::{self, NewVolume};
 use nacre_media::SimPm;
+use uuid::Uuid;
 
 use super::source::{Sources, Spot};
-use super::subject::{Harmless, Mistake, Registered};
+use super::subject::{Harmless, Mistake, Registered, VolumeState, Volumes};
 use super::tree::Ctime;
+use super::volume_workloads::with_volumes;
+use super::workload::Workload;
 
 /// The pool layout.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Pool;
+
+/// The same with volumes that are made, removed, and mounted in turn.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct PoolVolumes;
 
 /// The files that store, flush or fence.
 pub(super) static SOURCES: Sources = Sources::new(
@@ -55,8 +66,6 @@ const fn harmless(site: &'static str, is_fence: bool, argument: &'static str) ->
 const HARMLESS: [Harmless; 16] = [
     harmless("an intent is in one copy", false, TWO_FAULTS),
     harmless("the number of an inode keeps its generation", false, NOT_IN_THE_TREE),
-    harmless("the row of a volume is there before its root", false, VOLUMES_ONLY),
-    harmless("the row of a volume goes before its groups", false, VOLUMES_ONLY),
     harmless("inode.rs note_read 1", false, LAZY_ATIME),
     harmless("inode.rs note_read 2", true, LAZY_ATIME),
     harmless("mkfs.rs mkfs 1", false, OLD_INTENTS),
@@ -69,7 +78,12 @@ const HARMLESS: [Harmless; 16] = [
     harmless("pools.rs settle_lanes 1", true, NEXT_FENCE),
     harmless("pools.rs write_pool_block 2", false, OLD_GENERATIONS),
     harmless("recover.rs recover 2", true, RECOVERED_AGAIN),
+    // With volumes these are found.
+    harmless("the row of a volume is there before its root", false, VOLUMES_ONLY),
+    harmless("the row of a volume goes before its groups", false, VOLUMES_ONLY),
 ];
+/// How many of them are harmless with several volumes, too.
+const WITH_VOLUMES: usize = HARMLESS.len() - 2;
 
 const TWO_FAULTS: &str = "harmless until a line of the other copy is lost, too: lab/tests/media_errors loses it at each crash \
      (a_lost_copy_of_the_lanes_loses_nothing)";
@@ -82,8 +96,7 @@ const WRITTEN_AGAIN: &str =
     "the commit of the volume that mkfs makes writes the row again, with its counts, before the superblocks";
 const OLD_INTENTS: &str =
     "what is written over is as new; an intent that is left is of another UUID, or finds both copies equal";
-const VOLUMES_ONLY: &str = "not passed by workloads, which have one volume: layouts/pool/tests/volumes.rs crashes both \
-     (volumes_are_made_and_removed_as_a_whole)";
+const VOLUMES_ONLY: &str = "not passed by workloads that have one volume: those of pool-volumes find both";
 const RECOVERED_AGAIN: &str =
     "the first fence of the mount's own operation covers it; until then a recovery does the same again";
 const OLD_GENERATIONS: &str =
@@ -143,30 +156,75 @@ const MISTAKE_ONLY: &str = "a mistake on purpose: what ships never comes here";
 const NOTHING_CHANGES: &str =
     "only where nothing changes: nothing leads to what was written, and all of it is free";
 
+macro_rules! registered {
+    () => {
+        type Fs = PoolFs<SimPm>;
+
+        const CTIME: Ctime = Ctime::Exact;
+        const COMMIT_POINTS: &'static [&'static str] = &COMMIT_POINTS;
+        const PASSED_ELSEWHERE: &'static [(&'static str, &'static str)] = &PASSED_ELSEWHERE;
+        const LEFT_OUT: &'static [(&'static str, &'static str)] = &LEFT_OUT;
+
+        fn sources() -> &'static Sources {
+            &SOURCES
+        }
+
+        fn commit_of_store(spot: Spot, _: u64) -> Option<usize> {
+            commit_of_store(spot)
+        }
+
+        fn commit_of_fence(_: Option<Spot>, _: Option<Spot>) -> Option<usize> {
+            None
+        }
+
+        fn mistakes() -> Vec<Mistake> {
+            let all = nacre_layout_pool::Mistake::ALL.iter();
+            all.map(|mistake| Mistake { number: mistake.number(), words: mistake.words() }).collect()
+        }
+    };
+}
+
 impl Registered for Pool {
-    type Fs = PoolFs<SimPm>;
+    registered!();
 
-    const CTIME: Ctime = Ctime::Exact;
-    const COMMIT_POINTS: &'static [&'static str] = &COMMIT_POINTS;
     const HARMLESS: &'static [Harmless] = &HARMLESS;
-    const PASSED_ELSEWHERE: &'static [(&'static str, &'static str)] = &PASSED_ELSEWHERE;
-    const LEFT_OUT: &'static [(&'static str, &'static str)] = &LEFT_OUT;
     const FIRST: &'static [&'static str] = &FIRST;
+}
 
-    fn sources() -> &'static Sources {
-        &SOURCES
+impl Registered for PoolVolumes {
+    registered!();
+
+    const HARMLESS: &'static [Harmless] = HARMLESS.split_at(WITH_VOLUMES).0;
+    const VOLUMES: Option<&'static dyn Volumes> = Some(&PoolVolumes);
+
+    fn name(&self) -> &'static str {
+        "pool-volumes"
     }
 
-    fn commit_of_store(spot: Spot, _: u64) -> Option<usize> {
-        commit_of_store(spot)
+    fn own_workloads() -> Vec<Workload> {
+        with_volumes()
+    }
+}
+
+impl Volumes for PoolVolumes {
+    fn list(&self, pm: &SimPm) -> Result<Vec<VolumeState>> {
+        let listed = volumes::list(pm)?.into_iter();
+        let state = |volume: volumes::VolumeSummary| VolumeState {
+            name: volume.name,
+            quota: volume.quota.unwrap_or(0),
+            is_going: volume.going,
+        };
+        Ok(listed.map(state).collect())
     }
 
-    fn commit_of_fence(_: Option<Spot>, _: Option<Spot>) -> Option<usize> {
-        None
+    fn make(&self, pm: &Arc<SimPm>, name: &str, quota: u64, now: Timestamp) -> Result<()> {
+        // The same whenever the same is done, or a trace of a crash would say nothing; and another one for each volume.
+        let uuid = Some(Uuid::from_u64_pair(0x6e61_6372_6500_4000, now.secs as u64));
+        let new = NewVolume { name: name.to_owned(), uuid, quota, now, ..NewVolume::default() };
+        volumes::create(Arc::clone(pm), &new).map(drop)
     }
 
-    fn mistakes() -> Vec<Mistake> {
-        let all = nacre_layout_pool::Mistake::ALL.iter();
-        all.map(|mistake| Mistake { number: mistake.number(), words: mistake.words() }).collect()
+    fn remove(&self, pm: &Arc<SimPm>, name: &str) -> Result<()> {
+        volumes::remove(Arc::clone(pm), name)
     }
 }

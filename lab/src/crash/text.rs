@@ -87,6 +87,9 @@ impl Op {
             Op::RemoveTier => "remove-tier".to_string(),
             Op::Remount => "remount".to_string(),
             Op::Mkfs => "mkfs".to_string(),
+            Op::MakeVolume(name, quota) => format!("make-volume {name} {quota}"),
+            Op::RemoveVolume(name) => format!("remove-volume {name}"),
+            Op::UseVolume(name) => format!("use-volume {name}"),
         }
     }
 
@@ -147,6 +150,9 @@ impl Op {
             "remove-tier" => Op::RemoveTier,
             "remount" => Op::Remount,
             "mkfs" => Op::Mkfs,
+            "make-volume" => Op::MakeVolume(words.path()?, words.number()?),
+            "remove-volume" => Op::RemoveVolume(words.path()?),
+            "use-volume" => Op::UseVolume(words.path()?),
             _ => return Err(words.wrong()),
         };
         match words.rest.next() {
@@ -187,7 +193,7 @@ impl<'t> Words<'t> {
 
 /// Operations have names that live as long as the program, because nearly all are literals. A name from a file is kept
 /// once, however often it is read.
-fn kept(name: &str) -> &'static str {
+pub(super) fn kept(name: &str) -> &'static str {
     static NAMES: Mutex<Option<HashSet<&'static str>>> = Mutex::new(None);
     let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
     let names = names.get_or_insert_default();
@@ -202,6 +208,7 @@ fn kept(name: &str) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::Op;
+    use crate::crash::volume_workloads::with_volumes;
     use crate::crash::{Log, LogWithDisk, between_tiers, cached, deep, fixed, random, sequences, tiered};
 
     #[test]
@@ -215,6 +222,7 @@ mod tests {
         all.extend((0..20).flat_map(|seed| cached(&LogWithDisk::with_two(), seed).ops));
         all.extend(between_tiers().into_iter().flat_map(|workload| workload.ops));
         all.extend(tiered().into_iter().flat_map(|workload| workload.ops));
+        all.extend(with_volumes().into_iter().flat_map(|workload| [workload.setup, workload.ops].concat()));
         for op in all {
             assert_eq!(Op::parse(&op.to_text()).unwrap(), op, "{}", op.to_text());
         }

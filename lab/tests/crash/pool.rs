@@ -3,11 +3,15 @@
 use std::sync::Arc;
 
 use nacre_engine::{FileKind, Names};
-use nacre_lab::crash::{Flaw, MEMORY, Mounting, Op, Pool, Rig, Runner, Settings, Subject, deep, explore};
+use nacre_lab::crash::{
+    Flaw, Limits, MEMORY, Mounting, Op, Pool, PoolVolumes, Rig, Runner, Settings, Stage, Subject, deep,
+    explore, with_volumes,
+};
+use nacre_lab::environment::number;
 use nacre_media::SimPm;
 use nacre_media::sim::Defect;
 
-use crate::each::{by_name, mistake, quick};
+use crate::each::{by_name, limits, mistake, quick, run};
 
 fn settings(flaw: Flaw) -> Settings {
     Settings { recovery_every: 16, empty_every: 4, ..quick(flaw) }
@@ -38,6 +42,38 @@ fn flaws_are_found() {
         let found = explore(&mut rig, &by_name(name), &settings(flaw));
         // A mistake may also be such that the workload itself fails.
         assert_ne!(found.map(|report| report.violations.len()).ok(), Some(0), "{words}, in {name}");
+    }
+}
+
+/// Volumes are made and removed as a whole, by whichever mount comes after the crash.
+#[test]
+fn volumes_survive() {
+    let images = number("NACRE_CRASH_IMAGES").unwrap_or(4_000);
+    let outcome = run(&PoolVolumes, &[Stage::Own], &Limits { images: Some(images), ..limits() }, None);
+    assert!(outcome.report.emptied > 100, "{}", outcome.report);
+}
+
+/// The explorer sees a volume that is made or removed in steps, and one that nothing waits for.
+#[test]
+fn flaws_of_volumes_are_found() {
+    let mut rig = Rig::new(&PoolVolumes, MEMORY);
+    for (words, name) in [
+        ("the row of a volume is there before its root", "volume-made"),
+        ("the row of a volume goes before its groups", "volume-removed"),
+        ("an operation records no intent", "volume-made"),
+        ("recovery leaves the backups of what it takes back", "volume-removed"),
+    ] {
+        let workload = with_volumes().into_iter().find(|workload| workload.name == name).expect(name);
+        let flaw = Flaw::Layout(mistake(&PoolVolumes, words).number);
+        let found = explore(&mut rig, &workload, &settings(flaw));
+        assert_ne!(found.map(|report| report.violations.len()).ok(), Some(0), "{words}, in {name}");
+        let report = explore(&mut rig, &workload, &settings(Flaw::None)).expect("it can be run");
+        assert!(report.violations.is_empty() && report.images > 10, "{name}: {report}");
+    }
+    for name in ["volume-made", "volume-removed"] {
+        let workload = with_volumes().into_iter().find(|workload| workload.name == name).expect(name);
+        let report = explore(&mut rig, &workload, &settings(Flaw::Memory(Defect::NoFences)));
+        assert!(report.map_or(true, |report| !report.violations.is_empty()), "{name} without any fence");
     }
 }
 
