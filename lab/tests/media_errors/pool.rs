@@ -21,7 +21,7 @@ type Fs = PoolFs<SimPm>;
 pub(crate) const PAGE: u64 = 4096;
 
 /// A file system with every kind of structure: long names, targets of both sizes, trees of both kinds, attributes.
-fn everything() -> Arc<SimPm> {
+pub(crate) fn everything() -> Arc<SimPm> {
     let pm = image::<Fs>();
     let fs: Fs = mount(&pm);
     let root = fs.root();
@@ -61,7 +61,7 @@ fn metadata(pm: &Arc<SimPm>) -> BTreeSet<u64> {
     lines.filter(|line| copy.was_read(line / LINE) && !data.contains(line)).collect()
 }
 
-fn pm_len(pm: &SimPm) -> u64 {
+pub(crate) fn pm_len(pm: &SimPm) -> u64 {
     nacre_media::Pm::len(pm)
 }
 
