@@ -391,6 +391,7 @@ impl<'e, 's, S: Subject> Explorer<'e, 's, S> {
             free_when_empty: self.recording.free_when_empty,
             mounting: self.recording.mountings[progress.acknowledged],
             fills: self.workload.fills,
+            damaged: self.workload.setup.iter().any(|op| matches!(op, Op::Damage(..))),
         }
     }
 

@@ -11,6 +11,7 @@
 //! | `op`, `text` | operations; operations as text |
 //! | `workload`, `randomly`, `sequences`, `relocations` | workloads; random ones; all short sequences; those that move blocks between PM and disks |
 //! | `full`, `lanes` | full devices; several lanes |
+//! | `damage` | damage of one copy, which operations mend |
 //! | `volume_workloads`, `volumes`, `models` | volumes that are made and removed; the trees of all as one; the models of all |
 //! | `record`, `tree` | running a workload with a trace and the model beside it; the visible state of a file system |
 //! | `explore`, `verify`, `report` | crashing a workload everywhere; judging one image; the findings |
@@ -26,6 +27,7 @@
 mod cached;
 mod campaign;
 mod case;
+mod damage;
 mod disk;
 mod explore;
 mod full;
@@ -61,12 +63,13 @@ mod workload;
 pub use cached::{Belief, BufferMistake, Cached, CachedCase, CachedSettings, cached, explore_cached};
 pub use campaign::{Campaign, Limits, Outcome, Progress, Stage};
 pub use case::minimise;
+pub use damage::with_damage;
 pub use explore::{MAX_SAMPLES_BY_LINES, MEMORY, Settings, explore, reproduce, sites};
 pub use full::full;
 pub use inplace::{Inplace, InplaceLinear};
 pub use lanes::lanes;
 pub use log::Log;
-pub use op::{Op, Runner, payload};
+pub use op::{Op, Runner, Twin, payload};
 pub use pool::{Pool, PoolVolumes};
 pub use power::PoweredPm;
 pub use randomly::random;

@@ -99,6 +99,18 @@ pub enum Op {
     RemoveVolume(&'static str),
     /// The operations from now on go to this volume.
     UseVolume(&'static str),
+    /// Damages one copy of a structure: of this kind, with this number among those of the kind. It is a part of a setup,
+    /// and is done when the file system is mounted, just before the first crash.
+    Damage(&'static str, u64, Twin),
+}
+
+/// A copy of a structure that is there twice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Twin {
+    /// The first one, which is read.
+    Primary,
+    /// The other one.
+    Backup,
 }
 
 impl fmt::Debug for Op {
@@ -150,6 +162,7 @@ impl fmt::Debug for Op {
             Op::MakeVolume(name, quota) => write!(f, "make volume {name} of at most {quota} blocks"),
             Op::RemoveVolume(name) => write!(f, "remove volume {name}"),
             Op::UseVolume(name) => write!(f, "use volume {name}"),
+            Op::Damage(kind, number, twin) => write!(f, "damage the {twin:?} of {kind} {number}"),
         }
     }
 }
@@ -430,7 +443,8 @@ impl<F: Data + Extents> Hands<'_, F> {
             | Op::Trim
             | Op::MakeVolume(..)
             | Op::RemoveVolume(_)
-            | Op::UseVolume(_) => Err(Error::new(Kind::Unsupported)),
+            | Op::UseVolume(_)
+            | Op::Damage(..) => Err(Error::new(Kind::Unsupported)),
         }
     }
 

@@ -340,6 +340,11 @@ impl<'s, S: Subject> Rig<'s, S> {
         self.pm.seed_mistake(flaw.mistake());
         let mut pair = self.mounted(prepared.models.remount(), mounting, fills)?;
         pair.live.clone_from(&prepared.live_differences);
+        for op in &workload.setup {
+            if let Op::Damage(kind, number, twin) = *op {
+                self.subject.damage(&self.pm, kind, number, twin)?;
+            }
+        }
         let start = self.pm.image();
         self.pm.start_recording_with(flaw.defect());
         let reads = workload.ops.iter().any(|op| matches!(op, Op::Read(_)));

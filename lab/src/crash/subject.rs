@@ -10,7 +10,7 @@ use nacre_media::SimPm;
 use nacre_media::sim::Site;
 use uuid::Uuid;
 
-use super::op::Op;
+use super::op::{Op, Twin};
 use super::source::{Sources, Spot};
 use super::tree::Ctime;
 use super::workload::Workload;
@@ -174,6 +174,11 @@ pub trait Subject: Sync {
         Err(Error::new(Kind::Unsupported))
     }
 
+    /// Damages one copy of a structure; see [`Op::Damage`].
+    fn damage(&self, _pm: &SimPm, _kind: &str, _number: u64, _twin: Twin) -> Result<()> {
+        Err(Error::new(Kind::Unsupported))
+    }
+
     /// Makes an empty file system.
     fn mkfs(&self, pm: &Arc<SimPm>) -> Result<()>;
 
@@ -266,6 +271,11 @@ pub trait Registered: Copy + Default + Send + Sync + 'static {
     /// See [`Subject::volumes`].
     const VOLUMES: Option<&'static dyn Volumes> = None;
 
+    /// See [`Subject::damage`].
+    fn damage_one(_pm: &SimPm, _kind: &str, _number: u64, _twin: Twin) -> Result<()> {
+        Err(Error::new(Kind::Unsupported))
+    }
+
     /// See [`Subject::workloads`].
     fn own_workloads() -> Vec<Workload> {
         Vec::new()
@@ -317,6 +327,10 @@ impl<R: Registered> Subject for R {
 
     fn volumes(&self) -> Option<&'static dyn Volumes> {
         R::VOLUMES
+    }
+
+    fn damage(&self, pm: &SimPm, kind: &str, number: u64, twin: Twin) -> Result<()> {
+        R::damage_one(pm, kind, number, twin)
     }
 
     fn mkfs(&self, pm: &Arc<SimPm>) -> Result<()> {

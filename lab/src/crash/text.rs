@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use nacre_engine::{Error, FallocateMode, FileKind, Kind, RenameMode, Result};
 
-use super::op::Op;
+use super::op::{Op, Twin};
 
 const KINDS: [(FileKind, &str); 7] = [
     (FileKind::Regular, "file"),
@@ -31,6 +31,8 @@ const RENAMES: [(RenameMode, &str); 4] = [
     (RenameMode::Exchange, "exchange"),
     (RenameMode::WHITEOUT, "whiteout"),
 ];
+
+const TWINS: [(Twin, &str); 2] = [(Twin::Primary, "primary"), (Twin::Backup, "backup")];
 
 fn name_of<T: PartialEq>(table: &[(T, &'static str)], value: &T) -> &'static str {
     table.iter().find(|(other, _)| other == value).map_or("unknown", |(_, name)| name)
@@ -90,6 +92,7 @@ impl Op {
             Op::MakeVolume(name, quota) => format!("make-volume {name} {quota}"),
             Op::RemoveVolume(name) => format!("remove-volume {name}"),
             Op::UseVolume(name) => format!("use-volume {name}"),
+            Op::Damage(kind, number, twin) => format!("damage {kind} {number} {}", name_of(&TWINS, twin)),
         }
     }
 
@@ -153,6 +156,7 @@ impl Op {
             "make-volume" => Op::MakeVolume(words.path()?, words.number()?),
             "remove-volume" => Op::RemoveVolume(words.path()?),
             "use-volume" => Op::UseVolume(words.path()?),
+            "damage" => Op::Damage(words.path()?, words.number()?, words.one_of(&TWINS)?),
             _ => return Err(words.wrong()),
         };
         match words.rest.next() {
@@ -208,6 +212,7 @@ pub(super) fn kept(name: &str) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::Op;
+    use crate::crash::damage::with_damage;
     use crate::crash::volume_workloads::with_volumes;
     use crate::crash::{Log, LogWithDisk, between_tiers, cached, deep, fixed, random, sequences, tiered};
 
@@ -223,6 +228,7 @@ mod tests {
         all.extend(between_tiers().into_iter().flat_map(|workload| workload.ops));
         all.extend(tiered().into_iter().flat_map(|workload| workload.ops));
         all.extend(with_volumes().into_iter().flat_map(|workload| [workload.setup, workload.ops].concat()));
+        all.extend(with_damage().into_iter().flat_map(|workload| workload.setup));
         for op in all {
             assert_eq!(Op::parse(&op.to_text()).unwrap(), op, "{}", op.to_text());
         }

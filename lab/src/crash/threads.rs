@@ -379,6 +379,7 @@ impl<'r> Walk<'r> {
             free_when_empty: self.run.free_when_empty,
             mounting: self.oracle.workload.mounting,
             fills: self.oracle.workload.fills,
+            damaged: false,
         };
         judge(rig.subject, &rig.pm, &expected, depth).problems
     }

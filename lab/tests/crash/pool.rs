@@ -5,11 +5,12 @@ use std::sync::Arc;
 use nacre_engine::{FileKind, Names};
 use nacre_lab::crash::{
     Flaw, Limits, MEMORY, Mounting, Op, Pool, PoolVolumes, Rig, Runner, Settings, Stage, Subject, deep,
-    explore, with_volumes,
+    explore, sites, with_damage, with_volumes,
 };
 use nacre_lab::environment::number;
 use nacre_media::SimPm;
-use nacre_media::sim::Defect;
+use nacre_media::crash::Sampling;
+use nacre_media::sim::{Defect, Site};
 
 use crate::each::{by_name, limits, mistake, quick, run};
 
@@ -43,6 +44,27 @@ fn flaws_are_found() {
         // A mistake may also be such that the workload itself fails.
         assert_ne!(found.map(|report| report.violations.len()).ok(), Some(0), "{words}, in {name}");
     }
+}
+
+/// Operations mend what they find damaged, and only then change what the other copy has. A line that is mended and not
+/// flushed is found out by that.
+#[test]
+fn damage_is_mended_before_it_is_built_on() {
+    let mut rig = Rig::new(&Pool, MEMORY);
+    for workload in with_damage() {
+        let sampling = Sampling { exhaustive_up_to: 32, samples: 24, seed: 1 };
+        let few = Settings { sampling, ..settings(Flaw::None) };
+        let report = explore(&mut rig, &workload, &few).expect("it can be run");
+        println!("{}: {report}", workload.name);
+        assert!(report.violations.is_empty() && report.emptied > 0, "{}: {report}", workload.name);
+    }
+    let workload =
+        with_damage().into_iter().find(|workload| workload.name == "mended-inode").expect("it is one");
+    let (flushes, _) = sites(&mut rig, &workload).expect("it can be run");
+    let is_mend = |site: &Site| Pool.site_name(*site) == "mend.rs mend_page 1";
+    let site = flushes.into_iter().find(is_mend).expect("it mends a line");
+    let report = explore(&mut rig, &workload, &settings(Flaw::Memory(Defect::SkipFlushAt(site))));
+    assert!(!report.expect("it can be run").violations.is_empty(), "a line that is mended is not flushed");
 }
 
 /// Volumes are made and removed as a whole, by whichever mount comes after the crash.
