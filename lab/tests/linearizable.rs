@@ -18,7 +18,7 @@ use nacre_cache::{CacheFs, CacheOptions, Settings as CacheSettings};
 use nacre_engine::{
     Data, Durability, FileKind, Kind, Names, NewInode, RenameMode, Result, Timestamp, WriteAt,
 };
-use nacre_lab::crash::{Inplace, Log, Mounting, PoweredPm, Shadow, Subject};
+use nacre_lab::crash::{Inplace, Log, Mounting, Pool, PoweredPm, Shadow, Subject};
 use nacre_lab::environment::model_time;
 use nacre_layout_log::Mistake;
 use nacre_media::SimPm;
@@ -194,6 +194,11 @@ fn calls_of_threads_on_the_log_layout_have_an_order() {
 #[test]
 fn calls_of_threads_on_the_in_place_layout_have_an_order() {
     look_for_what_has_no_order(Inplace);
+}
+
+#[test]
+fn calls_of_threads_on_the_pool_layout_have_an_order() {
+    look_for_what_has_no_order(Pool);
 }
 
 #[test]
@@ -621,6 +626,11 @@ fn what_a_crowd_leaves_on_the_in_place_layout_adds_up() {
 }
 
 #[test]
+fn what_a_crowd_leaves_on_the_pool_layout_adds_up() {
+    what_a_crowd_leaves_adds_up(&Pool, &Bare);
+}
+
+#[test]
 fn what_a_crowd_leaves_on_the_shadow_layout_adds_up() {
     what_a_crowd_leaves_adds_up(&Shadow, &Bare);
 }
@@ -628,6 +638,11 @@ fn what_a_crowd_leaves_on_the_shadow_layout_adds_up() {
 #[test]
 fn what_a_crowd_leaves_over_a_write_buffer_on_the_log_layout_adds_up() {
     what_a_crowd_leaves_adds_up(&Log, &Buffered);
+}
+
+#[test]
+fn what_a_crowd_leaves_over_a_write_buffer_on_the_pool_layout_adds_up() {
+    what_a_crowd_leaves_adds_up(&Pool, &Buffered);
 }
 
 #[test]
