@@ -7,6 +7,7 @@ use nacre_engine::{BLOCK_SIZE, Kind};
 use nacre_layout_inplace::InplaceFs;
 use nacre_layout_log::LogFs;
 use nacre_layout_parts::lifecycle::Lifecycle;
+use nacre_layout_pool::PoolFs;
 use nacre_layout_shadow::ShadowFs;
 use nacre_media::{Pm, SimPm};
 
@@ -236,4 +237,4 @@ macro_rules! tests {
     };
 }
 
-tests!(log: LogFs<SimPm>, inplace: InplaceFs<SimPm>, shadow: ShadowFs<SimPm>);
+tests!(log: LogFs<SimPm>, inplace: InplaceFs<SimPm>, pool: PoolFs<SimPm>, shadow: ShadowFs<SimPm>);
