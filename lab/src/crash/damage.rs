@@ -1,7 +1,7 @@
 //! Workloads on damaged metadata, for layouts that have it twice: operations find the damage, mend it, and go on.
 //!
-//! A crash must find one whole copy of everything: the one that was damaged is written anew, and that is durable, before
-//! an operation touches the other.
+//! A crash must find one whole copy of everything. So the damaged one is written anew, durably, before an operation
+//! touches the other.
 
 use nacre_engine::RenameMode;
 

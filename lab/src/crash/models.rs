@@ -53,7 +53,7 @@ impl Models {
         others.chain([(self.name, self.quota)]).map(|(name, quota)| (name.to_owned(), quota)).collect()
     }
 
-    /// How an operation on volumes must fail, if it must.
+    /// The error of an operation on volumes that must fail.
     pub(super) fn refusal(&self, op: &Op) -> Option<Kind> {
         match op {
             Op::MakeVolume(name, _) => self.is_there(name).then_some(Kind::Exists),

@@ -88,7 +88,7 @@ const HARMLESS: [Harmless; 19] = [
     harmless("the row of a volume is there before its root", false, VOLUMES_ONLY),
     harmless("the row of a volume goes before its groups", false, VOLUMES_ONLY),
 ];
-/// How many of them are harmless with several volumes, too.
+/// The number of those that are harmless with several volumes, too.
 const WITH_VOLUMES: usize = HARMLESS.len() - 2;
 
 const TWO_FAULTS: &str = "harmless until a line of the other copy is lost, too: lab/tests/media_errors loses it at each crash \

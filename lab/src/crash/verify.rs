@@ -177,7 +177,7 @@ fn recover<S: Subject>(
     }
     subject.unmount(fs).map_err(|e| e.operation("unmount after the crash"))?;
     if expected.damaged {
-        // What no operation has read is mended by this alone.
+        // Damage that no operation has read is mended by this alone.
         subject.repair(pm).map_err(|e| e.operation("repair after the crash"))?;
     }
     problems.extend(in_words("check after recovery", subject.check(pm, false)?));
@@ -225,7 +225,7 @@ fn end_others<S: Subject>(
     let fs = subject.mount(pm, mounting).map_err(|e| e.operation("mount of the emptied volume"))?;
     let (fs, others) = look_around(subject, pm, fs, mounting)?;
     for (name, tree) in found {
-        let now = others.get(name).map_or_else(Tree::default, Tree::clone);
+        let now = others.get(name).cloned().unwrap_or_default();
         problems.extend(in_words(&format!("volume {name}, which was not used"), tree.differences(&now)));
     }
     let fs = alone(subject, pm, fs).map_err(|e| e.operation("removal of volumes after the crash"))?;

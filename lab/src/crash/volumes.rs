@@ -1,7 +1,7 @@
 //! The volumes of a device, of which one is mounted at a time: the trees of all as one.
 //!
-//! With volumes the state of a file system is the state of its device: a volume that should not be there, that is
-//! missing, or that was changed by an operation of another one is a difference of trees like any other.
+//! With volumes the state that is compared is the state of the device. A volume that is missing, or that should not be
+//! there, is a difference of trees like any other. So is a volume that an operation of another one has changed.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -70,7 +70,7 @@ fn name_of(mounting: Mounting) -> &'static str {
     mounting.volume.unwrap_or(MAIN)
 }
 
-/// What is before the paths of a volume, where there are several: no path begins like this.
+/// The prefix of the paths of a volume. No path begins like this.
 fn prefix(name: &str) -> String {
     if name == MAIN { String::new() } else { format!("#{name}") }
 }

@@ -20,7 +20,7 @@ type Fs = PoolFs<SimPm>;
 
 /// Structures of each kind that are damaged.
 const EACH: usize = 3;
-/// What is in a damaged line. A repair writes something else, so that it is known which lines it has reached.
+/// The bytes of a damaged line. A repair writes others, so that it is known which lines it has reached.
 const GARBAGE: [u8; LINE as usize] = [0xa7; LINE as usize];
 
 const KINDS: [Kind; 12] = [
