@@ -90,13 +90,14 @@ itself: all
 soak:
 	@scripts/install-deps.sh test
 	NACRE_KILLS=$(KILLS) cargo test --release -p nacre-cli --test system -- --nocapture kill
-	NACRE_MODEL_LONG=$(OPERATIONS) cargo test --release -p nacre-lab --test model -- --nocapture for_long
+	NACRE_MODEL_LONG=$(OPERATIONS) cargo test --release -p nacre-lab --test behaviour -- --nocapture model::for_long
 	cargo build --release -p nacre-cli
 	target/release/nacre crash --sequences 3-sample --triples $(TRIPLES) --random 1000 --threads 200 --seed $(SEED)
 	for layout in inplace pool shadow shadow-in-place; do \
 		target/release/nacre crash --layout $$layout --sequences 3-sample --triples $(TRIPLES) --random 1000 --seed $(SEED) \
 			|| exit 1; done
-	for layout in log-with-disk log-on-disk log-with-disks shadow-with-disk shadow-anticache shadow-in-place-anticache; do \
+	for layout in pool-volumes log-with-disk log-on-disk log-with-disks shadow-with-disk shadow-anticache \
+		shadow-in-place-anticache; do \
 		target/release/nacre crash --layout $$layout --sequences 3-sample --images 1000000 --seed $(SEED) || exit 1; done
 	for layout in log inplace pool shadow shadow-in-place log-with-disk log-on-disk log-with-disks; do \
 		target/release/nacre crash --layout $$layout --cached 100000 --images 1000000 --seed $(SEED) || exit 1; done

@@ -252,6 +252,9 @@ step_crash_inplace() {
 }
 step_crash_pool() {
     (cd "$logs" && "$nacre" crash --layout pool --sequences 1 --images 250000 \
+        --seed "${NACRE_CRASH_SEED:-$(date +%j)}") || return 1
+    # Volumes, whose workloads come first.
+    (cd "$logs" && "$nacre" crash --layout pool-volumes --sequences 1 --images 40000 --time 60 \
         --seed "${NACRE_CRASH_SEED:-$(date +%j)}")
 }
 step_crash_shadow() {
@@ -284,12 +287,17 @@ step_crash_tiers() {
     # Blocks also move from one disk to another: by the same lines, so that no mutants are made again.
     (cd "$logs" && "$nacre" crash --layout log-with-disks --images 60000 --seed "${NACRE_CRASH_SEED:-$(date +%j)}")
 }
+# Each line of the pool layout's metadata in turn: some 5000 file systems, two or three minutes on two cores.
+step_poison() {
+    NACRE_POISON_ALL=1 cargo test --release -p nacre-lab --test behaviour -- media_errors::pool::one_lost_copy_of_anything
+}
 step_buffered() { NACRE_ALL_MOUNTS=1 system_tests behaviour::; }
 step_lazy_suites() { NACRE_ALL_MOUNTS=1 NACRE_FSX_SEEDS=2 system_tests lazy_suites::; }
 step_programs() { system_tests programs::; }
-step_model() { NACRE_MODEL_SECONDS=${NACRE_MODEL_SECONDS:-20} cargo test --release -p nacre-lab --test model; }
+step_model() { NACRE_MODEL_SECONDS=${NACRE_MODEL_SECONDS:-20} cargo test --release -p nacre-lab --test behaviour model::; }
 step_dram() { NACRE_FILES=${NACRE_FILES:-1000000} cargo test --release -p nacre-lab --test dram; }
-step_calls() { NACRE_MODEL_SECONDS=${NACRE_MODEL_SECONDS:-40} cargo test --release -p nacre-lab --test calls --test library --test linearizable; }
+step_calls() { NACRE_MODEL_SECONDS=${NACRE_MODEL_SECONDS:-40} cargo test --release -p nacre-lab --test behaviour -- \
+    calls:: library:: linearizable::; }
 step_schedules() { NACRE_SCHEDULES=${NACRE_SCHEDULES:-1000} NACRE_SEED=${NACRE_SEED:-$(date +%j)} scripts/schedules.sh; }
 step_calls_on_mount() { NACRE_MODEL_SECONDS=${NACRE_MODEL_SECONDS:-40} system_tests calls::; }
 
@@ -342,7 +350,7 @@ step_experiments() {
     [ -z "$late" ] || left_out "after six minutes there was no time for:$late"
 }
 
-all_steps="cargo_deny stress_ng dbench fs_mark postmark git postgresql rocksdb fsx_seeds kill_9 flipped_bits crash_images crash_mutants crash_inplace crash_pool crash_shadow crash_cached crash_tiers buffered lazy_suites programs model dram calls calls_on_mount schedules experiments"
+all_steps="cargo_deny stress_ng dbench fs_mark postmark git postgresql rocksdb fsx_seeds kill_9 flipped_bits crash_images crash_mutants crash_inplace crash_pool crash_shadow crash_cached crash_tiers poison buffered lazy_suites programs model dram calls calls_on_mount schedules experiments"
 
 scripts/install-deps.sh nightly
 cargo build --release -p nacre-cli || exit 1

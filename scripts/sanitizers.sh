@@ -15,10 +15,11 @@ fi
 
 if [ -f "$sysroot/lib/rustlib/src/rust/library/Cargo.toml" ]; then
     # Without a std that is built for it, it takes the counts of every Arc for races.
-    step ThreadSanitizer env RUSTFLAGS=-Zsanitizer=thread CARGO_TARGET_DIR=target/sanitized \
-        cargo +nightly test -Zbuild-std --target $target \
-        -p nacre-layout-parts -p nacre-layout-log -p nacre-layout-inplace -p nacre-layout-shadow -p nacre-cache -p nacre-vfs -p nacre-lab \
-        --lib --test linearizable
+    sanitized=(env RUSTFLAGS=-Zsanitizer=thread CARGO_TARGET_DIR=target/sanitized
+        cargo +nightly test -Zbuild-std --target "$target")
+    step ThreadSanitizer "${sanitized[@]}" -p nacre-layout-parts -p nacre-layout-log -p nacre-layout-inplace \
+        -p nacre-layout-shadow -p nacre-cache -p nacre-vfs -p nacre-lab --lib
+    step "ThreadSanitizer, threads" "${sanitized[@]}" -p nacre-lab --test behaviour linearizable::
 else
     echo "left out: ThreadSanitizer (it needs rustup +nightly component add rust-src)"
 fi

@@ -11,8 +11,8 @@ use clap::{Args, ValueEnum};
 use nacre_lab::crash::sequences::Length;
 use nacre_lab::crash::{
     Campaign, Case, Inplace, InplaceLinear, Limits, Log, LogWithDisk, MEMORY, Mutant, Outcome, Pool,
-    Progress, Rig, SelfTest, SelfTestStep, Shadow, ShadowInPlace, ShadowInPlaceWithDisk, ShadowWithDisk,
-    Stage, Subject, Verdict, minimise, reproduce, self_test,
+    PoolVolumes, Progress, Rig, SelfTest, SelfTestStep, Shadow, ShadowInPlace, ShadowInPlaceWithDisk,
+    ShadowWithDisk, Stage, Subject, Verdict, minimise, reproduce, self_test,
 };
 use serde_json::{Value, json};
 
@@ -120,6 +120,8 @@ enum Explored {
     InplaceLinear,
     /// All metadata twice, in pools of entries
     Pool,
+    /// The same with volumes that are made, removed, and mounted in turn
+    PoolVolumes,
     /// Trees that one word, one slot or one switch publishes
     Shadow,
     /// The same with written blocks overwritten in place, as the preset acbpfs has it
@@ -153,6 +155,7 @@ pub(crate) fn run(args: &CrashArgs) -> Result<ExitCode, Failure> {
         Explored::Inplace => run_on(&Inplace, args),
         Explored::InplaceLinear => run_on(&InplaceLinear, args),
         Explored::Pool => run_on(&Pool, args),
+        Explored::PoolVolumes => run_on(&PoolVolumes, args),
         Explored::Shadow => run_on(&Shadow, args),
         Explored::ShadowInPlace => run_on(&ShadowInPlace, args),
         Explored::ShadowWithDisk => run_on(&ShadowWithDisk::default(), args),

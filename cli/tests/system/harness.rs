@@ -31,7 +31,7 @@ const fn kind(preset: &'static str, options: &'static str) -> Kind {
 /// Mounts that buffer, here or in the kernel. The memory is slower than DRAM, or else writes would go past our buffer; the
 /// first three are tried where there is no time for all. Over a tier nearly all that is not O_SYNC goes from the buffer to
 /// the disk at once, large or small, aligned or not.
-pub(crate) const BUFFERED: [Kind; 8] = [
+pub(crate) const BUFFERED: [Kind; 10] = [
     kind("hinfs", "buffer=2M,tune=emulate:latency=100"),
     Kind {
         preset: "nacre",
@@ -44,6 +44,9 @@ pub(crate) const BUFFERED: [Kind; 8] = [
     kind("pmfs", "writeback"),
     kind("hinfs-wb", "buffer=2M,tune=emulate:latency=100"),
     kind("hinfs-nclfw", "buffer=2M,tune=emulate:latency=100"),
+    // Layouts without a buffer of their own, which have one on request.
+    kind("spfs", "buffer=2M,tune=emulate:latency=100"),
+    kind("acbpfs", "buffer=2M,tune=emulate:latency=100"),
 ];
 /// Those of them with our write buffer: the first `usual`, and with `NACRE_ALL_MOUNTS` each.
 pub(crate) fn lazy_mounts(usual: usize) -> impl Iterator<Item = Kind> {

@@ -14,6 +14,7 @@ use super::report::{Again, Case, Lines, Recovery, Report, Violation, WorkloadCas
 use super::subject::{Moment, Mounting, Overwrites, Subject};
 use super::thread_case;
 use super::verify::{Depth, Expected, Judged, Remaking, caught, judge, turn_of};
+use super::volumes::look_around;
 use super::workload::Workload;
 
 /// How thoroughly a workload is explored.
@@ -267,9 +268,14 @@ impl<'e, 's, S: Subject> Explorer<'e, 's, S> {
             let fs = caught(|| self.rig.subject.mount(&self.rig.pm, Mounting::default()));
             if let Ok(Ok(fs)) = fs {
                 let walked = caught(|| super::tree::Tree::of(&fs).is_ok());
-                self.rig.subject.abandon(fs);
                 if walked.is_err() {
+                    self.rig.subject.abandon(fs);
                     return pending;
+                }
+                match caught(|| look_around(self.rig.subject, &self.rig.pm, fs, Mounting::default())) {
+                    Ok(Ok((fs, _))) => self.rig.subject.abandon(fs),
+                    // It stopped early, too.
+                    _ => read.fill(true),
                 }
             } else {
                 // It stopped before it had read all that it would.
@@ -383,8 +389,9 @@ impl<'e, 's, S: Subject> Explorer<'e, 's, S> {
                 _ => Remaking::No,
             },
             free_when_empty: self.recording.free_when_empty,
-            mounting: self.workload.mounting,
+            mounting: self.recording.mountings[progress.acknowledged],
             fills: self.workload.fills,
+            damaged: self.workload.setup.iter().any(|op| matches!(op, Op::Damage(..))),
         }
     }
 

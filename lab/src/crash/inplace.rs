@@ -113,7 +113,7 @@ const PASSED_ELSEWHERE: [(&str, &str); 8] = [
 
 const DAMAGE_ONLY: &str =
     "only where damage is repaired: single words, each of which the next repair writes again";
-const MEDIA_ONLY: &str = "only after a media error: lab/tests/media_errors crashes there";
+const MEDIA_ONLY: &str = "only after a media error: lab/tests/behaviour/media_errors crashes there";
 const MISTAKE_ONLY: &str = "a mistake on purpose: what ships never comes here";
 
 impl Registered for Inplace {

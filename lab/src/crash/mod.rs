@@ -11,6 +11,8 @@
 //! | `op`, `text` | operations; operations as text |
 //! | `workload`, `randomly`, `sequences`, `relocations` | workloads; random ones; all short sequences; those that move blocks between PM and disks |
 //! | `full`, `lanes` | full devices; several lanes |
+//! | `damage` | damage of one copy, which operations mend |
+//! | `volume_workloads`, `volumes`, `models` | volumes that are made and removed; the trees of all as one; the models of all |
 //! | `record`, `tree` | running a workload with a trace and the model beside it; the visible state of a file system |
 //! | `explore`, `verify`, `report` | crashing a workload everywhere; judging one image; the findings |
 //! | `campaign` | many workloads on many cores, with limits, progress, and a file to go on from |
@@ -25,12 +27,14 @@
 mod cached;
 mod campaign;
 mod case;
+mod damage;
 mod disk;
 mod explore;
 mod full;
 mod inplace;
 mod lanes;
 mod log;
+mod models;
 mod op;
 mod pool;
 mod power;
@@ -52,18 +56,21 @@ mod tiered;
 mod tree;
 mod turns;
 mod verify;
+mod volume_workloads;
+mod volumes;
 mod workload;
 
 pub use cached::{Belief, BufferMistake, Cached, CachedCase, CachedSettings, cached, explore_cached};
 pub use campaign::{Campaign, Limits, Outcome, Progress, Stage};
 pub use case::minimise;
+pub use damage::with_damage;
 pub use explore::{MAX_SAMPLES_BY_LINES, MEMORY, Settings, explore, reproduce, sites};
 pub use full::full;
 pub use inplace::{Inplace, InplaceLinear};
 pub use lanes::lanes;
 pub use log::Log;
-pub use op::{Op, Runner, payload};
-pub use pool::Pool;
+pub use op::{Op, Runner, Twin, payload};
+pub use pool::{Pool, PoolVolumes};
 pub use power::PoweredPm;
 pub use randomly::random;
 pub use record::{Flaw, Recording, Rig, stay_on_this_thread};
@@ -72,9 +79,12 @@ pub use report::{Again, Case, Lines, Recovery, Report, Violation, WorkloadCase};
 pub use selftest::{Mutant, SelfTest, SelfTestStep, Verdict, self_test};
 pub use shadow::{Shadow, ShadowInPlace};
 pub use source::{Sources, Spot};
-pub use subject::{Harmless, Mistake, Moment, Mounting, Overwrites, Registered, Subject};
+pub use subject::{
+    Harmless, Mistake, Moment, Mounting, Overwrites, Registered, Subject, VolumeState, Volumes,
+};
 pub use thread_case::ThreadsCase;
 pub use threads::{Threads, explore_threads, threads};
 pub use tiered::{LogWithDisk, OverDisks, ShadowInPlaceWithDisk, ShadowWithDisk, WithDisk};
 pub use tree::{Ctime, Tree};
+pub use volume_workloads::with_volumes;
 pub use workload::{Workload, deep, fixed};

@@ -92,6 +92,25 @@ pub enum Op {
     Remount,
     /// Makes a new file system over this one, without an unmount.
     Mkfs,
+    /// Makes a volume of this name, with at most so many blocks, or without a limit (0). The mounted one is unmounted
+    /// before, and mounted again.
+    MakeVolume(&'static str, u64),
+    /// Removes a volume that is not mounted, in the same way.
+    RemoveVolume(&'static str),
+    /// The operations from now on go to this volume.
+    UseVolume(&'static str),
+    /// Damages one copy of a structure: of this kind, with this number among those of the kind. It is a part of a setup,
+    /// and is done when the file system is mounted, just before the first crash.
+    Damage(&'static str, u64, Twin),
+}
+
+/// A copy of a structure that is there twice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Twin {
+    /// The first one, which is read.
+    Primary,
+    /// The other one.
+    Backup,
 }
 
 impl fmt::Debug for Op {
@@ -139,6 +158,11 @@ impl fmt::Debug for Op {
             Op::RemoveTier => write!(f, "drain and remove a tier"),
             Op::Remount => write!(f, "unmount and mount"),
             Op::Mkfs => write!(f, "mkfs"),
+            Op::MakeVolume(name, 0) => write!(f, "make volume {name}"),
+            Op::MakeVolume(name, quota) => write!(f, "make volume {name} of at most {quota} blocks"),
+            Op::RemoveVolume(name) => write!(f, "remove volume {name}"),
+            Op::UseVolume(name) => write!(f, "use volume {name}"),
+            Op::Damage(kind, number, twin) => write!(f, "damage the {twin:?} of {kind} {number}"),
         }
     }
 }
@@ -154,6 +178,11 @@ impl Op {
                 | Op::Append(..)
                 | Op::Fallocate(_, PunchHole | ZeroRange | ZeroRangeKeepSize, ..)
         )
+    }
+
+    /// It makes, removes or changes over to a volume.
+    pub(super) fn is_of_volumes(&self) -> bool {
+        matches!(self, Op::MakeVolume(..) | Op::RemoveVolume(_) | Op::UseVolume(_))
     }
 }
 
@@ -411,7 +440,11 @@ impl<F: Data + Extents> Hands<'_, F> {
             | Op::Descend
             | Op::Evict(_)
             | Op::BringUp(_)
-            | Op::Trim => Err(Error::new(Kind::Unsupported)),
+            | Op::Trim
+            | Op::MakeVolume(..)
+            | Op::RemoveVolume(_)
+            | Op::UseVolume(_)
+            | Op::Damage(..) => Err(Error::new(Kind::Unsupported)),
         }
     }
 

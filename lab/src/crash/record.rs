@@ -9,11 +9,13 @@ use nacre_media::sim::{Defect, Event, Site, StoreKind};
 use nacre_media::{Image, SimPm, Trace};
 
 use super::cached::BufferMistake;
-use super::op::{Op, Runner};
+use super::models::Models;
+use super::op::{Op, Runner, time};
 use super::subject::{Mounting, Subject};
 use super::threads::Threads;
 use super::tree::Tree;
 use super::verify::{caught, free_when_empty, panic_words};
+use super::volumes::alone;
 use super::workload::Workload;
 use crate::model::MemLayout;
 
@@ -73,6 +75,8 @@ pub struct Recording {
     pub states: Vec<Tree>,
     /// Where the running system differed from the model, in words.
     pub live_differences: Vec<String>,
+    /// How it was mounted after so many of them: with which volume.
+    pub(super) mountings: Vec<Mounting>,
     /// So many blocks are free when everything is removed, without a crash.
     pub free_when_empty: u64,
 }
@@ -165,9 +169,19 @@ pub struct Rig<'s, S: Subject> {
 /// A file system after the preparation of a workload, unmounted, and the model of it.
 struct Prepared {
     image: Image,
-    model: MemLayout,
+    models: Models,
     live_differences: Vec<String>,
     free_when_empty: u64,
+}
+
+/// A mounted file system, and the model of it.
+struct Pair<S: Subject> {
+    real: Runner<S::Fs>,
+    models: Models,
+    /// Where they differ, in words.
+    live: Vec<String>,
+    mounting: Mounting,
+    fills: bool,
 }
 
 /// Makes the calling thread run work that recovery would hand to a pool of threads.
@@ -191,38 +205,97 @@ impl<'s, S: Subject> Rig<'s, S> {
     /// A file system on which threads can begin, the model of it, and its free blocks when everything is removed.
     pub(super) fn prepare(&mut self, threads: &Threads) -> Result<(Image, MemLayout, u64)> {
         let prepared = self.prepared(&threads.setup, 1, threads.fills)?;
-        Ok((prepared.image.clone(), prepared.model.remount(), prepared.free_when_empty))
+        Ok((prepared.image.clone(), prepared.models.used.fs.remount(), prepared.free_when_empty))
     }
 
     fn prepared(&mut self, setup: &[Op], lanes: usize, fills: bool) -> Result<Arc<Prepared>> {
         let ops: Vec<String> = setup.iter().map(Op::to_text).collect();
         let key = format!("{lanes} {fills} {}", ops.join("\n"));
-        let mounting = Mounting { lanes, background: false };
+        let mounting = Mounting { lanes, ..Mounting::default() };
         if let Some(prepared) = self.prepared.get(&key) {
             return Ok(Arc::clone(prepared));
         }
         self.pm.seed_mistake(0);
         self.pm.load(&self.blank);
         self.subject.mkfs(&self.pm)?;
-        let mut real = Runner::writing(self.subject.mount(&self.pm, mounting)?, self.subject.writes_back());
-        let mut model = Runner::new(MemLayout::default());
-        adopt_root(&real.fs, &model.fs)?;
-        let mut live = Vec::new();
+        let mut pair = self.mounted(Models::default(), mounting, fills)?;
+        adopt_root(&pair.real.fs, &pair.models.used.fs)?;
         for (step, op) in setup.iter().enumerate() {
             self.subject.use_lane(step);
-            self.run_step(&mut real, &mut model, step as u64, op, fills, &mut live)?;
+            pair = self.do_step(pair, step as u64, op)?;
         }
+        let Pair { real, models, live, .. } = pair;
         self.subject.unmount(real.into_fs())?;
         let image = self.pm.image();
-        let free_when_empty =
-            free_when_empty(self.subject, self.subject.mount(&self.pm, mounting)?, fills, 0)?;
-        let model = model.into_fs();
-        let prepared = Arc::new(Prepared { image, model, live_differences: live, free_when_empty });
+        let fs = self.subject.mount(&self.pm, models.mounting(mounting))?;
+        let free_when_empty = free_when_empty(self.subject, alone(self.subject, &self.pm, fs)?, fills, 0)?;
+        // Nothing is held.
+        let models = models.remount();
+        let prepared = Arc::new(Prepared { image, models, live_differences: live, free_when_empty });
         if self.prepared.len() >= MAX_PREPARED {
             self.prepared.clear();
         }
         self.prepared.insert(key, Arc::clone(&prepared));
         Ok(prepared)
+    }
+
+    /// Mounts the volume that the models say, beside these models.
+    fn mounted(&self, models: Models, mounting: Mounting, fills: bool) -> Result<Pair<S>> {
+        let fs = self.subject.mount(&self.pm, models.mounting(mounting))?;
+        let real = Runner::writing(fs, self.subject.writes_back());
+        Ok(Pair { real, models, live: Vec::new(), mounting, fills })
+    }
+
+    /// The same after an unmount and a mount, with something done in between.
+    fn remounted(
+        &self,
+        pair: Pair<S>,
+        between: impl FnOnce(&mut Models, &mut Vec<String>) -> Result<()>,
+    ) -> Result<Pair<S>> {
+        let Pair { real, models, mut live, mounting, fills } = pair;
+        self.subject.unmount(real.into_fs())?;
+        let mut models = models.remount();
+        between(&mut models, &mut live)?;
+        Ok(Pair { live, ..self.mounted(models, mounting, fills)? })
+    }
+
+    /// Does one operation, on the file system or on its volumes, and in the model.
+    fn do_step(&self, mut pair: Pair<S>, step: u64, op: &Op) -> Result<Pair<S>> {
+        if op.is_of_volumes() {
+            return self.remounted(pair, |models, live| self.change_volumes(models, step, op, live));
+        }
+        let Pair { real, models, live, fills, .. } = &mut pair;
+        self.run_step(real, &mut models.used, step, op, *fills, live)?;
+        Ok(pair)
+    }
+
+    /// Makes or removes a volume, or changes over to one, while none is mounted.
+    fn change_volumes(&self, models: &mut Models, step: u64, op: &Op, live: &mut Vec<String>) -> Result<()> {
+        let Some(volumes) = self.subject.volumes() else {
+            return Err(Error::new(Kind::Unsupported).object(format!("{op:?} where there are no volumes")));
+        };
+        let list = || volumes.list(&self.pm);
+        let refusal = models.refusal(op);
+        let done = match op {
+            // The layout is not asked.
+            _ if refusal == Some(Kind::Busy) => return Ok(()),
+            Op::MakeVolume(name, quota) => volumes.make(&self.pm, name, *quota, time(step)),
+            Op::RemoveVolume(name) => volumes.remove(&self.pm, name),
+            Op::UseVolume(name) if list()?.iter().any(|volume| volume.name == *name) => Ok(()),
+            _ => Err(Error::new(Kind::NotFound)),
+        };
+        match done {
+            Ok(()) if refusal.is_some() => live.push(format!("{op:?} is done instead of {refusal:?}")),
+            Ok(()) => models.change(step, op)?,
+            Err(error) if matches!(error.kind(), Kind::Corrupt | Kind::Media) => return Err(error),
+            Err(error) if Some(error.kind()) == refusal => {}
+            Err(error) => live.push(format!("{op:?}: {error}")),
+        }
+        let listed = list()?.into_iter().map(|volume| (volume.name, volume.quota)).collect();
+        if models.list() != listed {
+            live.push(format!("after {op:?}: the volumes {listed:?} instead of {:?}", models.list()));
+        }
+        Ok(())
     }
 
     fn run_step<B: Data + Extents>(
@@ -265,61 +338,67 @@ impl<'s, S: Subject> Rig<'s, S> {
         let prepared = self.prepared(&workload.setup, mounting.lanes, fills)?;
         self.pm.load(&prepared.image);
         self.pm.seed_mistake(flaw.mistake());
-        let mut real = Runner::writing(self.subject.mount(&self.pm, mounting)?, self.subject.writes_back());
-        let mut model = Runner::new(prepared.model.remount());
-        let mut live = prepared.live_differences.clone();
+        let mut pair = self.mounted(prepared.models.remount(), mounting, fills)?;
+        pair.live.clone_from(&prepared.live_differences);
+        for op in &workload.setup {
+            if let Op::Damage(kind, number, twin) = *op {
+                self.subject.damage(&self.pm, kind, number, twin)?;
+            }
+        }
         let start = self.pm.image();
         self.pm.start_recording_with(flaw.defect());
         let reads = workload.ops.iter().any(|op| matches!(op, Op::Read(_)));
-        let mut states = vec![Tree::of(&model.fs)?];
+        let mut states = vec![pair.models.state()?];
+        let mut mountings = vec![pair.models.mounting(mounting)];
         for (index, op) in workload.ops.iter().enumerate() {
             self.pm.mark(MARK_BEGIN + index as u64);
             let step = (workload.setup.len() + index) as u64;
             self.subject.use_lane(step as usize);
-            match op {
-                Op::Remount => {
-                    self.subject.unmount(real.into_fs())?;
-                    real =
-                        Runner::writing(self.subject.mount(&self.pm, mounting)?, self.subject.writes_back());
-                    model = Runner::new(model.into_fs().remount());
-                }
-                Op::Mkfs => {
-                    self.subject.abandon(real.into_fs());
-                    self.subject.remake(&self.pm)?;
-                    self.pm.mark(MARK_MADE + index as u64);
-                    real =
-                        Runner::writing(self.subject.mount(&self.pm, mounting)?, self.subject.writes_back());
-                    model = Runner::new(MemLayout::default());
-                    adopt_root(&real.fs, &model.fs)?;
-                }
-                _ => self.run_step(&mut real, &mut model, step, op, fills, &mut live)?,
-            }
+            pair = match op {
+                Op::Remount => self.remounted(pair, |_, _| Ok(()))?,
+                Op::Mkfs => self.remade(pair, index)?,
+                _ => self.do_step(pair, step, op)?,
+            };
             self.pm.mark(MARK_END + index as u64);
+            mountings.push(pair.models.mounting(mounting));
             if index + 1 < workload.explored_from {
                 // This state is not needed: no crash comes near it.
                 states.push(Tree::default());
                 continue;
             }
-            let state = Tree::of(&model.fs)?;
-            let differences = state.differences(&Tree::of(&real.fs)?);
-            live.extend(differences.into_iter().map(|difference| format!("after {op:?}: {difference}")));
+            let differences = Tree::of(&pair.models.used.fs)?.differences(&Tree::of(&pair.real.fs)?);
+            pair.live.extend(differences.into_iter().map(|difference| format!("after {op:?}: {difference}")));
+            let state = pair.models.state()?;
             let state = if reads { state.after_reads() } else { state };
             let overwritten = fills && workload.ops[..=index].iter().any(Op::overwrites);
             states.push(if overwritten { state.after_overwrites() } else { state });
         }
         // The trace ends with the workload: closing files is not part of it.
         let trace = self.pm.stop_recording();
+        let Pair { real, live, .. } = pair;
         let real = real.into_fs();
         let mut free = prepared.free_when_empty;
         if live.is_empty() {
             // Its operations, or one alone, may have made something that stays, as chunks of inodes do. So may what the
             // judge makes, where a crash left more inodes than there are at the end.
             let most = states.iter().map(Tree::inodes).max().unwrap_or(0);
+            let real = alone(self.subject, &self.pm, real)?;
             free = free.min(free_when_empty(self.subject, real, fills, most)?);
         } else {
             self.subject.abandon(real);
         }
-        Ok(Recording { start, trace, states, live_differences: live, free_when_empty: free })
+        Ok(Recording { start, trace, states, mountings, live_differences: live, free_when_empty: free })
+    }
+
+    /// Another file system in the place of this one.
+    fn remade(&self, pair: Pair<S>, index: usize) -> Result<Pair<S>> {
+        let Pair { real, live, mounting, fills, .. } = pair;
+        self.subject.abandon(real.into_fs());
+        self.subject.remake(&self.pm)?;
+        self.pm.mark(MARK_MADE + index as u64);
+        let pair = self.mounted(Models::default(), mounting, fills)?;
+        adopt_root(&pair.real.fs, &pair.models.used.fs)?;
+        Ok(Pair { live, ..pair })
     }
 }
 

@@ -79,7 +79,7 @@ const HARMLESS: [Harmless; 13] = [
     harmless("switches.rs publish 2", false, TWO_FAULTS),
 ];
 
-const TWO_FAULTS: &str = "harmless until the other line is lost, too: lab/tests/media_errors/shadow.rs loses it at each crash \
+const TWO_FAULTS: &str = "harmless until the other line is lost, too: lab/tests/behaviour/media_errors/shadow.rs loses it at each crash \
      (a_lost_copy_of_a_switch_loses_nothing)";
 const NO_INODES: &str = "harmless with what programs write: no inode is valid without a checksum of the UUID, its number and its \
      generation; zeros are there for data that was made to be taken for inodes";

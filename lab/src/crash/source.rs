@@ -125,9 +125,12 @@ mod tests {
     /// What flushes or fences and is no source of mutants, and why.
     const LEFT_OUT: [(&str, &str); 4] = [
         ("anatomy.rs", "damages images on purpose, for tests of fsck"),
-        ("mend.rs", "only where an inode table has media errors: lab/tests/media_errors crashes it"),
+        (
+            "mend.rs",
+            "of inplace: only where an inode table has media errors, which lab/tests/behaviour/media_errors crashes",
+        ),
         ("state.rs", "only in its tests"),
-        ("mend/write.rs", "only where damage is mended: lab/tests/repair.rs has mutants of its own"),
+        ("mend/write.rs", "only where damage is mended: lab/tests/behaviour/repair has mutants of its own"),
     ];
 
     /// The files below a directory, as they are called from `root`, that send lines to media.

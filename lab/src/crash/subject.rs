@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use nacre_engine::{BelowBuffer, Error, Extents, Kind, Result};
+use nacre_engine::{BelowBuffer, Error, Extents, Kind, Result, Timestamp};
 use nacre_layout_parts::alloc::use_lane;
 use nacre_layout_parts::lifecycle::{Lifecycle, MkfsOptions, MountOptions};
 use nacre_layout_parts::report::{CheckReport, Repair};
@@ -10,7 +10,7 @@ use nacre_media::SimPm;
 use nacre_media::sim::Site;
 use uuid::Uuid;
 
-use super::op::Op;
+use super::op::{Op, Twin};
 use super::source::{Sources, Spot};
 use super::tree::Ctime;
 use super::workload::Workload;
@@ -25,11 +25,13 @@ pub struct Mounting {
     pub lanes: usize,
     /// A background thread frees large inodes and truncated ranges, while operations go on.
     pub background: bool,
+    /// The volume, where there may be several. When not given, the one that mkfs makes.
+    pub volume: Option<&'static str>,
 }
 
 impl Default for Mounting {
     fn default() -> Mounting {
-        Mounting { lanes: 1, background: false }
+        Mounting { lanes: 1, background: false, volume: None }
     }
 }
 
@@ -77,6 +79,32 @@ pub struct Harmless {
     pub by_chance: bool,
 }
 
+/// The volume that mkfs makes. It is always there.
+pub(super) const MAIN: &str = "main";
+
+/// A volume, as a device lists it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct VolumeState {
+    /// Its name.
+    pub name: String,
+    /// The most blocks that it may take; 0 for no limit.
+    pub quota: u64,
+    /// Its making or its removal is not over.
+    pub is_going: bool,
+}
+
+/// The volumes of a device, none of which is mounted.
+pub trait Volumes: Sync {
+    /// All of them.
+    fn list(&self, pm: &SimPm) -> Result<Vec<VolumeState>>;
+
+    /// Makes one with this name, at most so many blocks, and this time of its root.
+    fn make(&self, pm: &Arc<SimPm>, name: &str, quota: u64, now: Timestamp) -> Result<()>;
+
+    /// Removes one with everything that it has.
+    fn remove(&self, pm: &Arc<SimPm>, name: &str) -> Result<()>;
+}
+
 /// Why the fence of an inode without a name does no harm here.
 pub(super) const LINKED_BY_ITS_MAKER: &str = "the thread that links the file fences for it; this one is for a link by another thread, to which operations on \
      paths cannot hand an unnamed file";
@@ -115,6 +143,11 @@ pub trait Subject: Sync {
         Vec::new()
     }
 
+    /// The volumes of its devices, where workloads make and remove some.
+    fn volumes(&self) -> Option<&'static dyn Volumes> {
+        None
+    }
+
     /// Names of workloads with commits that others seldom meet. A campaign begins with them, and crashes in each recovery.
     fn first(&self) -> &'static [&'static str] {
         &[]
@@ -138,6 +171,11 @@ pub trait Subject: Sync {
 
     /// Makes a file named [`FULL`] take all blocks of PM but so many. The file has no data that could move to a disk.
     fn fill(&self, _fs: &Self::Fs, _left: u64) -> Result<()> {
+        Err(Error::new(Kind::Unsupported))
+    }
+
+    /// Damages one copy of a structure; see [`Op::Damage`].
+    fn damage(&self, _pm: &SimPm, _kind: &str, _number: u64, _twin: Twin) -> Result<()> {
         Err(Error::new(Kind::Unsupported))
     }
 
@@ -230,6 +268,19 @@ pub trait Registered: Copy + Default + Send + Sync + 'static {
     /// Deep workloads that are not for it: the beginning of their names, and the reason.
     const LEFT_OUT: &'static [(&'static str, &'static str)] = &[];
 
+    /// See [`Subject::volumes`].
+    const VOLUMES: Option<&'static dyn Volumes> = None;
+
+    /// See [`Subject::damage`].
+    fn damage_one(_pm: &SimPm, _kind: &str, _number: u64, _twin: Twin) -> Result<()> {
+        Err(Error::new(Kind::Unsupported))
+    }
+
+    /// See [`Subject::workloads`].
+    fn own_workloads() -> Vec<Workload> {
+        Vec::new()
+    }
+
     /// Its name.
     fn name(&self) -> &'static str {
         Self::Fs::NAME
@@ -270,6 +321,18 @@ impl<R: Registered> Subject for R {
         R::LEFT_OUT
     }
 
+    fn workloads(&self) -> Vec<Workload> {
+        R::own_workloads()
+    }
+
+    fn volumes(&self) -> Option<&'static dyn Volumes> {
+        R::VOLUMES
+    }
+
+    fn damage(&self, pm: &SimPm, kind: &str, number: u64, twin: Twin) -> Result<()> {
+        R::damage_one(pm, kind, number, twin)
+    }
+
     fn mkfs(&self, pm: &Arc<SimPm>) -> Result<()> {
         R::Fs::mkfs(pm, &self.properties()).map(drop)
     }
@@ -285,8 +348,9 @@ impl<R: Registered> Subject for R {
     }
 
     fn mount(&self, pm: &Arc<SimPm>, mounting: Mounting) -> Result<R::Fs> {
-        let Mounting { lanes, background } = mounting;
-        let options = MountOptions { lanes: Some(lanes), background, ..MountOptions::default() };
+        let Mounting { lanes, background, volume } = mounting;
+        let volume = R::VOLUMES.map(|_| volume.unwrap_or(MAIN).to_owned());
+        let options = MountOptions { lanes: Some(lanes), background, volume, ..MountOptions::default() };
         R::Fs::mount(Arc::clone(pm), &options)
     }
 

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use nacre_engine::{Error, FallocateMode, FileKind, Kind, RenameMode, Result};
 
-use super::op::Op;
+use super::op::{Op, Twin};
 
 const KINDS: [(FileKind, &str); 7] = [
     (FileKind::Regular, "file"),
@@ -31,6 +31,8 @@ const RENAMES: [(RenameMode, &str); 4] = [
     (RenameMode::Exchange, "exchange"),
     (RenameMode::WHITEOUT, "whiteout"),
 ];
+
+const TWINS: [(Twin, &str); 2] = [(Twin::Primary, "primary"), (Twin::Backup, "backup")];
 
 fn name_of<T: PartialEq>(table: &[(T, &'static str)], value: &T) -> &'static str {
     table.iter().find(|(other, _)| other == value).map_or("unknown", |(_, name)| name)
@@ -87,6 +89,10 @@ impl Op {
             Op::RemoveTier => "remove-tier".to_string(),
             Op::Remount => "remount".to_string(),
             Op::Mkfs => "mkfs".to_string(),
+            Op::MakeVolume(name, quota) => format!("make-volume {name} {quota}"),
+            Op::RemoveVolume(name) => format!("remove-volume {name}"),
+            Op::UseVolume(name) => format!("use-volume {name}"),
+            Op::Damage(kind, number, twin) => format!("damage {kind} {number} {}", name_of(&TWINS, twin)),
         }
     }
 
@@ -147,6 +153,10 @@ impl Op {
             "remove-tier" => Op::RemoveTier,
             "remount" => Op::Remount,
             "mkfs" => Op::Mkfs,
+            "make-volume" => Op::MakeVolume(words.path()?, words.number()?),
+            "remove-volume" => Op::RemoveVolume(words.path()?),
+            "use-volume" => Op::UseVolume(words.path()?),
+            "damage" => Op::Damage(words.path()?, words.number()?, words.one_of(&TWINS)?),
             _ => return Err(words.wrong()),
         };
         match words.rest.next() {
@@ -187,7 +197,7 @@ impl<'t> Words<'t> {
 
 /// Operations have names that live as long as the program, because nearly all are literals. A name from a file is kept
 /// once, however often it is read.
-fn kept(name: &str) -> &'static str {
+pub(super) fn kept(name: &str) -> &'static str {
     static NAMES: Mutex<Option<HashSet<&'static str>>> = Mutex::new(None);
     let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
     let names = names.get_or_insert_default();
@@ -202,6 +212,8 @@ fn kept(name: &str) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::Op;
+    use crate::crash::damage::with_damage;
+    use crate::crash::volume_workloads::with_volumes;
     use crate::crash::{Log, LogWithDisk, between_tiers, cached, deep, fixed, random, sequences, tiered};
 
     #[test]
@@ -215,6 +227,8 @@ mod tests {
         all.extend((0..20).flat_map(|seed| cached(&LogWithDisk::with_two(), seed).ops));
         all.extend(between_tiers().into_iter().flat_map(|workload| workload.ops));
         all.extend(tiered().into_iter().flat_map(|workload| workload.ops));
+        all.extend(with_volumes().into_iter().flat_map(|workload| [workload.setup, workload.ops].concat()));
+        all.extend(with_damage().into_iter().flat_map(|workload| workload.setup));
         for op in all {
             assert_eq!(Op::parse(&op.to_text()).unwrap(), op, "{}", op.to_text());
         }

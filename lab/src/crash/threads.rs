@@ -143,7 +143,7 @@ fn reused() -> Threads {
             vec![Op::Unlink("d/x"), Op::Rmdir("d"), Op::Write("g", 0, 128 * BLOCK as usize)],
             vec![file("d/x")],
         ],
-        mounting: Mounting { lanes: 2, background: false },
+        mounting: Mounting { lanes: 2, ..Mounting::default() },
         ..Threads::default()
     }
 }
@@ -174,7 +174,7 @@ fn in_the_background() -> Vec<Threads> {
             vec![Op::Append("e/x", 60_000), Op::Append("e/x", 9000), Op::Unlink("e/x")],
             vec![Op::UnnamedThenLink("e/u", 30_000), Op::Truncate("e/u", 100)],
         ],
-        mounting: Mounting { lanes: 1, background: true },
+        mounting: Mounting { background: true, ..Mounting::default() },
         fills: true,
     };
     vec![
@@ -379,6 +379,7 @@ impl<'r> Walk<'r> {
             free_when_empty: self.run.free_when_empty,
             mounting: self.oracle.workload.mounting,
             fills: self.oracle.workload.fills,
+            damaged: false,
         };
         judge(rig.subject, &rig.pm, &expected, depth).problems
     }

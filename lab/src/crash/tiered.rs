@@ -130,7 +130,7 @@ impl<R: OverDisks> WithDisk<R> {
     }
 
     fn open(self, pm: &Arc<SimPm>, mounting: Mounting) -> Result<Fs<R>> {
-        let Mounting { lanes, background } = mounting;
+        let Mounting { lanes, background, .. } = mounting;
         let options = MountOptions { lanes: Some(lanes), background, ..MountOptions::default() };
         let layout = <R::Fs as Lifecycle>::mount(Arc::clone(pm), &options)?;
         let fs = TieredFs::new(layout, self.options());

@@ -62,6 +62,20 @@ impl Tree {
         Ok(Tree { entries: walker.entries, atime_may_lag: false, times_may_lag: false })
     }
 
+    /// Several trees as one. Each has a prefix, which differs from those of the others, before its paths.
+    pub(super) fn joined<'t>(trees: impl IntoIterator<Item = (String, &'t Tree)>) -> Tree {
+        let mut all = Tree::default();
+        for (prefix, tree) in trees {
+            all.atime_may_lag |= tree.atime_may_lag;
+            all.times_may_lag |= tree.times_may_lag;
+            for (path, entry) in &tree.entries {
+                let same_as = format!("{prefix}{}", entry.same_as);
+                all.entries.insert(format!("{prefix}{path}"), Entry { same_as, ..entry.clone() });
+            }
+        }
+        all
+    }
+
     /// The same, after something was read.
     pub(super) fn after_reads(self) -> Tree {
         Tree { atime_may_lag: true, ..self }

@@ -12,7 +12,7 @@
 //! The target `options` reads command lines; its body is in the command's own crate.
 //!
 //! None may panic, hang, allocate without bound, or read outside; `fuzz/` drives them by coverage. Each input that a
-//! target once failed on is a test in `lab/tests/fuzz.rs`, with its story.
+//! target once failed on is a test in `lab/tests/behaviour/fuzz.rs`, with its story.
 
 mod damaged;
 mod edit;

@@ -15,7 +15,8 @@ use nacre_media::SimPm;
 use nacre_media::sim::Defect;
 
 fn mount<L: Layout>(layout: &L, pm: &Arc<SimPm>, options: &CacheOptions) -> CacheFs<L::Fs> {
-    let below = layout.mount(pm, Mounting { lanes: 2, background: true }).expect("mount");
+    let below =
+        layout.mount(pm, Mounting { lanes: 2, background: true, ..Mounting::default() }).expect("mount");
     CacheFs::new(below, options).expect("a cache")
 }
 

@@ -61,7 +61,9 @@ fn layout<S: Subject + Copy + Send + 'static>(subject: S) {
     let mount = move || {
         let mut memory = memory.lock().expect("nobody panicked");
         memory.lose_power();
-        subject.mount(memory.pm(), Mounting { lanes: 2, background: true }).expect("mount")
+        subject
+            .mount(memory.pm(), Mounting { lanes: 2, background: true, ..Mounting::default() })
+            .expect("mount")
     };
     let fs = mount();
     let mount_again = mount.clone();

@@ -16,7 +16,7 @@ use nacre_media::SimPm;
 
 const SIZE: u64 = 32 << 20;
 const ROUNDS: i64 = 300;
-const MOUNTING: Mounting = Mounting { lanes: 1, background: false };
+const MOUNTING: Mounting = Mounting { lanes: 1, background: false, volume: None };
 
 /// How it is mounted: a layout, with a write buffer or without.
 trait Stack {

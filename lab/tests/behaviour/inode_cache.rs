@@ -11,9 +11,11 @@ use nacre_engine::{
     Attr, Data, Durability, Extents, FileKind, InodeCache, Kind, Names, NewInode, RenameMode, SetAttr,
     Timestamp, WriteAt, XattrMode,
 };
-use nacre_lab::crash::{Inplace, Log, Mounting, Shadow, Subject};
+use nacre_lab::crash::{Inplace, Log, Mounting, Pool, Shadow, Subject};
 use nacre_layout_inplace::InplaceFs;
 use nacre_layout_log::LogFs;
+use nacre_layout_parts::lifecycle::Lifecycle as _;
+use nacre_layout_pool::PoolFs;
 use nacre_layout_shadow::ShadowFs;
 use nacre_media::SimPm;
 
@@ -52,9 +54,10 @@ fn let_go<F: Data>(fs: &F, name: &[u8]) {
     fs.let_go(fs.lookup(&fs.root(), name).unwrap());
 }
 
-fn each(log: impl Fn(Log), inplace: impl Fn(Inplace), shadow: impl Fn(Shadow)) {
+fn each(log: impl Fn(Log), inplace: impl Fn(Inplace), pool: impl Fn(Pool), shadow: impl Fn(Shadow)) {
     log(Log);
     inplace(Inplace);
+    pool(Pool);
     shadow(Shadow);
 }
 
@@ -107,7 +110,7 @@ fn lazy_state_is_kept<S: Subject>(subject: S) {
 
 #[test]
 fn what_is_kept_lazily_is_written_before_it_leaves() {
-    each(lazy_state_is_kept, lazy_state_is_kept, lazy_state_is_kept);
+    each(lazy_state_is_kept, lazy_state_is_kept, lazy_state_is_kept, lazy_state_is_kept);
 }
 
 /// A holder of an inode has it, also when others let go of it.
@@ -145,7 +148,7 @@ fn what_is_held_stays<S: Subject>(subject: S) {
 
 #[test]
 fn what_somebody_has_does_not_leave() {
-    each(what_is_held_stays, what_is_held_stays, what_is_held_stays);
+    each(what_is_held_stays, what_is_held_stays, what_is_held_stays, what_is_held_stays);
 }
 
 fn parked_inodes_outlive_their_names<S: Subject>(subject: S) {
@@ -187,6 +190,7 @@ fn parked_inodes_outlive_their_names<S: Subject>(subject: S) {
 #[test]
 fn what_is_parked_outlives_its_names() {
     each(
+        parked_inodes_outlive_their_names,
         parked_inodes_outlive_their_names,
         parked_inodes_outlive_their_names,
         parked_inodes_outlive_their_names,
@@ -245,7 +249,7 @@ where
 
 #[test]
 fn no_change_is_lost_while_inodes_leave() {
-    each(no_change_is_lost, no_change_is_lost, no_change_is_lost);
+    each(no_change_is_lost, no_change_is_lost, no_change_is_lost, no_change_is_lost);
 }
 
 /// More files than may be in DRAM: the rest leaves, by itself, and is found.
@@ -315,6 +319,23 @@ fn beyond_the_limit_inodes_leave_the_in_place_layout() {
     fs.unmount().unwrap();
     assert_eq!(Inplace.check(&pm, false).unwrap(), [""; 0]);
     only_looked_at(&InplaceFs::mount(Arc::clone(&pm), &options(true)).unwrap());
+}
+
+/// Here what is held is all that is in DRAM, whatever the limit.
+#[test]
+fn beyond_the_limit_inodes_leave_the_pool_layout() {
+    let pm = Arc::new(SimPm::new(64 << 20));
+    Pool.mkfs(&pm).unwrap();
+    let options = |read_only| nacre_layout_pool::MountOptions {
+        read_only,
+        inode_cache: InodeCache::MIN_LIMIT,
+        ..nacre_layout_pool::MountOptions::default()
+    };
+    let fs = PoolFs::mount(Arc::clone(&pm), &options(false)).unwrap();
+    there_is_a_limit(&fs);
+    fs.unmount().unwrap();
+    assert_eq!(Pool.check(&pm, false).unwrap(), [""; 0]);
+    only_looked_at(&PoolFs::mount(Arc::clone(&pm), &options(true)).unwrap());
 }
 
 #[test]

@@ -18,7 +18,7 @@ use nacre_cache::{CacheFs, CacheOptions, Settings as CacheSettings};
 use nacre_engine::{
     Data, Durability, FileKind, Kind, Names, NewInode, RenameMode, Result, Timestamp, WriteAt,
 };
-use nacre_lab::crash::{Inplace, Log, Mounting, PoweredPm, Shadow, Subject};
+use nacre_lab::crash::{Inplace, Log, Mounting, Pool, PoweredPm, Shadow, Subject};
 use nacre_lab::environment::model_time;
 use nacre_layout_log::Mistake;
 use nacre_media::SimPm;
@@ -197,6 +197,11 @@ fn calls_of_threads_on_the_in_place_layout_have_an_order() {
 }
 
 #[test]
+fn calls_of_threads_on_the_pool_layout_have_an_order() {
+    look_for_what_has_no_order(Pool);
+}
+
+#[test]
 fn calls_of_threads_on_the_shadow_layout_have_an_order() {
     look_for_what_has_no_order(Shadow);
 }
@@ -204,7 +209,9 @@ fn calls_of_threads_on_the_shadow_layout_have_an_order() {
 fn look_for_what_has_no_order<S: Subject>(subject: S) {
     let pm = Arc::new(SimPm::new(64 << 20));
     subject.mkfs(&pm).expect("mkfs");
-    let fs = &subject.mount(&pm, Mounting { lanes: THREADS, background: true }).expect("mount");
+    let fs = &subject
+        .mount(&pm, Mounting { lanes: THREADS, background: true, ..Mounting::default() })
+        .expect("mount");
     let limit = model_time();
     let root = fs.root();
     let file = fs.create(&root, b"file", &new_file()).expect("create");
@@ -565,7 +572,7 @@ impl<S: Subject> Access<S> for Buffered {
 
 /// Rounds until the time is over, then some whose memory loses its power: recording makes threads wait for each other.
 fn what_a_crowd_leaves_adds_up<S: Subject, A: Access<S>>(subject: &S, access: &A) {
-    let mounting = Mounting { lanes: 4, background: true };
+    let mounting = Mounting { lanes: 4, background: true, ..Mounting::default() };
     let sound = |pm: &Arc<SimPm>, crashed| {
         let problems = subject.check(pm, crashed).expect("check");
         assert!(problems.is_empty(), "the check finds: {problems:?}");
@@ -619,6 +626,11 @@ fn what_a_crowd_leaves_on_the_in_place_layout_adds_up() {
 }
 
 #[test]
+fn what_a_crowd_leaves_on_the_pool_layout_adds_up() {
+    what_a_crowd_leaves_adds_up(&Pool, &Bare);
+}
+
+#[test]
 fn what_a_crowd_leaves_on_the_shadow_layout_adds_up() {
     what_a_crowd_leaves_adds_up(&Shadow, &Bare);
 }
@@ -626,6 +638,11 @@ fn what_a_crowd_leaves_on_the_shadow_layout_adds_up() {
 #[test]
 fn what_a_crowd_leaves_over_a_write_buffer_on_the_log_layout_adds_up() {
     what_a_crowd_leaves_adds_up(&Log, &Buffered);
+}
+
+#[test]
+fn what_a_crowd_leaves_over_a_write_buffer_on_the_pool_layout_adds_up() {
+    what_a_crowd_leaves_adds_up(&Pool, &Buffered);
 }
 
 #[test]
@@ -642,7 +659,9 @@ fn mistakes_between_threads_show_in_a_crowd() {
         pm.seed_mistake(mistake as u32);
         let start = Instant::now();
         let found = (0..10_000).find_map(|seed| {
-            let fs = Log.mount(&pm, Mounting { lanes: 4, background: true }).expect("mount");
+            let fs = Log
+                .mount(&pm, Mounting { lanes: 4, background: true, ..Mounting::default() })
+                .expect("mount");
             clear(&fs, &fs.root());
             let shown = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| round(&fs, seed))).is_err();
             Log.abandon(fs);

@@ -8,6 +8,7 @@
 //! | `cached`, `write_back` | a write buffer over each layout |
 //! | `clock`, `inode_cache` | clocks that go backwards; inodes that leave DRAM |
 //! | `older` | images of older versions |
+//! | `media_errors` | media errors in each structure, and their repair |
 //! | `repair`, `log_regressions` | repairs of damaged images; what once went wrong in log |
 //! | `fuzz` | the fuzz targets on stable, with their corpus |
 //!
@@ -23,6 +24,7 @@ mod layouts;
 mod library;
 mod linearizable;
 mod log_regressions;
+mod media_errors;
 mod model;
 mod older;
 mod repair;

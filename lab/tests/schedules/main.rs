@@ -25,7 +25,7 @@ use nacre_engine::{
     Data, Durability, Extents, FileKind, Kind, LogOffload, Names, SetAttr, Tier, TierChange, TierState,
     TierTable, Timestamp, WriteAt,
 };
-use nacre_lab::crash::{Inplace, Log, Shadow};
+use nacre_lab::crash::{Inplace, Log, Pool, Shadow};
 use nacre_layout_log::{LogFs, Mistake};
 use nacre_media::SimPm;
 use nacre_vfs::{Caller, Create, OpenFlags, Vfs, VfsOptions};
@@ -337,6 +337,7 @@ fn set_id_bits_beside_writes() {
     }
     explore_with(Log, body);
     explore_with(Inplace, body);
+    explore_with(Pool, body);
     explore_with(Shadow, body);
 }
 
@@ -386,6 +387,7 @@ fn a_file_that_is_held_by_its_number_while_it_goes() {
     }
     explore_with(Log, body);
     explore_with(Inplace, body);
+    explore_with(Pool, body);
     explore_with(Shadow, body);
 }
 
@@ -459,6 +461,7 @@ fn one_offset_for_all() {
     }
     explore_with(Log, body);
     explore_with(Inplace, body);
+    explore_with(Pool, body);
     explore_with(Shadow, body);
 }
 

@@ -25,7 +25,7 @@ const DEPTH: usize = 3;
 
 /// Two lanes, and the background thread of a layout that has one, or not.
 fn mounting(background: bool) -> Mounting {
-    Mounting { lanes: 2, background }
+    Mounting { lanes: 2, background, ..Mounting::default() }
 }
 
 fn assert_sound<S: Layout>(subject: S, pm: &Arc<SimPm>, after: &dyn std::fmt::Debug) {

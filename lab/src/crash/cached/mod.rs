@@ -96,7 +96,7 @@ pub fn cached<S: Subject>(subject: &S, seed: u64) -> Cached {
             _ => Checker::Full,
         },
         inherits: seed.is_multiple_of(2),
-        mounting: Mounting { lanes: rng.random_range(1..3), background: false },
+        mounting: Mounting { lanes: rng.random_range(1..3), ..Mounting::default() },
         left: None,
         ops: Vec::new(),
     };

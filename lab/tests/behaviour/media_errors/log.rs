@@ -6,7 +6,7 @@ use nacre_layout_log::check::{Repair, check, check_media, check_with};
 use nacre_layout_parts::lifecycle::Lifecycle;
 use nacre_media::{Pm, SimPm};
 
-use crate::common::{
+use super::common::{
     BLOCKS, LINE, NAMES, SIZE, fill, image, lookup, mount, place_of, put, read, scrub, the_rest_lives,
     try_mount,
 };
@@ -176,7 +176,7 @@ fn a_bad_block_of_inodes_is_written_anew_or_put_elsewhere() {
             |name: &&&str| lookup(&fs, name).is_ok() || lookup(&fs, &format!("lost+found/{name}")).is_ok();
         assert!(["lost+found"].iter().filter(found).count() == 1, "what lost its name is somewhere");
         let good =
-            fs.create(&fs.root(), b"more", &crate::common::new(nacre_engine::FileKind::Regular)).unwrap();
+            fs.create(&fs.root(), b"more", &super::common::new(nacre_engine::FileKind::Regular)).unwrap();
         put(&fs, &good, 0, b"more").unwrap();
         drop(good);
         fs.unmount().unwrap();

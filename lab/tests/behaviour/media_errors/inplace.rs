@@ -10,7 +10,7 @@ use nacre_layout_inplace::{InplaceFs, MountOptions};
 use nacre_media::SimPm;
 use nacre_media::crash::{Replay, Sampling};
 
-use crate::common::{NAMES, image, lookup, mount, new, now, read, scrub, the_rest_lives};
+use super::common::{NAMES, image, lookup, mount, new, now, read, scrub, the_rest_lives};
 
 type Fs = InplaceFs<SimPm>;
 

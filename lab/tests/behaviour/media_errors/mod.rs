@@ -7,5 +7,6 @@ mod inplace;
 mod lanes;
 mod log;
 mod pool;
+mod repairs;
 mod shadow;
 mod table;

@@ -7,10 +7,11 @@ use nacre_engine::{BLOCK_SIZE, Kind};
 use nacre_layout_inplace::InplaceFs;
 use nacre_layout_log::LogFs;
 use nacre_layout_parts::lifecycle::Lifecycle;
+use nacre_layout_pool::PoolFs;
 use nacre_layout_shadow::ShadowFs;
 use nacre_media::{Pm, SimPm};
 
-use crate::common::{
+use super::common::{
     LINE, NAMES, SIZE, checked, fill, image, lookup, make, media, mount, now, place_of, read, scrub,
     the_rest_lives, try_mount,
 };
@@ -236,4 +237,4 @@ macro_rules! tests {
     };
 }
 
-tests!(log: LogFs<SimPm>, inplace: InplaceFs<SimPm>, shadow: ShadowFs<SimPm>);
+tests!(log: LogFs<SimPm>, inplace: InplaceFs<SimPm>, pool: PoolFs<SimPm>, shadow: ShadowFs<SimPm>);

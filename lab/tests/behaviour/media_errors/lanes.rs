@@ -11,8 +11,8 @@ use nacre_media::crash::Replay;
 use nacre_media::sim::Event;
 use nacre_media::{Pm, SimPm};
 
-use crate::common::{LINE, checked, lookup, make, new, now, put, scrub};
-use crate::pool::{PAGE, metadata_pages};
+use super::common::{LINE, checked, lookup, make, new, now, put, scrub};
+use super::pool::{PAGE, metadata_pages};
 
 type Fs = PoolFs<SimPm>;
 

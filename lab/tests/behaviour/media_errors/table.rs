@@ -10,7 +10,7 @@ use nacre_layout_shadow::{ShadowFs, anatomy as shadow_anatomy};
 use nacre_media::crash::{Replay, Sampling};
 use nacre_media::{SimPm, Trace};
 
-use crate::common::{BLOCKS, NAMES, image, lookup, mount, new, put, read, the_rest_lives, try_mount};
+use super::common::{BLOCKS, NAMES, image, lookup, mount, new, put, read, the_rest_lives, try_mount};
 
 /// A layout with a table of inodes.
 trait InTable: Lifecycle<Pm = SimPm> {

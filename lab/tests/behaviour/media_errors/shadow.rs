@@ -10,7 +10,7 @@ use nacre_layout_shadow::{Mistake, MountOptions, ShadowFs};
 use nacre_media::crash::{Replay, Sampling};
 use nacre_media::{Pm, SimPm};
 
-use crate::common::{
+use super::common::{
     BLOCKS, NAMES, image, lookup, mount, new, now, put, read, scrub, the_rest_lives, try_mount,
 };
 
