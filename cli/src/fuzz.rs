@@ -241,3 +241,6 @@ fn setting(text: &str) {
         Err(message) => told(&message),
     }
 }
+
+#[cfg(test)]
+mod tests;

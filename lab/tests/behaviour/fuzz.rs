@@ -1,5 +1,5 @@
 //! The fuzz targets on stable: the corpus in `fuzz/corpus`, seeds that are made here, and inputs that found something
-//! once. The target `options` is in `cli/tests/options.rs`.
+//! once. The target `options` is in `cli/src/fuzz/tests.rs`.
 //!
 //! `NACRE_FUZZ` is the number of random inputs for each target (150 by default), `NACRE_FUZZ_SEED` the first of them.
 

@@ -1,10 +1,8 @@
 //! Who may do what, and what operations do to modes, owners and ACLs.
 
-mod common;
-
 use std::io::IoSlice;
 
-use common::{
+use crate::common::{
     ANN, ANN_CHECKED, BOB, GROUP, GROUP_OBJ, MASK, NO_ID, OTHER, OWNER, ROOT, USER, acl, chmod, mkdir, mode,
     open_fs, refused, touch,
 };
@@ -14,7 +12,7 @@ use nacre_vfs::{
     ACL_ACCESS, ACL_DEFAULT, Caller, Create, SetTime, Vfs, VfsOptions, WANT_EXECUTE, WANT_READ, WANT_WRITE,
 };
 
-fn write(fs: &common::Fs, caller: &Caller<'_>, node: &nacre_lab::model::MemNode, kill: bool) {
+fn write(fs: &crate::common::Fs, caller: &Caller<'_>, node: &nacre_lab::model::MemNode, kill: bool) {
     let data = [IoSlice::new(b"x")];
     fs.write(caller, node, WriteAt::Offset(0), &data, Durability::Lazy, kill).unwrap();
 }

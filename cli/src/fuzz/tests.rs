@@ -4,9 +4,10 @@
 use std::panic::catch_unwind;
 use std::path::Path;
 
-use nacre_cli::fuzz::any_options;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+
+use super::any_options;
 
 fn variable(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().map_or(default, |text| text.parse().expect("a number"))

@@ -1,11 +1,9 @@
 //! Paths and open files.
 
-mod common;
-
 use std::io::{IoSlice, IoSliceMut, SeekFrom};
 use std::ops::ControlFlow;
 
-use common::{ANN, BOB, Fs, ROOT, chmod, mkdir, mode, open_fs, refused, touch};
+use crate::common::{ANN, BOB, Fs, ROOT, chmod, mkdir, mode, open_fs, refused, touch};
 use nacre_engine::{FallocateMode, Kind, SeekTo, XattrMode};
 use nacre_vfs::{Create, OpenFlags};
 

@@ -1,0 +1,7 @@
+//! The crate `nacre`, as programs use it.
+
+mod cache;
+mod library;
+mod mapping;
+mod superblocks;
+mod tiers;

@@ -1,0 +1,5 @@
+//! Paths and permissions, over a layout.
+
+mod common;
+mod paths;
+mod permissions;
