@@ -21,15 +21,22 @@ pub(super) enum DiskMistake {
     CommitBeforeFlush = 1001,
     /// The flush comes before the last write that the commit is for.
     FlushBeforeWrite,
+    /// Blocks are free as soon as they were read to be brought up, and not after the commit: another file uses them.
+    DiskFreedEarly,
 }
 
 impl DiskMistake {
-    const ALL: [DiskMistake; 2] = [DiskMistake::CommitBeforeFlush, DiskMistake::FlushBeforeWrite];
+    const ALL: [DiskMistake; 3] =
+        [DiskMistake::CommitBeforeFlush, DiskMistake::FlushBeforeWrite, DiskMistake::DiskFreedEarly];
+
+    /// Those by which a commit does not wait for the disk.
+    const OF_FLUSH: [DiskMistake; 2] = [DiskMistake::CommitBeforeFlush, DiskMistake::FlushBeforeWrite];
 
     fn words(self) -> &'static str {
         match self {
             DiskMistake::CommitBeforeFlush => "what is on a disk is named before the disk was flushed",
             DiskMistake::FlushBeforeWrite => "a disk is flushed before the last write that the flush is for",
+            DiskMistake::DiskFreedEarly => "what comes up from a disk is free there before the commit",
         }
     }
 
@@ -62,6 +69,19 @@ impl Disk {
         }
     }
 
+    /// Of the mistake to free blocks too soon: overwrites those that were read, as their next user would.
+    fn use_again(&self, batch: &[Transfer<'_>]) -> Result<()> {
+        let superblocks = [0, self.len() - BLOCK_SIZE];
+        for one in batch {
+            if let Transfer::Read { offset, into } = one
+                && !superblocks.contains(offset)
+            {
+                self.disk.write(*offset, &vec![0xdb; into.len()])?;
+            }
+        }
+        self.disk.flush().map(drop)
+    }
+
     /// Blocks of it that are written, no superblock among them; `None` when nothing is.
     fn writes_data(&self, batch: &[Transfer<'_>]) -> Option<bool> {
         let superblocks = [0, self.len() - BLOCK_SIZE];
@@ -89,13 +109,18 @@ impl BlockDevice for Disk {
             Some(false) => self.superblock_waits.store(true, Ordering::Relaxed),
             _ => {}
         }
-        self.disk.transfer(batch)
+        self.disk.transfer(batch)?;
+        // Not while an image is judged, which reads all files.
+        if DiskMistake::DiskFreedEarly.is_made(&self.memory) && self.memory.is_recording() {
+            self.use_again(batch)?;
+        }
+        Ok(())
     }
 
     #[track_caller]
     fn flush(&self) -> Result<Durable> {
         let is_superblock = self.superblock_waits.swap(false, Ordering::Relaxed);
-        if !is_superblock && DiskMistake::ALL.iter().any(|mistake| mistake.is_made(&self.memory)) {
+        if !is_superblock && DiskMistake::OF_FLUSH.iter().any(|mistake| mistake.is_made(&self.memory)) {
             return Ok(Durable::nothing_before());
         }
         self.disk.flush()

@@ -21,7 +21,7 @@ use super::disk::{Disk, DiskMistake};
 use super::log::Log;
 use super::op::Op;
 use super::relocations::{ALL, anticached, between_tiers, tiered};
-use super::shadow::{Shadow, ShadowInPlace};
+use super::shadow::{self, Shadow, ShadowInPlace};
 use super::subject::{FULL, Harmless, Mistake, Moment, Mounting, Overwrites, Registered, Subject, words_of};
 use super::tree::Ctime;
 use super::workload::Workload;
@@ -49,6 +49,10 @@ impl OverDisks for Log {
 impl OverDisks for Shadow {
     const NAMES: [&'static str; 4] =
         ["shadow-with-disk", "shadow-on-disk", "shadow-anticache", "shadow-with-disks"];
+
+    fn mistakes_with_tiers() -> Vec<Mistake> {
+        shadow::mistakes_with_tiers()
+    }
 }
 
 impl OverDisks for ShadowInPlace {
@@ -58,6 +62,10 @@ impl OverDisks for ShadowInPlace {
         "shadow-in-place-anticache",
         "shadow-in-place-with-disks",
     ];
+
+    fn mistakes_with_tiers() -> Vec<Mistake> {
+        shadow::mistakes_with_tiers()
+    }
 }
 
 /// The log layout with a tier, or two.

@@ -376,7 +376,8 @@ impl SimPm {
         self.write_bytes(offset, bytes);
     }
 
-    fn is_recording(&self) -> bool {
+    /// Whether stores are recorded.
+    pub fn is_recording(&self) -> bool {
         self.recording.load(Ordering::Relaxed)
     }
 
