@@ -96,7 +96,7 @@ fn blocks_of(chosen: &[Chosen<u32>]) -> Vec<(u32, u64)> {
 }
 
 proptest! {
-    /// What PM holds leaves all of it in the end, whatever was missed, given up, refused or removed on the way.
+    /// All blocks leave PM in the end, though some were missed, given up, refused or removed on the way.
     #[test]
     fn no_block_is_forgotten(
         events in prop::collection::vec(event(), 1..200),

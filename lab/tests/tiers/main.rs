@@ -1,6 +1,6 @@
-//! Files over memory and disks, while their blocks move: the user of the file system sees nothing of it. Each test runs over
-//! each layout whose files may have blocks on tiers. What a layout does not have, as logs that move, is left out by its
-//! capability, which the test says.
+//! Files over PM and disks, while their blocks move: the user of the file system sees nothing of it. Each test runs
+//! over each layout whose files may have blocks on tiers. A test of something that a layout does not have, as logs that
+//! move, is left out by the capability, and says so.
 
 /// Makes tests of functions that are generic over the layout: one for each layout with tiers.
 macro_rules! over_each_layout {

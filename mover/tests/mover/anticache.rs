@@ -378,7 +378,7 @@ fn however_little_is_known_no_block_is_forgotten() {
         assert_eq!(fs.layout().pm_use().data, blocks, "exact to the block");
     }
     all_are_whole(&fs, &nodes, 0);
-    // What is written next leaves as well.
+    // A block that is written next leaves as well.
     write(&fs, &nodes[3], 0, &bytes(3), 200);
     assert_eq!((tick(&fs), on_pm(&fs, &nodes[3])), (FILE, 0));
 }

@@ -49,7 +49,7 @@ struct Run<F> {
     len: u64,
 }
 
-/// What is known of the blocks on PM.
+/// The known blocks on PM.
 #[derive(Debug)]
 pub struct AntiCache<F> {
     /// Those that were used, in the order of their last use.

@@ -102,7 +102,7 @@ impl<F: Copy + Ord> Walk<F> {
             return false;
         }
         if self.after.is_none() {
-            // What is missed from here on may be behind the walk.
+            // A block that is missed from here on may be behind the walk.
             (self.has_missed, self.has_dropped, self.has_found) = (false, false, false);
         }
         (self.stage, self.is_cut) = (Stage::Names, false);
