@@ -140,6 +140,7 @@ proptest! {
         while !world.on_pm.is_empty() {
             let chosen = choose(&mut list, 7)?;
             world.evict(&chosen);
+            prop_assert!(!chosen.is_empty() || list.is_incomplete(), "nothing is known, and nothing is looked for");
             if chosen.is_empty() && !world.step(&mut list, now_ms) {
                 now_ms += PAUSE_MS;
                 pauses += 1;

@@ -36,7 +36,7 @@ impl DiskMistake {
         match self {
             DiskMistake::CommitBeforeFlush => "what is on a disk is named before the disk was flushed",
             DiskMistake::FlushBeforeWrite => "a disk is flushed before the last write that the flush is for",
-            DiskMistake::DiskFreedEarly => "what comes up from a disk is free there before the commit",
+            DiskMistake::DiskFreedEarly => "blocks that come up from a disk are free there before the commit",
         }
     }
 

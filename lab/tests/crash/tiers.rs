@@ -154,7 +154,7 @@ fn flaws_are_found_in(subject: &impl Subject, workloads: &[Workload], name: &str
 /// Mistakes of the shadow layout, and between it and the disk, while blocks move.
 #[test]
 fn mistakes_of_the_shadow_layout_with_a_disk_are_found() {
-    let early = "what comes up from a disk is free there before the commit";
+    let early = "blocks that come up from a disk are free there before the commit";
     let without_slot = "blocks move by a word, without a slot";
     let before_flush = "what is on a disk is named before the disk was flushed";
     for (subject, name, words) in [

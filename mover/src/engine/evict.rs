@@ -116,6 +116,14 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
         }
     }
 
+    /// Notes that blocks may have come to PM without an access, so that the list does not know them. Behind their commit:
+    /// a walk that begins from here on finds them.
+    pub(crate) fn note_unheard(&self) {
+        if self.places.settings.has_anticache() {
+            self.engine.scan_again.store(true, Ordering::Relaxed);
+        }
+    }
+
     /// Notes that blocks of a file were allocated. Without anti-caching the list is incomplete, and a walk finds them.
     pub(crate) fn note_allocated(&self, id: InodeId) {
         if !self.places.settings.has_anticache() {

@@ -401,6 +401,20 @@ fn blocks_are_known_before_pm_holds_too_many() {
     assert_eq!(all_on_pm(&fs, &nodes), [0, 10, 10, 10, 10, 10, 10, 10, 10, 10]);
 }
 
+/// No access tells of blocks that an order brought up: they stayed, however much was above the threshold.
+#[test]
+fn blocks_that_an_order_brought_up_leave_again() {
+    let (_, fs, nodes) = ten_files(0);
+    assert_eq!((tick(&fs), tick(&fs)), (FILES * FILE, 0));
+    for node in &nodes[..3] {
+        assert_eq!(fs.promote(node, FileBlock(0), FILE).expect("there is room").moved, FILE);
+        assert_eq!((tick(&fs), on_pm(&fs, node)), (FILE, 0));
+    }
+    let up = fs.promote_some(&nodes, FileBlock(0), &Budget::default());
+    assert_eq!((up.moved, tick(&fs), fs.layout().pm_use().data), (FILES * FILE, FILES * FILE, 0));
+    all_are_whole(&fs, &nodes, 0);
+}
+
 #[test]
 fn a_share_of_pm_is_a_threshold_too_and_can_change() {
     let (_, fs, nodes) = ten_files(FILES * FILE);

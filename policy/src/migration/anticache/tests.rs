@@ -56,7 +56,8 @@ fn what_a_walk_finds_is_older_than_what_was_used() {
     assert_eq!(list.coldest(1), [chosen(1, &[(4, 1)])]);
     assert_eq!(list.coldest(9), [chosen(2, &[(1, 1)]), chosen(3, &[(7, 1)])], "and not those that were used");
     assert_eq!(list.coldest(9), [chosen(1, &[(5, 1)]), chosen(2, &[(0, 1)])]);
-    assert!(list.is_empty() && list.len() == 0);
+    assert!(list.is_empty());
+    assert_eq!(list.len(), 0);
 }
 
 #[test]
@@ -129,7 +130,7 @@ fn no_more_runs_are_found_than_have_room() {
     assert_eq!(list.next_look(), None);
     assert_eq!(list.coldest(3), [chosen(2, &[(0, 1)]), chosen(3, &[(0, 2)])]);
     assert_eq!(list.next_look(), Some((3, 4)));
-    list.looked(&[4..6], None, 0);
+    list.looked(std::slice::from_ref(&(4..6)), None, 0);
     assert_eq!(list.coldest(9), [chosen(3, &[(3, 3)])]);
     list.looked(&[], None, 0);
     assert_eq!((list.stage(), list.next_look(), list.is_incomplete()), (Stage::Rest, None, false));
