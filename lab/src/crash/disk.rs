@@ -4,6 +4,7 @@
 //! blocks of files and offloaded extent maps. Writes of a mount to the superblocks of a tier wait for the disk as they
 //! should, because otherwise each crash would show the mistake.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -49,6 +50,19 @@ impl DiskMistake {
     fn is_made(self, memory: &SimPm) -> bool {
         memory.is_seeded(self as u32)
     }
+}
+
+thread_local! {
+    /// The blocks that this thread reads from a disk come up.
+    static COMES_UP: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs something in which each block that is read from a disk comes up.
+pub(super) fn as_promotion<T>(promote: impl FnOnce() -> T) -> T {
+    COMES_UP.set(true);
+    let promoted = promote();
+    COMES_UP.set(false);
+    promoted
 }
 
 /// A simulated disk; the simulated PM beside it says which mistake is made.
@@ -110,8 +124,7 @@ impl BlockDevice for Disk {
             _ => {}
         }
         self.disk.transfer(batch)?;
-        // Not while an image is judged, which reads all files.
-        if DiskMistake::DiskFreedEarly.is_made(&self.memory) && self.memory.is_recording() {
+        if DiskMistake::DiskFreedEarly.is_made(&self.memory) && COMES_UP.get() {
             self.use_again(batch)?;
         }
         Ok(())

@@ -17,7 +17,7 @@ use nacre_mover::{Budget, MoverOptions, Rules, Threshold, TieredFs, TrimFrom};
 use nacre_tiers::{Label, TierSet};
 use uuid::Uuid;
 
-use super::disk::{Disk, DiskMistake};
+use super::disk::{Disk, DiskMistake, as_promotion};
 use super::log::Log;
 use super::op::Op;
 use super::relocations::{ALL, anticached, between_tiers, tiered};
@@ -369,9 +369,9 @@ impl<R: OverDisks> Subject for WithDisk<R> {
             Op::Evict(_) if fs.layout().tiers().is_empty() => Ok(()),
             Op::Evict(blocks) => self.evict(fs, *blocks),
             Op::BringUp(path) => Self::bring_up(fs, path),
-            Op::Promote(path, start, blocks) => {
-                Self::walk(fs, path).and_then(|node| fs.promote(&node, FileBlock(*start), *blocks)).map(drop)
-            }
+            Op::Promote(path, start, blocks) => Self::walk(fs, path)
+                .and_then(|node| as_promotion(|| fs.promote(&node, FileBlock(*start), *blocks)))
+                .map(drop),
             Op::Compact(path) => Self::compact(fs, path),
             Op::MoveLog(path) => Self::move_log(fs, path),
             Op::AddTier => self.add_tier(fs),

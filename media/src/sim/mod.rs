@@ -376,8 +376,7 @@ impl SimPm {
         self.write_bytes(offset, bytes);
     }
 
-    /// Whether stores are recorded.
-    pub fn is_recording(&self) -> bool {
+    fn is_recording(&self) -> bool {
         self.recording.load(Ordering::Relaxed)
     }
 
