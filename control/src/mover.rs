@@ -45,7 +45,7 @@ pub struct MoverInfo {
     pub evicted: u64,
     /// Bytes that came up again by anti-caching, because they were read.
     pub promoted: u64,
-    /// Blocks on PM in the list of anti-caching; 0 while blocks move.
+    /// Blocks on PM that anti-caching knows: in its list, or found by a walk; 0 while blocks move.
     pub listed_blocks: u64,
     /// Bytes of data on PM.
     pub data: u64,

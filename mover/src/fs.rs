@@ -255,13 +255,17 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> TieredFs<L, D> {
 
     /// Promotes blocks of a file to PM, as far as they are on tiers.
     pub fn promote(&self, node: &L::Node, start: FileBlock, len: u64) -> Result<Moved> {
-        self.places.promote(node, start, len)
+        let moved = self.places.promote(node, start, len);
+        self.mover().note_unheard();
+        moved
     }
 
     /// Promotes files, the first one from a block on, as far as the budget goes, as [`TieredFs::demote_some`] demotes
     /// them. There is no flush of a device that they could share: they are promoted one by one.
     pub fn promote_some(&self, nodes: &[L::Node], from: FileBlock, budget: &Budget<'_>) -> MovedFiles {
-        self.places.promote_some(nodes, from, budget)
+        let moved = self.places.promote_some(nodes, from, budget);
+        self.mover().note_unheard();
+        moved
     }
 
     /// Offloads the extent map in a file's log to the tier that all of its blocks are on, if there is one; gives the

@@ -4,6 +4,7 @@
 //! blocks of files and offloaded extent maps. Writes of a mount to the superblocks of a tier wait for the disk as they
 //! should, because otherwise each crash would show the mistake.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -21,15 +22,22 @@ pub(super) enum DiskMistake {
     CommitBeforeFlush = 1001,
     /// The flush comes before the last write that the commit is for.
     FlushBeforeWrite,
+    /// Blocks are free as soon as they were read to be brought up, and not after the commit: another file uses them.
+    DiskFreedEarly,
 }
 
 impl DiskMistake {
-    const ALL: [DiskMistake; 2] = [DiskMistake::CommitBeforeFlush, DiskMistake::FlushBeforeWrite];
+    const ALL: [DiskMistake; 3] =
+        [DiskMistake::CommitBeforeFlush, DiskMistake::FlushBeforeWrite, DiskMistake::DiskFreedEarly];
+
+    /// Those by which a commit does not wait for the disk.
+    const OF_FLUSH: [DiskMistake; 2] = [DiskMistake::CommitBeforeFlush, DiskMistake::FlushBeforeWrite];
 
     fn words(self) -> &'static str {
         match self {
             DiskMistake::CommitBeforeFlush => "what is on a disk is named before the disk was flushed",
             DiskMistake::FlushBeforeWrite => "a disk is flushed before the last write that the flush is for",
+            DiskMistake::DiskFreedEarly => "blocks that come up from a disk are free there before the commit",
         }
     }
 
@@ -42,6 +50,19 @@ impl DiskMistake {
     fn is_made(self, memory: &SimPm) -> bool {
         memory.is_seeded(self as u32)
     }
+}
+
+thread_local! {
+    /// The blocks that this thread reads from a disk come up.
+    static COMES_UP: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs something in which each block that is read from a disk comes up.
+pub(super) fn as_promotion<T>(promote: impl FnOnce() -> T) -> T {
+    COMES_UP.set(true);
+    let promoted = promote();
+    COMES_UP.set(false);
+    promoted
 }
 
 /// A simulated disk; the simulated PM beside it says which mistake is made.
@@ -60,6 +81,19 @@ impl Disk {
             memory: Arc::clone(memory),
             superblock_waits: AtomicBool::default(),
         }
+    }
+
+    /// Of the mistake to free blocks too soon: overwrites those that were read, as their next user would.
+    fn use_again(&self, batch: &[Transfer<'_>]) -> Result<()> {
+        let superblocks = [0, self.len() - BLOCK_SIZE];
+        for one in batch {
+            if let Transfer::Read { offset, into } = one
+                && !superblocks.contains(offset)
+            {
+                self.disk.write(*offset, &vec![0xdb; into.len()])?;
+            }
+        }
+        self.disk.flush().map(drop)
     }
 
     /// Blocks of it that are written, no superblock among them; `None` when nothing is.
@@ -89,13 +123,17 @@ impl BlockDevice for Disk {
             Some(false) => self.superblock_waits.store(true, Ordering::Relaxed),
             _ => {}
         }
-        self.disk.transfer(batch)
+        self.disk.transfer(batch)?;
+        if DiskMistake::DiskFreedEarly.is_made(&self.memory) && COMES_UP.get() {
+            self.use_again(batch)?;
+        }
+        Ok(())
     }
 
     #[track_caller]
     fn flush(&self) -> Result<Durable> {
         let is_superblock = self.superblock_waits.swap(false, Ordering::Relaxed);
-        if !is_superblock && DiskMistake::ALL.iter().any(|mistake| mistake.is_made(&self.memory)) {
+        if !is_superblock && DiskMistake::OF_FLUSH.iter().any(|mistake| mistake.is_made(&self.memory)) {
             return Ok(Durable::nothing_before());
         }
         self.disk.flush()

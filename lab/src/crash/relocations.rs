@@ -97,6 +97,11 @@ fn sequence(place: &str, setup: &[Op], ops: &[&Op]) -> Workload {
     }
 }
 
+/// A block of a file was overwritten alone: the slot of the file may wait for the word that leads to the block.
+fn overwritten(setup: &[Op]) -> Vec<Op> {
+    [setup, &[Op::Write("d/a", BLOCK_SIZE, BLOCK_SIZE as usize)]].concat()
+}
+
 /// Each operation and each relocation, each relocation before and behind each operation, with files on PM and on the
 /// disk.
 pub fn tiered() -> Vec<Workload> {
@@ -114,6 +119,10 @@ pub fn tiered() -> Vec<Workload> {
     for op in plain.iter().chain(&moves).chain(&changes_of_worn()) {
         add("logs below", &whole, &[op]);
         add("logs below, read anew", &whole, &[&Op::Remount, op]);
+    }
+    for one in [Op::Demote("d/a", 1, 1), Op::Demote("d/a", 0, ALL)] {
+        add("overwritten", &overwritten(&setup), &[&one]);
+        add("overwritten below", &overwritten(&below), &[&one]);
     }
     for (place, setup) in [("above", &setup), ("below", &below)] {
         for one in &moves {
@@ -145,7 +154,7 @@ pub fn anticached() -> Vec<Workload> {
         Op::RemoveTier,
         Op::Remount,
     ];
-    let mut all = Vec::new();
+    let mut all = vec![sequence("overwritten", &overwritten(&below), &[&Op::Evict(0)])];
     for (place, setup) in [("above", &above), ("below", &below), ("apart", &apart)] {
         for one in &moves {
             all.push(sequence(place, setup, &[one]));
@@ -176,6 +185,8 @@ pub fn between_tiers() -> Vec<Workload> {
     moves.push(Op::Descend);
     let sequence = |ops: &[&Op]| sequence("between", &setup, ops);
     let (others, mut all) = (operations(), Vec::new());
+    let moved = [&Op::Demote("d/a", 1, 1)];
+    all.push(self::sequence("between, overwritten", &overwritten(&setup), &moved));
     for one in &moves {
         all.push(sequence(&[one]));
         for two in &moves {

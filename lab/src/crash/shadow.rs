@@ -100,7 +100,7 @@ const LAZY_ATIME: &str =
 fn commit_of_store(spot: Spot) -> Option<usize> {
     Some(match (spot.file, spot.function) {
         ("commit.rs", "put_sealed") => 0,
-        ("commit.rs", "publish_word") => 1,
+        ("commit.rs", "store_word") => 1,
         ("switches.rs", "publish") => 2,
         ("names.rs", "write") if spot.text.contains("pm.store") => 3,
         ("names.rs", "write") => 4,
@@ -149,6 +149,16 @@ const DAMAGE_ONLY: &str = "only where damage is repaired: slots, each of which t
 const WITH_A_DISK: &str = "only with a disk below: shadow-with-disk passes there";
 const MISTAKE_ONLY: &str = "a mistake on purpose: what ships never comes here";
 
+/// A mistake as a subject lists it.
+fn listed(mistake: &nacre_layout_shadow::Mistake) -> Mistake {
+    Mistake { number: mistake.number(), words: mistake.words() }
+}
+
+/// Those that show with tiers alone.
+pub(super) fn mistakes_with_tiers() -> Vec<Mistake> {
+    nacre_layout_shadow::Mistake::WITH_TIERS.iter().map(listed).collect()
+}
+
 macro_rules! registered {
     () => {
         type Fs = ShadowFs<SimPm>;
@@ -172,8 +182,8 @@ macro_rules! registered {
         }
 
         fn mistakes() -> Vec<Mistake> {
-            let all = nacre_layout_shadow::Mistake::ALL.iter();
-            all.map(|mistake| Mistake { number: mistake.number(), words: mistake.words() }).collect()
+            let all = nacre_layout_shadow::Mistake::ALL.iter().filter(|mistake| mistake.shows_alone());
+            all.map(listed).collect()
         }
     };
 }

@@ -83,6 +83,10 @@ fn apart() -> Vec<Threads> {
             ],
         ),
         of(
+            "names in two directories",
+            &[&[file("d/1"), file("d/2"), file("d/3")], &[file("e/1"), file("e/2"), file("e/3")]],
+        ),
+        of(
             "one file",
             &[
                 &[Op::Write("d/b", 0, 4096), Op::SetXattr("d/b", "user.a", 10)],

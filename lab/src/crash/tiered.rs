@@ -17,11 +17,11 @@ use nacre_mover::{Budget, MoverOptions, Rules, Threshold, TieredFs, TrimFrom};
 use nacre_tiers::{Label, TierSet};
 use uuid::Uuid;
 
-use super::disk::{Disk, DiskMistake};
+use super::disk::{Disk, DiskMistake, as_promotion};
 use super::log::Log;
 use super::op::Op;
 use super::relocations::{ALL, anticached, between_tiers, tiered};
-use super::shadow::{Shadow, ShadowInPlace};
+use super::shadow::{self, Shadow, ShadowInPlace};
 use super::subject::{FULL, Harmless, Mistake, Moment, Mounting, Overwrites, Registered, Subject, words_of};
 use super::tree::Ctime;
 use super::workload::Workload;
@@ -49,6 +49,10 @@ impl OverDisks for Log {
 impl OverDisks for Shadow {
     const NAMES: [&'static str; 4] =
         ["shadow-with-disk", "shadow-on-disk", "shadow-anticache", "shadow-with-disks"];
+
+    fn mistakes_with_tiers() -> Vec<Mistake> {
+        shadow::mistakes_with_tiers()
+    }
 }
 
 impl OverDisks for ShadowInPlace {
@@ -58,6 +62,10 @@ impl OverDisks for ShadowInPlace {
         "shadow-in-place-anticache",
         "shadow-in-place-with-disks",
     ];
+
+    fn mistakes_with_tiers() -> Vec<Mistake> {
+        shadow::mistakes_with_tiers()
+    }
 }
 
 /// The log layout with a tier, or two.
@@ -361,9 +369,9 @@ impl<R: OverDisks> Subject for WithDisk<R> {
             Op::Evict(_) if fs.layout().tiers().is_empty() => Ok(()),
             Op::Evict(blocks) => self.evict(fs, *blocks),
             Op::BringUp(path) => Self::bring_up(fs, path),
-            Op::Promote(path, start, blocks) => {
-                Self::walk(fs, path).and_then(|node| fs.promote(&node, FileBlock(*start), *blocks)).map(drop)
-            }
+            Op::Promote(path, start, blocks) => Self::walk(fs, path)
+                .and_then(|node| as_promotion(|| fs.promote(&node, FileBlock(*start), *blocks)))
+                .map(drop),
             Op::Compact(path) => Self::compact(fs, path),
             Op::MoveLog(path) => Self::move_log(fs, path),
             Op::AddTier => self.add_tier(fs),

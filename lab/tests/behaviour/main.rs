@@ -7,6 +7,7 @@
 //! | `linearizable` | threads: each result is that of one order |
 //! | `cached`, `write_back` | a write buffer over each layout |
 //! | `clock`, `inode_cache` | clocks that go backwards; inodes that leave DRAM |
+//! | `tiers` | files over PM and disks while their blocks move, over each layout with tiers |
 //! | `older` | images of older versions |
 //! | `media_errors` | media errors in each structure, and their repair |
 //! | `repair`, `log_regressions` | repairs of damaged images; what once went wrong in log |
@@ -31,4 +32,5 @@ mod repair;
 mod suite_layouts;
 mod suite_model;
 mod suite_tmpfs;
+mod tiers;
 mod write_back;

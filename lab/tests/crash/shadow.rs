@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use nacre_engine::{FileKind, Names};
-use nacre_lab::crash::{Flaw, MEMORY, Mounting, Op, Rig, Runner, Settings, Shadow, Subject, explore, sites};
+use nacre_lab::crash::{
+    Flaw, MEMORY, Mounting, Op, Rig, Runner, Settings, Shadow, Subject, explore, explore_threads, sites,
+    threads,
+};
 use nacre_media::crash::{Replay, Sampling};
 use nacre_media::sim::Defect;
 use nacre_media::{Image, SimPm, Trace};
@@ -49,6 +52,25 @@ fn flaws_are_found() {
         // A mistake may also be such that the workload itself fails.
         assert_ne!(found.map(|report| report.violations.len()).ok(), Some(0), "{words}, in {name}");
     }
+}
+
+/// Two operations in one lane: the switch of one makes what the other has not finished count, or takes back what was
+/// acknowledged. The explorer crashes threads that take turns at their fences.
+#[test]
+fn a_lane_that_two_operations_share_is_seen() {
+    let mut rig = Rig::new(&Shadow, MEMORY);
+    let all = threads();
+    let workload = all.iter().find(|workload| workload.name == "names in two directories");
+    let workload = workload.expect("a workload");
+    let flaw = Flaw::Layout(mistake(&Shadow, "two operations are in one lane").number);
+    let mut finds = |flaw, seed| {
+        let sampling = Sampling { exhaustive_up_to: 32, samples: 16, seed };
+        let report = explore_threads(&mut rig, workload, seed, &sampling, flaw);
+        // A mistake may also be such that the workload itself fails.
+        report.map_or(true, |report| !report.violations.is_empty())
+    };
+    let found = (0..20).find(|&seed| finds(flaw, seed)).expect("one of these interleavings shows it");
+    assert!(!finds(Flaw::None, found), "and nothing is wrong without it");
 }
 
 /// The inode table grows.

@@ -14,6 +14,8 @@ use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 
+use crate::each::mistake;
+
 fn settings(flaw: Flaw) -> Settings {
     Settings {
         sampling: Sampling {
@@ -147,6 +149,33 @@ fn flaws_are_found_in(subject: &impl Subject, workloads: &[Workload], name: &str
     let found: Vec<u64> = found.collect();
     println!("{name}: {fences} fences, of which {found:?} are missed");
     assert!(!found.is_empty(), "{name}: no fence is missed");
+}
+
+/// Mistakes of the shadow layout, and between it and the disk, while blocks move.
+#[test]
+fn mistakes_of_the_shadow_layout_with_a_disk_are_found() {
+    let early = "blocks that come up from a disk are free there before the commit";
+    let without_slot = "blocks move by a word, without a slot";
+    let before_flush = "what is on a disk is named before the disk was flushed";
+    for (subject, name, words) in [
+        (ShadowWithDisk::default(), "below: promote d/a 0 64", early),
+        (ShadowWithDisk::default(), "overwritten: demote d/a 1 1", without_slot),
+        (ShadowWithDisk::default(), "above: write d/a 4096 4096; demote d/a 1 1", without_slot),
+        (ShadowWithDisk::anticached(), "overwritten: evict 0", without_slot),
+        (ShadowWithDisk::with_two(), "between, overwritten: demote d/a 1 1", without_slot),
+        (ShadowWithDisk::default(), "above: demote d/a 1 1", before_flush),
+        (ShadowWithDisk::anticached(), "above: evict 2", before_flush),
+    ] {
+        let workloads = subject.workloads();
+        let workload = workloads.iter().find(|workload| workload.name == name).expect("a workload");
+        let flaw = Flaw::Layout(mistake(&subject, words).number);
+        let mut rig = Rig::new(&subject, MEMORY);
+        let found = explore(&mut rig, workload, &settings(flaw));
+        // A mistake may also be such that the workload itself fails.
+        assert_ne!(found.map(|report| report.violations.len()).ok(), Some(0), "{words}, in {name}");
+        let sound = explore(&mut rig, workload, &settings(Flaw::None)).expect("it can be run");
+        assert!(sound.violations.is_empty() && sound.images > 0, "{name}: {sound}");
+    }
 }
 
 /// Blocks that only images name would be given away.

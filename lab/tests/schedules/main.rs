@@ -542,6 +542,22 @@ fn mistakes_between_threads_are_found() {
             Mistake::LinkedWhenGone => workload(&[], &[&[Call::Link(F, E, "l")], &[Call::Unlink(D, "f")]]),
             other => panic!("no workload for {other:?}"),
         };
-        assert!(finds(&workload, mistake), "not found: {}", mistake.words());
+        assert!(finds(Log, &workload, mistake as u32), "not found: {}", mistake.words());
+    }
+}
+
+/// The same for those of the shadow layout: two renames that lock two directories against each other wait for ever.
+#[test]
+fn mistakes_of_the_shadow_layout_between_threads_are_found() {
+    use nacre_layout_shadow::Mistake;
+    for mistake in Mistake::BETWEEN_THREADS {
+        let workload = match mistake {
+            Mistake::LockedAsCalled => workload(
+                &[Call::Create(D, "a"), Call::Create(E, "b")],
+                &[&[Call::Rename(D, "a", E, "a", Replace)], &[Call::Rename(E, "b", D, "b", Replace)]],
+            ),
+            other => panic!("no workload for {other:?}"),
+        };
+        assert!(finds(Shadow, &workload, mistake.number()), "not found: {}", mistake.words());
     }
 }

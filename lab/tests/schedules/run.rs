@@ -8,9 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use nacre_engine::sync::shuttle::scheduler::{PctScheduler, RandomScheduler, ReplayScheduler, Scheduler};
 use nacre_engine::sync::shuttle::{Config, MaxSteps, Runner, thread};
 use nacre_engine::{Data, Result};
-use nacre_lab::crash::{Log, Mounting, Subject, stay_on_this_thread};
+use nacre_lab::crash::{Mounting, Subject, stay_on_this_thread};
 use nacre_lab::environment::number;
-use nacre_layout_log::Mistake;
 use nacre_media::{Image, SimPm};
 
 use crate::call::{Call, Ground, Tree, tree};
@@ -20,6 +19,8 @@ use crate::order::{Event, Orders, set_up};
 const MEMORY: u64 = 16 << 20;
 /// Schedules of each workload under each of the schedulers when the environment does not say how many.
 const SCHEDULES: usize = 100;
+/// The number of no mistake.
+const NONE: u32 = 0;
 /// Times that the scheduler PCT changes its mind.
 const DEPTH: usize = 3;
 
@@ -129,17 +130,17 @@ pub(crate) fn explore_on(subject: impl Layout, workload: &Workload, count: usize
     // What a failure is of, for who wants to see it again.
     println!("layout {}", subject.name());
     if let Ok(schedule) = std::env::var("NACRE_SCHEDULE") {
-        return run(subject, workload, &How::Again(schedule), None);
+        return run(subject, workload, &How::Again(schedule), NONE);
     }
-    run(subject, workload, &How::Random(seed(), count), None);
-    run(subject, workload, &How::Pct(seed(), count), None);
+    run(subject, workload, &How::Random(seed(), count), NONE);
+    run(subject, workload, &How::Pct(seed(), count), NONE);
 }
 
-/// Whether the log layout with a mistake on purpose is found to be wrong.
-pub(crate) fn finds(workload: &Workload, mistake: Mistake) -> bool {
+/// Whether a layout with a mistake on purpose, of this number, is found to be wrong.
+pub(crate) fn finds(subject: impl Layout, workload: &Workload, mistake: u32) -> bool {
     // A thread that has to do all its work within a small window of another one is rare where each step is drawn.
     let tries = [How::Pct(1, 2000), How::Random(1, 2000)];
-    tries.iter().any(|how| catch_unwind(AssertUnwindSafe(|| run(Log, workload, how, Some(mistake)))).is_err())
+    tries.iter().any(|how| catch_unwind(AssertUnwindSafe(|| run(subject, workload, how, mistake))).is_err())
 }
 
 thread_local! {
@@ -176,7 +177,7 @@ fn memory() -> Arc<SimPm> {
     PM.with_borrow_mut(|pm| Arc::clone(pm.get_or_insert_with(|| Arc::new(SimPm::new(MEMORY)))))
 }
 
-fn run(subject: impl Layout, workload: &Workload, how: &How, mistake: Option<Mistake>) {
+fn run(subject: impl Layout, workload: &Workload, how: &How, mistake: u32) {
     stay_on_this_thread();
     let pm = memory();
     let base = prepare(subject, workload, &pm);
@@ -224,13 +225,13 @@ fn once<S: Layout>(
     pm: &Arc<SimPm>,
     base: &Image,
     orders: &Mutex<Orders>,
-    mistake: Option<Mistake>,
+    mistake: u32,
 ) {
     pm.seed_mistake(0);
     pm.load(base);
     let ground =
         Arc::new(Ground::new(subject.mount(pm, mounting(true)).expect("mount")).expect("the ground"));
-    pm.seed_mistake(mistake.map_or(0, |mistake| mistake as u32));
+    pm.seed_mistake(mistake);
     let clock = Arc::new(AtomicU64::new(0));
     let mut first = 0;
     let threads: Vec<_> = workload

@@ -32,6 +32,18 @@ pub fn lock_all<'a, I: Lockable>(inodes: &[&'a Arc<I>]) -> Locked<'a, I> {
     Locked { list: order.into_iter().map(|inode| (inode.number(), inode.body().write())).collect() }
 }
 
+/// Locks inodes as they are given, each once: a mistake that layouts make on purpose, by which two operations may wait
+/// for each other.
+pub fn lock_as_given<'a, I: Lockable>(inodes: &[&'a Arc<I>]) -> Locked<'a, I> {
+    let mut list: SmallVec<[(u64, RwLockWriteGuard<'a, I::Body>); 4]> = SmallVec::new();
+    for inode in inodes {
+        if list.iter().all(|(number, _)| *number != inode.number()) {
+            list.push((inode.number(), inode.body().write()));
+        }
+    }
+    Locked { list }
+}
+
 impl<I: Lockable> Locked<'_, I> {
     /// The state of one of them.
     pub fn body(&mut self, inode: &I) -> Result<&mut I::Body> {

@@ -108,6 +108,22 @@ impl<P: Pm> Shared<P> {
 
     fn publish_word(&self, new: &NewSlot, address: u64, value: u64, pending: Option<Flushed>) -> Result<()> {
         let pending = self.put_sealed(new, pending)?;
+        self.store_word(address, value, pending)
+    }
+
+    /// Of the mistake to move blocks without a slot: publishes a word alone.
+    pub(crate) fn commit_word(
+        &self,
+        address: u64,
+        value: u64,
+        write: impl FnOnce() -> Result<Option<Flushed>>,
+    ) -> Result<()> {
+        self.check_unbroken()?;
+        let pending = write()?;
+        self.unless_broken(self.store_word(address, value, pending))
+    }
+
+    fn store_word(&self, address: u64, value: u64, pending: Option<Flushed>) -> Result<()> {
         let (before, pending) = match Mistake::WordBeforeSlot.is_made(&*self.pm) {
             true => (Durable::nothing_before(), pending),
             false => (self.wait_for(pending), None),
@@ -124,10 +140,16 @@ impl<P: Pm> Shared<P> {
         write: impl FnOnce(Tag) -> Result<Option<Flushed>>,
     ) -> Result<()> {
         let lane = self.switches.lane();
-        let mut next = lane.next.lock();
+        let mut next = Some(lane.next.lock());
         // Also after a failure of another commit while this waited for the lane.
         self.check_unbroken()?;
-        let tag = Tag { lane: lane.number, generation: *next };
+        let generation = next.as_deref().copied().unwrap_or_default();
+        let tag = Tag { lane: lane.number, generation };
+        if Mistake::LaneShared.is_made(&*self.pm)
+            && let Some(mut next) = next.take()
+        {
+            *next += 1;
+        }
         // Broken before the lane is unlocked: nothing may take this generation again.
         slots.iter_mut().for_each(|slot| self.seal(slot, Condition::Switch(tag)));
         let put = |pending| slots.iter().try_fold(pending, |pending, slot| self.put_sealed(slot, pending));
@@ -140,8 +162,10 @@ impl<P: Pm> Shared<P> {
         if let Some(early) = early {
             self.pm.fence(early);
         }
-        if !Mistake::GenerationRepeated.is_made(&*self.pm) {
-            *next += 1;
+        if let Some(next) = &mut next
+            && !Mistake::GenerationRepeated.is_made(&*self.pm)
+        {
+            **next += 1;
         }
         Ok(())
     }

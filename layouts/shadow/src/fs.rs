@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use nacre_engine::sync::Mutex;
 use nacre_engine::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use nacre_engine::{Block, Error, Kind, Result, TierRun, TimeRange};
+use nacre_engine::sync::{Mutex, RwLock};
+use nacre_engine::{Block, Error, Kind, Result, TierReader, TierRun, TimeRange};
 use nacre_layout_parts::table::Table;
 use nacre_layout_parts::table::inodes::Inodes;
 use nacre_layout_parts::tiers::TierSpaces;
@@ -33,6 +33,8 @@ pub(crate) struct Shared<P> {
     pub(crate) superblock: Mutex<Superblock>,
     pub(crate) alloc: Allocator,
     pub(crate) tiers: TierSpaces,
+    /// Reads tiers for a scrub.
+    pub(crate) tier_reader: RwLock<Option<Arc<dyn TierReader>>>,
     /// Blocks of PM with data of regular files.
     pub(crate) data_on_pm: AtomicU64,
     /// The versions of blocks of files, for those that are copied meanwhile.

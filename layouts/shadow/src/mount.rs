@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use nacre_engine::sync::Mutex;
 use nacre_engine::sync::atomic::{AtomicBool, AtomicU64};
+use nacre_engine::sync::{Mutex, RwLock};
 use nacre_engine::{Error, Result};
 use nacre_layout_parts::lifecycle::MountOptions;
 use nacre_layout_parts::marks::refuse;
@@ -100,6 +100,7 @@ impl<P: Pm + 'static> ShadowFs<P> {
             pm,
             alloc,
             tiers,
+            tier_reader: RwLock::default(),
             data_on_pm: AtomicU64::new(data_on_pm),
             versions: Versions::default(),
             table,

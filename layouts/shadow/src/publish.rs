@@ -27,6 +27,8 @@ pub(crate) struct Changes<'a, P: Pm> {
     /// Blocks that come at places which the caller has taken.
     pub(crate) arrived: u64,
     touched: Range<u64>,
+    /// Blocks go to other places, and their content stays.
+    pub(crate) moves: bool,
     /// How it is published.
     pub(crate) publish: Publish,
 }
@@ -42,6 +44,7 @@ impl<'a, P: Pm> Changes<'a, P> {
             pending: None,
             arrived: 0,
             touched: 0..u64::MAX,
+            moves: false,
             publish: Publish::Slot,
         }
     }
@@ -84,9 +87,16 @@ impl<'a, P: Pm> Changes<'a, P> {
             self.reuse_now();
         }
         let pending = self.pending.take();
-        let committed = self.fs.commit(&mut new, self.publish, || write(&self.edit, pending));
+        let write = || write(&self.edit, pending);
+        let without_slot = self.moves && Mistake::MovedWithoutSlot.is_made(&*self.fs.pm);
+        let (committed, state) = match self.publish {
+            Publish::Word { address, value } if without_slot => {
+                (self.fs.commit_word(address, value, write), body.state)
+            }
+            publish => (self.fs.commit(&mut new, publish, write), new.state()),
+        };
         self.unless_failed(committed)?;
-        body.state = new.state();
+        body.state = state;
         let count = |runs: &[Run]| -> u64 { runs.iter().map(|run| run.len).sum() };
         let freed = self.edit.freed_data + count(&self.replaced);
         inode.blocks.fetch_add(count(&self.allocated) + self.arrived, Ordering::Relaxed);

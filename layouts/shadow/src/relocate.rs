@@ -140,6 +140,7 @@ impl<P: Pm> Shared<P> {
         }
         check_pins(inode)?;
         let mut changes = Changes::of(self, inode, &body);
+        changes.moves = true;
         let mut prepared = Ok(());
         for copy in current {
             let PlacedExtent { start: FileBlock(start), len, place } = copy.from.extent;
@@ -265,6 +266,7 @@ impl<P: Pm> Shared<P> {
         };
         let mut body = inode.body.write();
         let mut changes = Changes::of(self, inode, &body);
+        changes.moves = true;
         changes.edit.purpose = if purpose == Purpose::Data { Purpose::Metadata } else { purpose };
         changes.allocated.extend(runs.iter().copied());
         changes.pending = pending;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use nacre_engine::sync::MutexGuard;
 use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{Kind, RenameMode, Result};
-use nacre_layout_parts::locked::lock_all;
+use nacre_layout_parts::locked::{lock_all, lock_as_given};
 use nacre_layout_parts::rules::{self, check_name, whiteout};
 use nacre_layout_parts::table::inodes::Inodes;
 use nacre_media::Pm;
@@ -104,7 +104,10 @@ impl<P: Pm> Shared<P> {
         let mut inodes: SmallVec<[&Arc<Inode>; 5]> = smallvec![from.dir, to.dir, &source.node.inode];
         inodes.extend(target.map(|target| &target.inode));
         inodes.extend(whiteout.map(|whiteout| &whiteout.inode));
-        let mut locked = lock_all(&inodes);
+        let mut locked = match Mistake::LockedAsCalled.is_made(&*self.pm) {
+            true => lock_as_given(&inodes),
+            false => lock_all(&inodes),
+        };
         let Some(found) = self.found_again(&mut locked, from.dir, from.name, source)? else {
             return Ok(Outcome::Again);
         };

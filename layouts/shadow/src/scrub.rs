@@ -5,17 +5,17 @@ use std::collections::{BTreeSet, HashMap};
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
-use nacre_engine::{BLOCK_SIZE, Block, FileKind, Result};
+use nacre_engine::{BLOCK_SIZE, Block, DamagedCopy, Error, FileKind, Kind, Result, TierReader, TierRun};
 use nacre_layout_parts::badblocks::Share;
 use nacre_layout_parts::report::{MediaReport, in_no_file};
 use nacre_layout_parts::scrub::{
-    NameVisitor, Scrubbed, Volume, all_bad_lines, bad_ranges, new_bad_blocks, untold,
+    NameVisitor, Scrubbed, TierPart, Volume, all_bad_lines, bad_ranges, new_bad_blocks, untold,
 };
 use nacre_layout_parts::table::inodes::Inodes;
 use nacre_layout_parts::xattr::{self, Owner};
 use nacre_media::{Overlay, Pm};
 
-use crate::blockmap::{self, Bounds, Found as Kinds, tier_of};
+use crate::blockmap::{self, Bounds, Found as Kinds, Piece, block_of, tier_of};
 use crate::directory::for_each_name;
 use crate::format::{BLOCK_INODES, INODE_SIZE, ROOT_INODE, RawHeader};
 use crate::fs::Shared;
@@ -52,7 +52,7 @@ impl<P: Pm + 'static> Scrubbed for Shared<P> {
             self.table
                 .address(number)
                 .and_then(|address| self.read_state(number, address))
-                .map_or_else(|error| error.kind() != nacre_engine::Kind::Stale, |_| true)
+                .map_or_else(|error| error.kind() != Kind::Stale, |_| true)
         };
         (1..self.table.numbers()).filter(is_used).collect()
     }
@@ -116,9 +116,49 @@ impl<P: Pm + 'static> Scrubbed for Shared<P> {
             }
         }
     }
+
+    fn tiers(&self) -> Vec<(u8, u64)> {
+        let used = |number| {
+            let space = self.tiers.space(number).unwrap_or_default();
+            (space.blocks - space.free) * BLOCK_SIZE
+        };
+        self.tier_list().iter().map(|tier| (tier.number, used(tier.number))).collect()
+    }
+
+    fn check_tier(&self, number: u8) -> Result<Vec<DamagedCopy>> {
+        self.reader_of_tiers()?.check_superblock(number)
+    }
+
+    /// No lock is held while a disk is waited for.
+    fn on_tiers(&self, number: u64) -> Result<Vec<TierPart>> {
+        self.with_state(number, |header, state| {
+            let mut parts = Vec::new();
+            // The trees of all others lead to blocks on PM.
+            if header.kind == FileKind::Regular as u8 {
+                let tree = state.tree(FileKind::Regular);
+                self.map(tree).for_each(0, tree.end, &mut |piece| parts.extend(part_of(&piece)))?;
+            }
+            Ok(parts)
+        })
+    }
+
+    fn read_tier(&self, run: TierRun) -> Result<()> {
+        self.reader_of_tiers()?.read_image(run).map(drop)
+    }
+}
+
+/// A piece that is on a tier, and written.
+fn part_of(piece: &Piece) -> Option<TierPart> {
+    let run = TierRun { tier: tier_of(piece.place), start: block_of(piece.place), len: piece.len };
+    (run.tier != 0 && piece.is_written).then_some(TierPart { run, in_file: Some(piece.start) })
 }
 
 impl<P: Pm> Shared<P> {
+    fn reader_of_tiers(&self) -> Result<Arc<dyn TierReader>> {
+        let reader = self.tier_reader.read().clone();
+        reader.ok_or_else(|| Error::new(Kind::DeviceLost).object("tiers: no reader is attached"))
+    }
+
     /// Calls `look` with the state of an inode as media has it, while it does not change. A change needs the lock of
     /// the inode, and while the table is locked no inode outside DRAM is taken into use.
     fn with_state<R>(&self, number: u64, look: impl FnOnce(&RawHeader, &State) -> Result<R>) -> Result<R> {
@@ -178,7 +218,7 @@ impl<P: Pm> Contents<'_, P> {
                         let at = Block(block).offset() + within.start;
                         format!("a media error in its tree of blocks, at byte {at}")
                     }),
-                    // Blocks on tiers are looked at by the tiers.
+                    // The blocks on tiers are read there.
                     Kinds::Data(piece) if tier_of(piece.place) != 0 => {}
                     Kinds::Data(piece) => look(piece.place, &|within| {
                         let at = piece.start * BLOCK_SIZE;

@@ -50,4 +50,23 @@ mistakes! {
     LeftoverWord: "a word behind the end of a tree is taken for its block's",
     /// The inode table grows before its new blocks are zeroed.
     TableUnwritten: "the inode table grows over blocks that were not zeroed",
+    /// A lane is free for the next operation before this one has stored its switch.
+    LaneShared: "two operations are in one lane",
+    /// Blocks of a file move by a word alone: the slot before it waited for the old word, and counts no more.
+    MovedWithoutSlot: "blocks move by a word, without a slot",
+    /// Inodes are locked in the order in which a rename names them.
+    LockedAsCalled: "a rename locks in the order of the call",
+}
+
+impl Mistake {
+    /// Those that show after a crash of a file system with tiers.
+    pub const WITH_TIERS: [Mistake; 1] = [Mistake::MovedWithoutSlot];
+
+    /// Those that show between threads, without a crash.
+    pub const BETWEEN_THREADS: [Mistake; 1] = [Mistake::LockedAsCalled];
+
+    /// Whether it shows after a crash without tiers.
+    pub fn shows_alone(self) -> bool {
+        !Mistake::WITH_TIERS.contains(&self) && !Mistake::BETWEEN_THREADS.contains(&self)
+    }
 }

@@ -202,7 +202,10 @@ impl<P: Pm + 'static> LogOffload for ShadowFs<P> {
         Err(Error::new(Kind::Unsupported))
     }
 
-    fn read_images_with(&self, _: Arc<dyn TierReader>) {}
+    /// There are no images; a scrub reads blocks of files.
+    fn read_images_with(&self, reader: Arc<dyn TierReader>) {
+        *self.shared.tier_reader.write() = Some(reader);
+    }
 
     fn log_image(&self, _: &Node, _: &dyn Fn(u8) -> bool) -> Result<Option<LogImage>> {
         Ok(None)

@@ -249,7 +249,11 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
         let (start, len) = (FileBlock(data), self.places.settings.group());
         let moved = match hint.to {
             Some(tier) => self.places.demote(&node, tier, start, len, false)?,
-            None => self.places.promote(&node, start, len)?,
+            None => {
+                let moved = self.places.promote(&node, start, len);
+                self.note_unheard();
+                moved?
+            }
         };
         Ok((moved.moved, Some(data.saturating_add(len))))
     }

@@ -68,7 +68,7 @@ pub struct MoverStatus {
     pub evicted: u64,
     /// Bytes that came up again by anti-caching, because they were read.
     pub promoted: u64,
-    /// Blocks on PM in the list of anti-caching.
+    /// Blocks on PM that anti-caching knows: in its list, or found by a walk.
     pub listed_blocks: u64,
     /// Bytes of data on PM, and the bytes that it holds with anti-caching, where that is on.
     pub data: (u64, Option<u64>),
@@ -204,7 +204,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
             descended: self.engine.counts.descended.load(Ordering::Relaxed) * BLOCK_SIZE,
             evicted: self.engine.counts.evicted.load(Ordering::Relaxed) * BLOCK_SIZE,
             promoted: self.engine.counts.promoted.load(Ordering::Relaxed) * BLOCK_SIZE,
-            listed_blocks: state.as_deref().map_or(0, |state| state.anticache.len() as u64),
+            listed_blocks: state.as_deref().map_or(0, |state| self.known_blocks(state)),
             data: self.data_and_threshold(),
             hours: self.places.settings.now().options.hours,
             next_window: self.places.settings.now().next_window(self.stats.samples.time_ms()),
@@ -223,6 +223,11 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
             told: self.engine.hints.len() as u64,
             refused: self.engine.hints.refused(),
         }
+    }
+
+    /// Blocks on PM that anti-caching knows. Removed ones may be in its list, and used ones count twice.
+    fn known_blocks(&self, state: &State) -> u64 {
+        state.anticache.len().min(self.places.layout.pm_use().data)
     }
 
     /// Bytes of data on PM, and those that it holds with anti-caching.

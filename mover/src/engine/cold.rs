@@ -139,7 +139,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
                 Outcome::Gone(error) | Outcome::Failed(error) => {
                     state.tpfs.scan.leave(Left::Failed);
                     // Its list has given them up.
-                    state.anticache.set_incomplete(true);
+                    state.anticache.miss();
                     error
                 }
             };

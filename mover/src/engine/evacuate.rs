@@ -363,7 +363,9 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
     /// Promotes blocks of a range, as far as they are on the tier; gives their number.
     fn bring_up_from(&self, tier: u8, node: &L::Node, start: FileBlock, len: u64) -> Result<u64> {
         let up = || self.places.promote_from(node, start, len, Draw::Available, |here| here == tier);
-        self.with_reclaim(up).map(|moved| moved.moved)
+        let moved = self.with_reclaim(up);
+        self.note_unheard();
+        moved.map(|moved| moved.moved)
     }
 
     /// Promotes the blocks of a part of a file that are on the tier one by one, because some of them cannot be read.

@@ -9,7 +9,7 @@
 use std::collections::{HashMap, HashSet};
 
 use nacre_engine::sync::atomic::Ordering;
-use nacre_engine::{Error, FileBlock, FileKind, InodeId, Place, Result, Tiered};
+use nacre_engine::{Error, InodeId, Place, Result, Tiered};
 use nacre_media::Durable;
 use nacre_media::block::BlockDevice;
 use nacre_policy::migration::Chosen;
@@ -21,11 +21,6 @@ use crate::engine::budget::Budget;
 use crate::engine::executor::{Outcome, Why};
 use crate::engine::progress::Way;
 use crate::engine::state::State;
-use crate::engine::trail::AT_ONCE;
-use crate::stats::samples::millis;
-
-/// Blocks of a file that are resolved at once.
-const RESOLVED_AT_ONCE: u64 = 1 << 16;
 
 /// Files that are known to have blocks that may never have been written, at most.
 const MAX_ALLOCATED: usize = 4096;
@@ -46,14 +41,14 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
             state.expired_ms = now_ms;
             self.places.tiers.pages().expire();
         }
+        self.walk_on(state, budget);
         self.evict(state, budget)
     }
 
     /// Whether PM holds more than the threshold of anti-caching; by how many blocks.
     fn above_threshold(&self) -> Option<u64> {
-        let threshold = self.places.settings.now().anticache_blocks(self.places.layout.stat().blocks)?;
-        let excess = self.places.layout.pm_use().data.saturating_sub(threshold);
-        (excess > 0).then_some(excess)
+        let (data, threshold) = self.blocks_and_threshold()?;
+        data.checked_sub(threshold).filter(|excess| *excess > 0)
     }
 
     /// Evicts exactly the excess over the threshold, as far as the budget goes; gives the number of blocks.
@@ -61,7 +56,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
         let mut stayed = Stayed::default();
         let evicted = self.evict_excess(state, budget, &mut stayed);
         // Not before the pass is over: it would choose them again and again, as long as a program writes them.
-        stayed.parts.iter().rev().for_each(|part| put_back(state, part));
+        stayed.parts.iter().rev().for_each(|part| state.anticache.put_back(part));
         self.engine.allocated.lock().extend(stayed.allocated);
         evicted
     }
@@ -81,6 +76,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
                 evicted += evict(unwritten);
                 continue;
             }
+            self.look_at_oldest(state, budget);
             let chosen =
                 state.anticache.coldest(excess.min(self.places.settings.group()).min(budget.blocks()));
             if chosen.is_empty() {
@@ -117,6 +113,14 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
             if moved > 0 {
                 return moved;
             }
+        }
+    }
+
+    /// Notes that blocks may have come to PM without an access, so that the list does not know them. Behind their commit:
+    /// a walk that begins from here on finds them.
+    pub(crate) fn note_unheard(&self) {
+        if self.places.settings.has_anticache() {
+            self.engine.scan_again.store(true, Ordering::Relaxed);
         }
     }
 
@@ -161,10 +165,10 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
             let is_on_pm = |place: &Place| matches!(place, Place::Pm(_));
             match self.places.add_spans(&mut batch, &node, &part.spans, is_on_pm) {
                 Ok(true) => {}
-                Ok(false) => put_back(state, part),
+                Ok(false) => state.anticache.put_back(part),
                 Err(error) => {
                     // The list does not know them any more.
-                    state.anticache.set_incomplete(true);
+                    state.anticache.miss();
                     failure = Some(error);
                 }
             }
@@ -212,69 +216,6 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
         // Those of their blocks that did leave are passed over when they are chosen again.
         stayed.extend(chosen.into_iter().filter(|part| stays.contains(&part.file)));
         (moved, failure)
-    }
-
-    /// Goes on with a walk over all files, for blocks on PM that are not in the list: all of them after a mount, and
-    /// those of accesses without a sample. False when there is nothing to find.
-    fn look_for_blocks(&self, state: &mut State, budget: &Budget<'_>) -> bool {
-        if !state.anticache.is_incomplete() {
-            return false;
-        }
-        if !state.evict_trail.goes_on() {
-            state.evict_trail.begin(self.places.layout.id(&self.places.layout.root()));
-            state.files_on_pm.clear();
-        }
-        while let Some(found) = self.places.advance(&mut state.evict_trail, AT_ONCE) {
-            for id in found.files {
-                if let Ok(node) = self.places.layout.node(id)
-                    && let Ok(attr) = self.places.layout.getattr(&node)
-                    && attr.kind == FileKind::Regular
-                    && !self.places.is_pinned(&node)
-                {
-                    state.files_on_pm.push((millis(attr.mtime), id));
-                    if self.places.has_unwritten(&node) {
-                        self.note_allocated(id);
-                    }
-                }
-            }
-            if !budget.goes_on() {
-                return false; // the next tick goes on from here
-            }
-        }
-        let mut files = std::mem::take(&mut state.files_on_pm);
-        // Each block is to be older than the ones before it.
-        files.sort_unstable_by_key(|(modified, id)| (std::cmp::Reverse(*modified), *id));
-        state.anticache.set_incomplete(false);
-        for (_, id) in files {
-            for blocks in self.blocks_on_pm(id) {
-                state.anticache.seed(blocks.map(|block| (id, block)));
-            }
-        }
-        !state.anticache.is_empty() || !self.engine.allocated.lock().is_empty()
-    }
-
-    /// The blocks of a file that are on PM, as far as they can be found.
-    fn blocks_on_pm(&self, id: InodeId) -> Vec<std::ops::Range<u64>> {
-        let Ok(node) = self.places.layout.node(id) else { return Vec::new() };
-        let (mut ranges, mut at) = (Vec::new(), 0);
-        while let Ok(Some(data)) = self.places.next_data(&node, at) {
-            let found = self.places.layout.resolve_movable(&node, FileBlock(data), RESOLVED_AT_ONCE);
-            for movable in found.unwrap_or_default() {
-                let extent = movable.extent;
-                if matches!(extent.place, Place::Pm(_)) {
-                    ranges.push(extent.start.0..extent.start.0 + extent.len);
-                }
-            }
-            at = data + RESOLVED_AT_ONCE;
-        }
-        ranges
-    }
-}
-
-/// Blocks of a file stay on PM: they are the oldest ones again.
-fn put_back(state: &mut State, part: &Chosen<InodeId>) {
-    for span in &part.spans {
-        state.anticache.seed((span.start..span.start + span.len).map(|block| (part.file, block)));
     }
 }
 

@@ -5,6 +5,7 @@
 //! | `tick` | background passes |
 //! | `executor`, `batch` | relocation: gather, copy, flush, commit; the blocks of many files that move as one |
 //! | `evict` | anti-caching: what PM holds above a threshold, the blocks that were not used for longest first |
+//! | `walk` | the search for blocks that its list does not know |
 //! | `demote`, `promote` | given files, and ranges of files |
 //! | `cold`, `scan`, `trail` | cold data; the search for files of which nothing is known |
 //! | `reclaim` | direct reclaim: a write that finds no space demotes blocks itself |
@@ -33,6 +34,7 @@ pub(crate) mod state;
 mod tick;
 mod trail;
 pub(crate) mod trim;
+mod walk;
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 
 use nacre_engine::sync::atomic::{AtomicI64, Ordering};
 use nacre_engine::{Error, InodeId};
-use nacre_policy::migration::anticache::AntiCache;
+use nacre_policy::migration::anticache::{AntiCache, Bounds};
 use nacre_policy::migration::rebalance::Rebalance;
 use nacre_policy::migration::tpfs::Tpfs;
 use nacre_policy::migration::{Access, Chosen, Migration, PAUSE_MS};
@@ -73,9 +73,8 @@ pub(crate) struct State {
     pub(crate) trail: Trail,
     /// The policy of anti-caching, in place of the others where it is on.
     pub(crate) anticache: AntiCache<InodeId>,
-    /// Through all files, for blocks on PM that it does not know, and the files that were found.
+    /// Through all files, for blocks on PM that it does not know.
     pub(crate) evict_trail: Trail,
-    pub(crate) files_on_pm: Vec<(u64, InodeId)>,
     /// When blocks that were read ahead in vain were looked for, in milliseconds since 1970.
     pub(crate) expired_ms: u64,
     /// The policy between tiers.
@@ -95,8 +94,12 @@ pub(crate) struct State {
     pub(crate) failure: Option<String>,
 }
 
-/// Blocks that anti-caching knows for each file that the other policies may know.
-const BLOCKS_OF_A_FILE: usize = 4;
+/// Blocks in the list of anti-caching for each file that the other policies may know. The index of the list doubles at
+/// 7 times a power of two.
+const BLOCKS_OF_A_FILE: usize = 7;
+
+/// Files of one round of its walk, in the same way.
+const FILES_OF_A_FILE: usize = 2;
 
 /// The most time for which unused allowance is granted, in milliseconds.
 const ALLOWANCE_MS: u64 = 1000;
@@ -108,9 +111,12 @@ impl State {
         State {
             tpfs: Tpfs::new(known_files, before),
             trail: Trail::default(),
-            anticache: AntiCache::new(known_files.saturating_mul(BLOCKS_OF_A_FILE)),
+            anticache: AntiCache::new(Bounds {
+                blocks: known_files.saturating_mul(BLOCKS_OF_A_FILE),
+                runs: known_files / 2,
+                files: known_files.saturating_mul(FILES_OF_A_FILE),
+            }),
             evict_trail: Trail::default(),
-            files_on_pm: Vec::new(),
             expired_ms: 0,
             rebalance: Rebalance::default(),
             rebalance_trail: Trail::default(),
@@ -156,7 +162,7 @@ impl State {
     /// Blocks of a file that was chosen stay on PM.
     pub(crate) fn put_back_file(&mut self, id: InodeId) {
         self.tpfs.on_pm.put_back(id);
-        self.anticache.set_incomplete(true);
+        self.anticache.miss();
     }
 
     /// Adds the allowance for the time that has passed, at `rate` bytes in a second.

@@ -127,11 +127,11 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
         if self.engine.scan_again.swap(false, Ordering::Relaxed) || is_lost || state.tpfs.on_pm.has_dropped()
         {
             state.tpfs.scan.leave(Left::Movable);
-            state.anticache.set_incomplete(true);
+            state.anticache.miss();
         }
         if !has_anticache {
             // It may be on again later, and saw none of these accesses.
-            state.anticache.set_incomplete(true);
+            state.anticache.miss();
         }
         self.note_queue(state);
     }

@@ -50,10 +50,15 @@ fn ten_files(blocks: u64) -> (Arc<SimPm>, Fs, Vec<Node>) {
 
 /// The same over disks of so many bytes, the first one the fastest.
 fn ten_files_over(disks: &[u64], blocks: u64) -> (Arc<SimPm>, Vec<Disk>, Fs, Vec<Node>) {
+    ten_files_with(disks, options(blocks))
+}
+
+/// The same with these options.
+fn ten_files_with(disks: &[u64], options: MoverOptions) -> (Arc<SimPm>, Vec<Disk>, Fs, Vec<Node>) {
     let pm = Arc::new(SimPm::with_disks(64 << 20, disks));
     mkfs(&*pm, &MkfsOptions::default()).expect("mkfs");
     let layout = ShadowFs::mount(Arc::clone(&pm), &MountOptions::default()).expect("mount");
-    let fs = Fs::new(layout, options(blocks));
+    let fs = Fs::new(layout, options);
     let disks: Vec<Disk> = (0..disks.len()).map(|number| Disk::of(&pm, number)).collect();
     for (disk, rank) in disks.iter().zip(1..) {
         fs.add(disk.clone(), VOLUME, rank, 1, now(0)).expect("a tier");
@@ -339,6 +344,74 @@ fn what_was_written_while_it_was_off_leaves_too() {
     assert_eq!((tick(&fs), fs.layout().pm_use().data), (0, 60));
     fs.change(&options(0));
     assert_eq!((tick(&fs), fs.layout().pm_use().data), (60, 0));
+    all_are_whole(&fs, &nodes, 0);
+}
+
+/// The list was full and gave up the oldest blocks: these stayed, and newer ones left.
+#[test]
+fn blocks_for_which_the_list_is_too_short_leave_first() {
+    // 56 blocks, and four runs that a walk found.
+    let few = MoverOptions { known_files: 8, ..options(FILES * FILE) };
+    let (_, _, fs, nodes) = ten_files_with(&[64 << 20], few);
+    let whole = FILE;
+    for (blocks, expected) in [
+        (95, [5, whole, whole, whole, whole, whole, whole, whole, whole, whole]),
+        (50, [0, 0, 0, 0, 0, whole, whole, whole, whole, whole]),
+        (7, [0, 0, 0, 0, 0, 0, 0, 0, 0, 7]),
+    ] {
+        let before = fs.layout().pm_use().data;
+        fs.change(&options(blocks));
+        assert_eq!(tick(&fs), before - blocks, "exact to the block");
+        assert_eq!(all_on_pm(&fs, &nodes), expected, "{blocks} blocks");
+    }
+    all_are_whole(&fs, &nodes, 0);
+}
+
+/// As little as possible is known, of blocks, of runs and of files: all blocks leave, and no more than the excess.
+#[test]
+fn however_little_is_known_no_block_is_forgotten() {
+    let few = MoverOptions { known_files: 1, ..options(FILES * FILE) };
+    let (_, _, fs, nodes) = ten_files_with(&[64 << 20], few);
+    for blocks in [99, 60, 23, 1, 0] {
+        fs.change(&options(blocks));
+        tick(&fs);
+        assert_eq!(fs.layout().pm_use().data, blocks, "exact to the block");
+    }
+    all_are_whole(&fs, &nodes, 0);
+    // A block that is written next leaves as well.
+    write(&fs, &nodes[3], 0, &bytes(3), 200);
+    assert_eq!((tick(&fs), on_pm(&fs, &nodes[3])), (FILE, 0));
+}
+
+/// After a mount the list knew only what was written since, and that left though all other blocks were older.
+#[test]
+fn blocks_are_known_before_pm_holds_too_many() {
+    const LARGE: u64 = 3000;
+    let (pm, disks, fs, nodes) = ten_files_over(&[64 << 20], FILES * FILE + LARGE);
+    let large = create(&fs, "large", 50);
+    write(&fs, &large, 0, &vec![3; (LARGE * BLOCK_SIZE) as usize], 50);
+    drop((nodes, large));
+    let (fs, nodes) = again(&pm, &disks, fs, FILES * FILE + LARGE);
+    assert_eq!(fs.status().listed_blocks, 0);
+    assert_eq!((tick(&fs), tick(&fs), tick(&fs)), (0, 0, 0), "PM holds as much as it may");
+    assert_eq!(fs.status().listed_blocks, FILES * FILE + LARGE, "a walk went on meanwhile");
+    let new = create(&fs, "new", 60);
+    write(&fs, &new, 0, &bytes(10), 60);
+    assert_eq!((tick(&fs), on_pm(&fs, &new)), (FILE, FILE));
+    assert_eq!(all_on_pm(&fs, &nodes), [0, 10, 10, 10, 10, 10, 10, 10, 10, 10]);
+}
+
+/// No access tells of blocks that an order brought up: they stayed, however much was above the threshold.
+#[test]
+fn blocks_that_an_order_brought_up_leave_again() {
+    let (_, fs, nodes) = ten_files(0);
+    assert_eq!((tick(&fs), tick(&fs)), (FILES * FILE, 0));
+    for node in &nodes[..3] {
+        assert_eq!(fs.promote(node, FileBlock(0), FILE).expect("there is room").moved, FILE);
+        assert_eq!((tick(&fs), on_pm(&fs, node)), (FILE, 0));
+    }
+    let up = fs.promote_some(&nodes, FileBlock(0), &Budget::default());
+    assert_eq!((up.moved, tick(&fs), fs.layout().pm_use().data), (FILES * FILE, FILES * FILE, 0));
     all_are_whole(&fs, &nodes, 0);
 }
 

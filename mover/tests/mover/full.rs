@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use nacre_engine::{
     BLOCK_SIZE, Data, Durability, Extents, FallocateMode, FileBlock, FileKind, Kind, Names, NewInode,
-    Resource, Result, TierTable, Timestamp, WriteAt, XattrMode,
+    Resource, Result, Timestamp, WriteAt, XattrMode,
 };
-use nacre_layout_log::check::check;
-use nacre_layout_log::{LogFs, MkfsOptions, MountOptions, mkfs};
+use nacre_layout_parts::lifecycle::{Lifecycle, MkfsOptions, MountOptions};
+use nacre_layout_parts::report::Repair;
 use nacre_media::SimPm;
 use nacre_media::block::SimDisk;
 use nacre_mover::{Budget, MoverOptions, PIN, TIER, TieredFs};
@@ -18,8 +18,9 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use uuid::Uuid;
 
-type Fs = TieredFs<LogFs<SimPm>, SimDisk>;
-type Node = <Fs as Names>::Node;
+use crate::batches::machine::{Layout, Node};
+
+type Fs<L> = TieredFs<L, SimDisk>;
 
 const NOW: Timestamp = Timestamp { secs: 1_700_000_000, nanos: 0 };
 const MIB: u64 = 1 << 20;
@@ -28,33 +29,33 @@ fn options(group: u64) -> MoverOptions {
     MoverOptions { balance: false, group: group / BLOCK_SIZE, ..MoverOptions::default() }
 }
 
-fn machine(memory: u64, tier: u64, group: u64) -> (Arc<SimPm>, Fs) {
+fn machine<L: Layout>(memory: u64, tier: u64, group: u64) -> (Arc<SimPm>, Fs<L>) {
     let memory = Arc::new(SimPm::with_disks(memory, &[tier]));
-    mkfs(&*memory, &MkfsOptions::default()).expect("mkfs");
-    let layout = LogFs::mount(Arc::clone(&memory), &MountOptions::default()).expect("mount");
-    let fs = Fs::new(layout, options(group));
+    L::mkfs(&memory, &MkfsOptions::default()).expect("mkfs");
+    let layout = L::mount(Arc::clone(&memory), &MountOptions::default()).expect("mount");
+    let fs = Fs::<L>::new(layout, options(group));
     fs.add(SimDisk::of(&memory, 0), Uuid::from_u128(7), 1, 1, NOW).expect("a tier");
     (memory, fs)
 }
 
-fn create(fs: &Fs, name: &str) -> Result<Node> {
+fn create<L: Layout>(fs: &Fs<L>, name: &str) -> Result<Node<L>> {
     let (kind, mode) = (FileKind::Regular, 0o644);
     let new = NewInode { kind, mode, uid: 0, gid: 0, rdev: 0, now: NOW, xattrs: &[], target: &[] };
     fs.create(&fs.root(), name.as_bytes(), &new)
 }
 
-fn write(fs: &Fs, node: &Node, offset: u64, bytes: &[u8]) -> Result<u64> {
+fn write<L: Layout>(fs: &Fs<L>, node: &Node<L>, offset: u64, bytes: &[u8]) -> Result<u64> {
     fs.write(node, WriteAt::Offset(offset), &[IoSlice::new(bytes)], Durability::Now, NOW)
 }
 
-fn byte_at(fs: &Fs, node: &Node, offset: u64) -> u8 {
+fn byte_at<L: Layout>(fs: &Fs<L>, node: &Node<L>, offset: u64) -> u8 {
     let mut byte = [0];
     assert_eq!(fs.read(node, offset, &mut byte, None).expect("read"), 1);
     byte[0]
 }
 
 /// Fills PM with blocks that are not written, in files of their own; gives these.
-fn preallocate(fs: &Fs, mode: FallocateMode) -> Vec<Node> {
+fn preallocate<L: Layout>(fs: &Fs<L>, mode: FallocateMode) -> Vec<Node<L>> {
     let mut files = Vec::new();
     let mut size = fs.layout().stat().available / 2;
     while size > 0 {
@@ -69,19 +70,18 @@ fn preallocate(fs: &Fs, mode: FallocateMode) -> Vec<Node> {
     files
 }
 
-fn assert_sound(memory: &SimPm, fs: Fs) {
-    fs.into_layout().abandon();
-    let report = check(memory, false).expect("check");
+fn assert_sound<L: Layout>(memory: &Arc<SimPm>, fs: Fs<L>) {
+    Lifecycle::abandon(fs.into_layout());
+    let report = L::check(memory, Repair::None, None).expect("check");
     assert!(report.problems.is_empty(), "{:?}", report.problems);
 }
 
 /// A write that finds PM full relocates a bounded number of blocks, and a write on a full file system none.
-#[test]
-fn a_write_on_a_full_device_moves_a_bounded_amount() {
+fn a_write_on_a_full_device_moves_a_bounded_amount<L: Layout>() {
     const GROUP: u64 = MIB;
     /// The least that direct reclaim makes free, in blocks.
     const AT_LEAST: u64 = 2048;
-    let (_, fs) = machine(32 * MIB, 64 * MIB, GROUP);
+    let (_, fs) = machine::<L>(32 * MIB, 64 * MIB, GROUP);
     let file = create(&fs, "file").expect("there is room");
     let block = [7; BLOCK_SIZE as usize];
     let (mut relocations, mut offset) = (0, 0);
@@ -105,14 +105,13 @@ fn a_write_on_a_full_device_moves_a_bounded_amount() {
     assert_eq!(fs.status().moved, before);
 }
 
-#[test]
-fn blocks_that_were_never_written_make_room() {
+fn blocks_that_were_never_written_make_room<L: Layout>() {
     for mode in [FallocateMode::Allocate, FallocateMode::AllocateKeepSize] {
-        let (memory, fs) = machine(16 * MIB, 64 * MIB, 16 * MIB);
+        let (memory, fs) = machine::<L>(16 * MIB, 64 * MIB, 16 * MIB);
         let files = preallocate(&fs, mode);
         assert!(fs.layout().stat().available < 16, "memory is full");
         let used =
-            |fs: &Fs| fs.layout().tier_space(1).map(|space| space.blocks - space.free).expect("a tier");
+            |fs: &Fs<L>| fs.layout().tier_space(1).map(|space| space.blocks - space.free).expect("a tier");
         for index in 0..600 {
             let node = create(&fs, &format!("new-{index}")).expect("the tier is empty");
             write(&fs, &node, 0, &[7; 5000]).expect("the tier is empty");
@@ -130,11 +129,10 @@ fn blocks_that_were_never_written_make_room() {
 }
 
 /// A demoted file left its preallocated blocks on PM.
-#[test]
-fn a_demoted_file_takes_its_unwritten_blocks_along() {
+fn a_demoted_file_takes_its_unwritten_blocks_along<L: Layout>() {
     const BLOCKS: u64 = 8 * MIB / BLOCK_SIZE;
-    let (memory, fs) = machine(64 * MIB, 64 * MIB, MIB);
-    let used = |fs: &Fs| fs.layout().tier_space(1).map(|space| space.blocks - space.free).expect("a tier");
+    let (memory, fs) = machine::<L>(64 * MIB, 64 * MIB, MIB);
+    let used = |fs: &Fs<L>| fs.layout().tier_space(1).map(|space| space.blocks - space.free).expect("a tier");
     let put = |name: &str, mode| {
         let node = create(&fs, name).expect("a file");
         fs.fallocate(&node, mode, 0, BLOCKS * BLOCK_SIZE, NOW).expect("space");
@@ -142,7 +140,7 @@ fn a_demoted_file_takes_its_unwritten_blocks_along() {
         node
     };
     let modes = [FallocateMode::Allocate, FallocateMode::AllocateKeepSize];
-    let files: Vec<Node> = ["one", "two"].iter().zip(modes).map(|(name, mode)| put(name, mode)).collect();
+    let files: Vec<Node<L>> = ["one", "two"].iter().zip(modes).map(|(name, mode)| put(name, mode)).collect();
     let hinted = put("hinted", FallocateMode::Allocate);
     let free = fs.layout().stat().available;
     assert_eq!(used(&fs), 0);
@@ -178,13 +176,12 @@ fn a_demoted_file_takes_its_unwritten_blocks_along() {
 }
 
 /// After a mount nobody knows of them.
-#[test]
-fn they_are_found_after_a_mount() {
-    let (memory, fs) = machine(16 * MIB, 64 * MIB, 16 * MIB);
+fn they_are_found_after_a_mount<L: Layout>() {
+    let (memory, fs) = machine::<L>(16 * MIB, 64 * MIB, 16 * MIB);
     drop(preallocate(&fs, FallocateMode::AllocateKeepSize));
-    fs.into_layout().unmount().expect("unmount");
-    let layout = LogFs::mount(Arc::clone(&memory), &MountOptions::default()).expect("mount");
-    let fs = Fs::new(layout, options(16 * MIB));
+    Lifecycle::unmount(fs.into_layout()).expect("unmount");
+    let layout = L::mount(Arc::clone(&memory), &MountOptions::default()).expect("mount");
+    let fs = Fs::<L>::new(layout, options(16 * MIB));
     fs.attach(SimDisk::of(&memory, 0), Uuid::from_u128(7), Some(2)).expect("the tier");
     for index in 0..300 {
         create(&fs, &format!("new-{index}")).expect("the tier is empty");
@@ -193,9 +190,8 @@ fn they_are_found_after_a_mount() {
 }
 
 /// Space that nobody can use is not available.
-#[test]
-fn what_cannot_move_is_told_by_what_is_available() {
-    let (memory, fs) = machine(16 * MIB, 64 * MIB, 16 * MIB);
+fn what_cannot_move_is_told_by_what_is_available<L: Layout>() {
+    let (memory, fs) = machine::<L>(16 * MIB, 64 * MIB, 16 * MIB);
     let root = fs.root();
     fs.set_xattr(&root, PIN, b"1", XattrMode::Set, None, NOW).expect("a pin");
     let files = preallocate(&fs, FallocateMode::Allocate);
@@ -216,10 +212,9 @@ fn what_cannot_move_is_told_by_what_is_available() {
 }
 
 /// Random writes to a file that is larger than PM, one block each: its log has an entry for each block.
-#[test]
-fn a_file_in_many_pieces_moves_over_all_sizes_of_memory_and_groups() {
+fn a_file_in_many_pieces_moves_over_all_sizes_of_memory_and_groups<L: Layout>() {
     for (memory, group) in [(16, 16), (16, 256), (16, 1), (32, 256)] {
-        let (pm, fs) = machine(memory * MIB, 128 * MIB, group * MIB);
+        let (pm, fs) = machine::<L>(memory * MIB, 128 * MIB, group * MIB);
         let file = create(&fs, "file").expect("a file");
         let blocks = 3 * memory * MIB / BLOCK_SIZE;
         let mut random = SmallRng::seed_from_u64(memory + group);
@@ -241,9 +236,8 @@ fn a_file_in_many_pieces_moves_over_all_sizes_of_memory_and_groups() {
 }
 
 /// PM and the tier are full, and existing blocks are overwritten wherever they are.
-#[test]
-fn what_is_there_can_be_overwritten_when_everything_is_full() {
-    let (memory, fs) = machine(16 * MIB, 8 * MIB, MIB);
+fn what_is_there_can_be_overwritten_when_everything_is_full<L: Layout>() {
+    let (memory, fs) = machine::<L>(16 * MIB, 8 * MIB, MIB);
     let old = create(&fs, "old").expect("a file");
     let allocated = create(&fs, "allocated").expect("a file");
     write(&fs, &old, 0, &vec![1; MIB as usize]).expect("space");
@@ -284,3 +278,13 @@ fn what_is_there_can_be_overwritten_when_everything_is_full() {
     drop((old, allocated, filler));
     assert_sound(&memory, fs);
 }
+
+over_each_layout!(
+    a_write_on_a_full_device_moves_a_bounded_amount,
+    blocks_that_were_never_written_make_room,
+    a_demoted_file_takes_its_unwritten_blocks_along,
+    they_are_found_after_a_mount,
+    what_cannot_move_is_told_by_what_is_available,
+    a_file_in_many_pieces_moves_over_all_sizes_of_memory_and_groups,
+    what_is_there_can_be_overwritten_when_everything_is_full,
+);

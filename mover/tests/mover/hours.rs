@@ -5,13 +5,15 @@ use std::io::IoSlice;
 use std::sync::Arc;
 
 use nacre_engine::{BLOCK_SIZE, Data, Durability, FileKind, Names, NewInode, Timestamp, WriteAt, XattrMode};
-use nacre_layout_log::{LogFs, MkfsOptions, MountOptions, mkfs};
+use nacre_layout_parts::lifecycle::{MkfsOptions, MountOptions};
 use nacre_media::SimPm;
 use nacre_media::block::SimDisk;
 use nacre_mover::{Budget, MoverOptions, Phase, TIER, TieredFs};
 use uuid::Uuid;
 
-type Fs = TieredFs<LogFs<SimPm>, SimDisk>;
+use crate::batches::machine::{Layout, Node};
+
+type Fs<L> = TieredFs<L, SimDisk>;
 
 const FILE: usize = 64 << 10;
 /// 2023-11-15 0:00 UTC.
@@ -23,17 +25,17 @@ fn options(hours: &str) -> MoverOptions {
 }
 
 /// Local time is an hour ahead of UTC.
-fn machine(hours: &str) -> Fs {
+fn machine<L: Layout>(hours: &str) -> Fs<L> {
     let memory = Arc::new(SimPm::with_disks(16 << 20, &[64 << 20]));
-    mkfs(&*memory, &MkfsOptions::default()).expect("mkfs");
-    let layout = LogFs::mount(Arc::clone(&memory), &MountOptions::default()).expect("mount");
-    let fs = Fs::new(layout, options(hours)).with_local_time(|_| 3600);
+    L::mkfs(&memory, &MkfsOptions::default()).expect("mkfs");
+    let layout = L::mount(Arc::clone(&memory), &MountOptions::default()).expect("mount");
+    let fs = Fs::<L>::new(layout, options(hours)).with_local_time(|_| 3600);
     let now = Timestamp::new(1_700_000_000, 0);
     fs.add(SimDisk::of(&memory, 0), Uuid::from_u128(7), 1, 1, now).expect("a tier");
     fs
 }
 
-fn put(fs: &Fs, number: usize) -> <Fs as Names>::Node {
+fn put<L: Layout>(fs: &Fs<L>, number: usize) -> Node<L> {
     let now = Timestamp::new(1_699_000_000 + number as i64, 0);
     let (kind, mode) = (FileKind::Regular, 0o644);
     let new = NewInode { kind, mode, uid: 0, gid: 0, rdev: 0, now, xattrs: &[], target: &[] };
@@ -44,7 +46,7 @@ fn put(fs: &Fs, number: usize) -> <Fs as Names>::Node {
 }
 
 /// Files of which more are in memory than are to be.
-fn fill(fs: &Fs) -> Vec<<Fs as Names>::Node> {
+fn fill<L: Layout>(fs: &Fs<L>) -> Vec<Node<L>> {
     let mut files = Vec::new();
     while fs.usage() < 80.0 {
         files.push(put(fs, files.len()));
@@ -52,13 +54,12 @@ fn fill(fs: &Fs) -> Vec<<Fs as Names>::Node> {
     files
 }
 
-fn keep(fs: &Fs, hour: u64) -> u64 {
+fn keep<L: Layout>(fs: &Fs<L>, hour: u64) -> u64 {
     fs.tick(MIDNIGHT_MS + hour * HOUR_MS, &Budget::default()).expect("it keeps")
 }
 
-#[test]
-fn blocks_move_by_themselves_in_its_hours_only() {
-    let fs = machine("22:00-06:00");
+fn blocks_move_by_themselves_in_its_hours_only<L: Layout>() {
+    let fs = machine::<L>("22:00-06:00");
     let files = fill(&fs);
     // 6:00 to 21:00 in local time.
     for hour in 5..=20 {
@@ -74,9 +75,8 @@ fn blocks_move_by_themselves_in_its_hours_only() {
     drop(files);
 }
 
-#[test]
-fn hours_that_change_count_at_once() {
-    let fs = machine("always");
+fn hours_that_change_count_at_once<L: Layout>() {
+    let fs = machine::<L>("always");
     let files = fill(&fs);
     fs.change(&options("22:00-06:00"));
     assert_eq!(keep(&fs, 12), 0);
@@ -87,9 +87,8 @@ fn hours_that_change_count_at_once() {
     drop(files);
 }
 
-#[test]
-fn nobody_who_needs_space_waits_for_its_hours_and_no_order_does() {
-    let fs = machine("22:00-06:00");
+fn nobody_who_needs_space_waits_for_its_hours_and_no_order_does<L: Layout>() {
+    let fs = machine::<L>("22:00-06:00");
     let mut files = fill(&fs);
     assert_eq!((keep(&fs, 12), fs.status().moved), (0, 0));
     // More than memory has.
@@ -107,11 +106,10 @@ fn nobody_who_needs_space_waits_for_its_hours_and_no_order_does() {
 }
 
 /// What a mount is told of the limit it has from the beginning.
-#[test]
-fn the_limit_is_one_of_the_options() {
+fn the_limit_is_one_of_the_options<L: Layout>() {
     let rate = Some(FILE as u64);
     let limited = MoverOptions { rate, ..options("always") };
-    let fs = machine("always");
+    let fs = machine::<L>("always");
     let files = fill(&fs);
     fs.change(&limited);
     assert_eq!(fs.status().rate, rate);
@@ -120,7 +118,14 @@ fn the_limit_is_one_of_the_options() {
     assert_eq!(fs.status().rate, None);
     drop(files);
     let memory = Arc::new(SimPm::with_disks(16 << 20, &[]));
-    mkfs(&*memory, &MkfsOptions::default()).expect("mkfs");
-    let layout = LogFs::mount(Arc::clone(&memory), &MountOptions::default()).expect("mount");
-    assert_eq!(Fs::new(layout, limited).status().rate, rate);
+    L::mkfs(&memory, &MkfsOptions::default()).expect("mkfs");
+    let layout = L::mount(Arc::clone(&memory), &MountOptions::default()).expect("mount");
+    assert_eq!(Fs::<L>::new(layout, limited).status().rate, rate);
 }
+
+over_each_layout!(
+    blocks_move_by_themselves_in_its_hours_only,
+    hours_that_change_count_at_once,
+    nobody_who_needs_space_waits_for_its_hours_and_no_order_does,
+    the_limit_is_one_of_the_options,
+);

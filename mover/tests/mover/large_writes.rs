@@ -6,25 +6,26 @@ use std::sync::Arc;
 use nacre_engine::{
     BLOCK_SIZE, BelowBuffer, Data, Durability, FileKind, Names, NewInode, Timestamp, WriteAt,
 };
-use nacre_layout_log::{LogFs, MkfsOptions, MountOptions, mkfs};
+use nacre_layout_parts::lifecycle::{MkfsOptions, MountOptions};
 use nacre_media::SimPm;
 use nacre_media::block::SimDisk;
 use nacre_mover::{Budget, LargeWrites, MoverOptions, Threshold, TieredFs};
 use uuid::Uuid;
 
-type Fs = TieredFs<LogFs<SimPm>, SimDisk>;
-type Node = <Fs as Names>::Node;
+use crate::batches::machine::{Layout, Node};
+
+type Fs<L> = TieredFs<L, SimDisk>;
 
 const NOW: Timestamp = Timestamp { secs: 1_700_000_000, nanos: 0 };
 /// A write that is large.
 const LARGE: u64 = 64 * BLOCK_SIZE;
 
 /// Memory of 16 MiB and a tier, and a file of which nothing is known but that large writes overwrite it.
-fn machine(usual: LargeWrites, disk_threshold: Option<u8>) -> (Fs, Node) {
+fn machine<L: Layout>(usual: LargeWrites, disk_threshold: Option<u8>) -> (Fs<L>, Node<L>) {
     let memory = Arc::new(SimPm::with_disks(16 << 20, &[32 << 20]));
-    mkfs(&*memory, &MkfsOptions::default()).expect("mkfs");
-    let layout = LogFs::mount(Arc::clone(&memory), &MountOptions::default()).expect("mount");
-    let fs = Fs::new(layout, options(disk_threshold)).with_large_writes(usual);
+    L::mkfs(&memory, &MkfsOptions::default()).expect("mkfs");
+    let layout = L::mount(Arc::clone(&memory), &MountOptions::default()).expect("mount");
+    let fs = Fs::<L>::new(layout, options(disk_threshold)).with_large_writes(usual);
     fs.add(SimDisk::of(&memory, 0), Uuid::from_u128(7), 1, 1, NOW).expect("a tier");
     let node = create(&fs, "large");
     (0..8).for_each(|_| fs.accepted(&node, 0, LARGE));
@@ -32,7 +33,7 @@ fn machine(usual: LargeWrites, disk_threshold: Option<u8>) -> (Fs, Node) {
     (fs, node)
 }
 
-fn create(fs: &Fs, name: &str) -> Node {
+fn create<L: Layout>(fs: &Fs<L>, name: &str) -> Node<L> {
     let (kind, mode) = (FileKind::Regular, 0o644);
     let new = NewInode { kind, mode, uid: 0, gid: 0, rdev: 0, now: NOW, xattrs: &[], target: &[] };
     fs.create(&fs.root(), name.as_bytes(), &new).expect("create")
@@ -42,26 +43,25 @@ fn options(disk_threshold: Option<u8>) -> MoverOptions {
     MoverOptions { balance: false, disk_threshold, ..MoverOptions::default() }
 }
 
-fn keep(fs: &Fs) {
+fn keep<L: Layout>(fs: &Fs<L>) {
     fs.pause(true);
     fs.tick(NOW.secs as u64 * 1000, &Budget::default()).expect("it keeps");
     fs.pause(false);
 }
 
 /// So many MiB are written durably, in a file that is not large for it.
-fn use_memory(fs: &Fs, node: &Node, part: u64) {
+fn use_memory<L: Layout>(fs: &Fs<L>, node: &Node<L>, part: u64) {
     let bytes = vec![7; 1 << 20];
     let at = WriteAt::Offset(part << 20);
     fs.write(node, at, &[IoSlice::new(&bytes)], Durability::Now, NOW).expect("what is cold moves");
 }
 
-#[test]
-fn they_go_to_disk_where_memory_is_full_or_somebody_says_so() {
-    let (fs, node) = machine(LargeWrites::ToDisk, None);
+fn they_go_to_disk_where_memory_is_full_or_somebody_says_so<L: Layout>() {
+    let (fs, node) = machine::<L>(LargeWrites::ToDisk, None);
     assert!(fs.goes_to_disk(&node, 0, LARGE), "as in the paper");
-    let (fs, node) = machine(LargeWrites::WhereBlocksMove, Some(0));
+    let (fs, node) = machine::<L>(LargeWrites::WhereBlocksMove, Some(0));
     assert!(fs.goes_to_disk(&node, 0, LARGE), "it was said");
-    let (fs, node) = machine(LargeWrites::WhereBlocksMove, None);
+    let (fs, node) = machine::<L>(LargeWrites::WhereBlocksMove, None);
     let other = create(&fs, "small");
     let mut seen = [false; 2];
     for part in 0..14 {
@@ -81,9 +81,8 @@ fn they_go_to_disk_where_memory_is_full_or_somebody_says_so() {
     assert!(fs.goes_to_disk(&node, 0, LARGE), "nobody needs to look for that");
 }
 
-#[test]
-fn who_finds_no_room_says_that_there_is_none() {
-    let (fs, node) = machine(LargeWrites::WhereBlocksMove, Some(100));
+fn who_finds_no_room_says_that_there_is_none<L: Layout>() {
+    let (fs, node) = machine::<L>(LargeWrites::WhereBlocksMove, Some(100));
     let other = create(&fs, "small");
     for part in 0..20 {
         assert!(part > 12 || !fs.goes_to_disk(&node, 0, LARGE), "at {part} MiB");
@@ -95,9 +94,8 @@ fn who_finds_no_room_says_that_there_is_none() {
 }
 
 /// Anti-caching decides by what was used last, not by the writes before.
-#[test]
-fn with_anticaching_no_write_goes_to_disk_by_itself() {
-    let (fs, node) = machine(LargeWrites::ToDisk, None);
+fn with_anticaching_no_write_goes_to_disk_by_itself<L: Layout>() {
+    let (fs, node) = machine::<L>(LargeWrites::ToDisk, None);
     assert!(fs.goes_to_disk(&node, 0, LARGE));
     let anticache = Some(Threshold::Percent(50));
     fs.change(&MoverOptions { anticache, ..options(None) });
@@ -105,3 +103,9 @@ fn with_anticaching_no_write_goes_to_disk_by_itself() {
     fs.change(&options(None));
     assert!(fs.goes_to_disk(&node, 0, LARGE));
 }
+
+over_each_layout!(
+    they_go_to_disk_where_memory_is_full_or_somebody_says_so,
+    who_finds_no_room_says_that_there_is_none,
+    with_anticaching_no_write_goes_to_disk_by_itself,
+);

@@ -3,10 +3,10 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
-use nacre_engine::{BLOCK_SIZE, Data, Extents, FileBlock, InodeId, Names, Place, TierTable, XattrMode};
+use nacre_engine::{BLOCK_SIZE, Data, Extents, FileBlock, InodeId, Names, Place, XattrMode};
 use nacre_mover::{Budget, Cause, MoverOptions, PIN, Phase, Queued, Way};
 
-use super::machine::{Machine, Node, OTHER, TIER, content, time};
+use super::machine::{Layout, Machine, Node, OTHER, TIER, content, time};
 
 /// All files are old by then, in milliseconds.
 const LATER_MS: u64 = 1_700_000_000_000 + 10_000_000;
@@ -20,8 +20,8 @@ fn usual() -> MoverOptions {
 }
 
 /// Files of which the first tier is nearly full, with a slower one beside it.
-fn full(options: MoverOptions) -> (Machine, Vec<Node>) {
-    let machine = Machine::with(&[SMALL, 64 << 20], options);
+fn full<L: Layout>(options: MoverOptions) -> (Machine<L>, Vec<Node<L>>) {
+    let machine = Machine::<L>::with(&[SMALL, 64 << 20], options);
     let files = machine.files([BLOCKS; 120]);
     assert!(machine.fs.demote_files(&files, TIER, false).iter().all(Result::is_ok));
     assert!(share(&machine) >= 93);
@@ -29,12 +29,12 @@ fn full(options: MoverOptions) -> (Machine, Vec<Node>) {
 }
 
 /// Percent of the first tier that are in use.
-fn share(machine: &Machine) -> u64 {
+fn share<L: Layout>(machine: &Machine<L>) -> u64 {
     machine.used(TIER) * 100 / machine.fs.layout().tier_space(TIER).expect("a tier").blocks
 }
 
 /// How many blocks of a file are on each tier.
-fn places(machine: &Machine, node: &Node) -> BTreeMap<u8, u64> {
+fn places<L: Layout>(machine: &Machine<L>, node: &Node<L>) -> BTreeMap<u8, u64> {
     let mut places = BTreeMap::new();
     for extent in machine.fs.resolve(node, FileBlock(0), u64::MAX).expect("resolve") {
         let Place::Tier { tier, .. } = extent.place else { panic!("{extent:?}") };
@@ -43,14 +43,13 @@ fn places(machine: &Machine, node: &Node) -> BTreeMap<u8, u64> {
     places
 }
 
-fn descending(machine: &Machine) -> Vec<Queued> {
+fn descending<L: Layout>(machine: &Machine<L>) -> Vec<Queued> {
     let first = machine.fs.status().queue.first;
     first.into_iter().filter(|queued| queued.way == Way::Descended).collect()
 }
 
-#[test]
-fn what_was_used_longest_ago_goes_to_the_slower_tier_until_there_is_room() {
-    let (machine, files) = full(usual());
+fn what_was_used_longest_ago_goes_to_the_slower_tier_until_there_is_room<L: Layout>() {
+    let (machine, files) = full::<L>(usual());
     // Those that were written first were read later than all others were written.
     for node in &files[..10] {
         // A block of many: it is the file that is used.
@@ -79,9 +78,8 @@ fn what_was_used_longest_ago_goes_to_the_slower_tier_until_there_is_room() {
     machine.crash(&expected);
 }
 
-#[test]
-fn it_waits_for_what_keeps_the_mover_and_says_so() {
-    let (machine, files) = full(MoverOptions { tier_threshold: 100, ..usual() });
+fn it_waits_for_what_keeps_the_mover_and_says_so<L: Layout>() {
+    let (machine, files) = full::<L>(MoverOptions { tier_threshold: 100, ..usual() });
     let keep = |now_ms| machine.fs.tick(now_ms, &Budget::default()).expect("it looks");
     keep(LATER_MS);
     assert_eq!((machine.fs.status().descended, descending(&machine)), (0, Vec::new()), "it never does");
@@ -102,7 +100,7 @@ fn it_waits_for_what_keeps_the_mover_and_says_so() {
     }
     assert_eq!(machine.fs.status().descended, 0);
     let bytes = BLOCKS as u64 * BLOCK_SIZE;
-    let queued = |node: &Node, cause| {
+    let queued = |node: &Node<L>, cause| {
         let InodeId { number, .. } = machine.fs.id(node);
         Queued { inode: number, bytes, way: Way::Descended, cause }
     };
@@ -125,10 +123,9 @@ fn it_waits_for_what_keeps_the_mover_and_says_so() {
 }
 
 /// It began anew with each look that was to end early, or forgot what it had not got to.
-#[test]
-fn a_look_that_ends_at_any_question_is_gone_on_with() {
+fn a_look_that_ends_at_any_question_is_gone_on_with<L: Layout>() {
     for group in [16, 4096] {
-        let (machine, files) = full(MoverOptions { group, ..usual() });
+        let (machine, files) = full::<L>(MoverOptions { group, ..usual() });
         look_until_there_is_room(&machine);
         let on = |number: usize| places(&machine, &files[number]).into_keys().collect::<Vec<_>>();
         assert!([0, 1, 2, 119].map(on) == [vec![OTHER], vec![OTHER], vec![OTHER], vec![TIER]]);
@@ -139,7 +136,7 @@ fn a_look_that_ends_at_any_question_is_gone_on_with() {
 }
 
 /// In looks of which each ends at one of its first questions; all are at one time.
-fn look_until_there_is_room(machine: &Machine) {
+fn look_until_there_is_room<L: Layout>(machine: &Machine<L>) {
     let mut looks = 0;
     while share(machine) > 90 || machine.fs.status().descended == 0 {
         let asked = Cell::new(0);
@@ -150,9 +147,8 @@ fn look_until_there_is_room(machine: &Machine) {
     }
 }
 
-#[test]
-fn what_was_used_lately_stays_until_it_was_not() {
-    let machine = Machine::with(&[SMALL, 64 << 20], usual());
+fn what_was_used_lately_stays_until_it_was_not<L: Layout>() {
+    let machine = Machine::<L>::with(&[SMALL, 64 << 20], usual());
     let files = machine.files([BLOCKS; 120]);
     assert!(machine.fs.demote_files(&files, TIER, false).iter().all(Result::is_ok));
     // The last of them is 119 seconds younger than the first.
@@ -171,9 +167,8 @@ fn what_was_used_lately_stays_until_it_was_not() {
     assert_eq!([2, 3, 4, 5].map(on), [vec![OTHER], vec![TIER], vec![OTHER], vec![TIER]]);
 }
 
-#[test]
-fn a_large_file_goes_group_by_group_and_one_that_cannot_keeps_no_other() {
-    let machine = Machine::with(&[SMALL, 64 << 20], MoverOptions { group: 16, ..usual() });
+fn a_large_file_goes_group_by_group_and_one_that_cannot_keeps_no_other<L: Layout>() {
+    let machine = Machine::<L>::with(&[SMALL, 64 << 20], MoverOptions { group: 16, ..usual() });
     let sizes = [200, 40, 700];
     let files = machine.files(sizes);
     assert!(machine.fs.demote_files(&files, TIER, false).iter().all(Result::is_ok));
@@ -198,10 +193,9 @@ fn a_large_file_goes_group_by_group_and_one_that_cannot_keeps_no_other() {
 }
 
 /// One that had gone in parts, and came back, was looked at from where the last of these had begun.
-#[test]
-fn a_large_file_that_comes_back_goes_down_as_a_whole_again() {
+fn a_large_file_that_comes_back_goes_down_as_a_whole_again<L: Layout>() {
     let options = MoverOptions { group: 16, tier_threshold: 50, ..usual() };
-    let machine = Machine::with(&[SMALL, 64 << 20], options);
+    let machine = Machine::<L>::with(&[SMALL, 64 << 20], options);
     let files = machine.files([300, 510]);
     for turn in 0..3 {
         assert!(machine.fs.demote_files(&files, TIER, false).iter().all(Result::is_ok));
@@ -214,9 +208,8 @@ fn a_large_file_that_comes_back_goes_down_as_a_whole_again() {
 }
 
 /// Where no slower one has room, or none is slower, all stays where it is.
-#[test]
-fn it_does_not_go_where_it_is_as_full() {
-    let machine = Machine::with(&[SMALL, SMALL], usual());
+fn it_does_not_go_where_it_is_as_full<L: Layout>() {
+    let machine = Machine::<L>::with(&[SMALL, SMALL], usual());
     let files = machine.files([BLOCKS; 240]);
     let (first, second) = files.split_at(120);
     for (files, tier) in [(first, TIER), (second, OTHER)] {
@@ -226,3 +219,13 @@ fn it_does_not_go_where_it_is_as_full() {
     assert_eq!(machine.fs.status().descended, 0);
     assert!(machine.fs.status().is_idle);
 }
+
+over_each_layout!(
+    what_was_used_longest_ago_goes_to_the_slower_tier_until_there_is_room,
+    it_waits_for_what_keeps_the_mover_and_says_so,
+    a_look_that_ends_at_any_question_is_gone_on_with,
+    what_was_used_lately_stays_until_it_was_not,
+    a_large_file_goes_group_by_group_and_one_that_cannot_keeps_no_other,
+    a_large_file_that_comes_back_goes_down_as_a_whole_again,
+    it_does_not_go_where_it_is_as_full,
+);

@@ -10,12 +10,12 @@ use nacre_engine::{
 };
 use nacre_mover::{Budget, Doing, Drained, MoverOptions, Way};
 
-use super::machine::{BLOCK, Machine, Node, OTHER, TIER, content, time};
+use super::machine::{BLOCK, Layout, Machine, Node, OTHER, TIER, content, time};
 
 /// Files of so many blocks each that are on the first tier, above a second one.
-fn below(sizes: impl IntoIterator<Item = usize>, other: u64) -> (Machine, Vec<Node>) {
+fn below<L: Layout>(sizes: impl IntoIterator<Item = usize>, other: u64) -> (Machine<L>, Vec<Node<L>>) {
     let options = MoverOptions { balance: false, ..MoverOptions::default() };
-    let machine = Machine::with(&[32 << 20, other], options);
+    let machine = Machine::<L>::with(&[32 << 20, other], options);
     let files = machine.files(sizes);
     assert!(machine.fs.demote_files(&files, TIER, false).iter().all(Result::is_ok));
     machine.fs.tiers().pages().drop_tier(TIER);
@@ -26,10 +26,9 @@ fn drained(blocks: u64) -> Drained {
     Drained { moved: blocks * BLOCK_SIZE, left: 0, is_done: true }
 }
 
-#[test]
-fn many_small_files_leave_a_tier_with_one_flush() {
+fn many_small_files_leave_a_tier_with_one_flush<L: Layout>() {
     for count in [40, 400] {
-        let (machine, files) = below([2].repeat(count), 32 << 20);
+        let (machine, files) = below::<L>([2].repeat(count), 32 << 20);
         let root = machine.fs.root();
         let dir = NewInode {
             kind: FileKind::Directory,
@@ -60,9 +59,8 @@ fn many_small_files_leave_a_tier_with_one_flush() {
 }
 
 /// Whoever asked what the mover does heard nothing of drains.
-#[test]
-fn who_asks_hears_of_a_drain() {
-    let (machine, files) = below([3; 60], 32 << 20);
+fn who_asks_hears_of_a_drain<L: Layout>() {
+    let (machine, files) = below::<L>([3; 60], 32 << 20);
     let (fs, told) = (Arc::clone(&machine.fs), Arc::new(Mutex::new(None)));
     let tell = Arc::clone(&told);
     *machine.disks[1].meanwhile.lock().unwrap() =
@@ -83,9 +81,8 @@ fn who_asks_hears_of_a_drain() {
     assert_eq!(machine.fs.status().doing, None, "it is over");
 }
 
-#[test]
-fn a_drain_that_is_interrupted_at_any_file_goes_on_there() {
-    let (machine, files) = below([3; 60], 32 << 20);
+fn a_drain_that_is_interrupted_at_any_file_goes_on_there<L: Layout>() {
+    let (machine, files) = below::<L>([3; 60], 32 << 20);
     let (mut calls, mut before) = (0, 0);
     loop {
         let asked = Cell::new(0);
@@ -114,9 +111,8 @@ fn a_drain_that_is_interrupted_at_any_file_goes_on_there() {
 }
 
 /// One is written while the batch is on its way, and one is mapped.
-#[test]
-fn a_file_that_does_not_leave_keeps_no_other() {
-    let (machine, files) = below([3; 40], 32 << 20);
+fn a_file_that_does_not_leave_keeps_no_other<L: Layout>() {
+    let (machine, files) = below::<L>([3; 40], 32 << 20);
     machine.fs.layout().pin(&files[30], FileBlock(0), 3).expect("pin");
     let (fs, node) = (Arc::clone(&machine.fs), files[20].clone());
     let newer = content(99, 1);
@@ -141,9 +137,8 @@ fn a_file_that_does_not_leave_keeps_no_other() {
     machine.crash(&expected);
 }
 
-#[test]
-fn what_the_other_tier_has_no_room_for_is_brought_up() {
-    let (machine, files) = below([3; 150], 256 * BLOCK_SIZE);
+fn what_the_other_tier_has_no_room_for_is_brought_up<L: Layout>() {
+    let (machine, files) = below::<L>([3; 150], 256 * BLOCK_SIZE);
     assert_eq!(machine.fs.drain(TIER, &Budget::default()).expect("it drains"), drained(450));
     // Of 256 blocks the first and the last are the tier's own, and two are no room for a file.
     assert_eq!((machine.used(TIER), machine.used(OTHER)), (0, 252));
@@ -154,10 +149,9 @@ fn what_the_other_tier_has_no_room_for_is_brought_up() {
 }
 
 /// A file of several groups, between small ones.
-#[test]
-fn a_large_file_leaves_in_groups() {
+fn a_large_file_leaves_in_groups<L: Layout>() {
     let options = MoverOptions { balance: false, group: 16, ..MoverOptions::default() };
-    let machine = Machine::with(&[32 << 20, 32 << 20], options);
+    let machine = Machine::<L>::with(&[32 << 20, 32 << 20], options);
     let sizes = [1, 200, 2, 90, 3];
     let files = machine.files(sizes);
     assert!(machine.fs.demote_files(&files, TIER, false).iter().all(Result::is_ok));
@@ -177,10 +171,9 @@ fn a_large_file_leaves_in_groups() {
 }
 
 /// It was the first to be tried again, with each call, and filled the batch that others would have been in.
-#[test]
-fn a_part_of_a_large_file_that_cannot_be_read_keeps_no_other() {
+fn a_part_of_a_large_file_that_cannot_be_read_keeps_no_other<L: Layout>() {
     let options = MoverOptions { balance: false, group: 16, ..MoverOptions::default() };
-    let machine = Machine::with(&[32 << 20, 32 << 20], options);
+    let machine = Machine::<L>::with(&[32 << 20, 32 << 20], options);
     let sizes = [3, 200, 2, 90, 3];
     let files = machine.files(sizes);
     assert!(machine.fs.demote_files(&files, TIER, false).iter().all(Result::is_ok));
@@ -204,11 +197,10 @@ fn a_part_of_a_large_file_that_cannot_be_read_keeps_no_other() {
 }
 
 /// It kept all blocks of its part of the file on the tier, also where there was nowhere else to go but PM.
-#[test]
-fn a_block_that_cannot_be_read_stays_alone() {
+fn a_block_that_cannot_be_read_stays_alone<L: Layout>() {
     for tiers in [2, 1] {
         let options = MoverOptions { balance: false, ..MoverOptions::default() };
-        let machine = Machine::with(&[32 << 20; 2][..tiers], options);
+        let machine = Machine::<L>::with(&[32 << 20; 2][..tiers], options);
         let files = machine.files([2, 8, 3]);
         assert!(machine.fs.demote_files(&files, TIER, false).iter().all(Result::is_ok));
         machine.fs.tiers().pages().drop_tier(TIER);
@@ -236,9 +228,8 @@ fn a_block_that_cannot_be_read_stays_alone() {
 }
 
 /// Whoever brought blocks up began anew, with all of them, as long as another wrote near them.
-#[test]
-fn blocks_come_up_while_their_neighbours_are_written_all_the_time() {
-    let machine = Machine::new(32 << 20);
+fn blocks_come_up_while_their_neighbours_are_written_all_the_time<L: Layout>() {
+    let machine = Machine::<L>::new(32 << 20);
     let node = machine.file(0, 512);
     machine.fs.demote(&node, TIER, FileBlock(1), 511, false).expect("room");
     let (ends, writes) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -268,3 +259,15 @@ fn blocks_come_up_while_their_neighbours_are_written_all_the_time() {
     drop(node);
     machine.crash(&[expected]);
 }
+
+over_each_layout!(
+    many_small_files_leave_a_tier_with_one_flush,
+    who_asks_hears_of_a_drain,
+    a_drain_that_is_interrupted_at_any_file_goes_on_there,
+    a_file_that_does_not_leave_keeps_no_other,
+    what_the_other_tier_has_no_room_for_is_brought_up,
+    a_large_file_leaves_in_groups,
+    a_part_of_a_large_file_that_cannot_be_read_keeps_no_other,
+    a_block_that_cannot_be_read_stays_alone,
+    blocks_come_up_while_their_neighbours_are_written_all_the_time,
+);

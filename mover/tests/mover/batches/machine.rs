@@ -6,17 +6,22 @@ use std::sync::{Arc, Mutex};
 
 use nacre_engine::{
     BLOCK_SIZE, Data, Durability, Error, Extents, FileBlock, FileKind, Kind, Names, NewInode, Place, Result,
-    TierTable, Timestamp, WriteAt,
+    Timestamp, WriteAt,
 };
-use nacre_layout_log::check::check;
-use nacre_layout_log::{LogFs, MkfsOptions, MountOptions, mkfs};
+use nacre_layout_parts::lifecycle::{Lifecycle, MkfsOptions, MountOptions, OverTiers};
+use nacre_layout_parts::report::Repair;
 use nacre_media::block::{BlockDevice, SimDisk, Transfer};
 use nacre_media::{Durable, SimPm};
 use nacre_mover::{MoverOptions, TieredFs};
 use uuid::Uuid;
 
-pub(crate) type Fs = TieredFs<LogFs<SimPm>, Disk>;
-pub(crate) type Node = <Fs as Names>::Node;
+/// A layout over simulated PM whose files may have blocks on tiers.
+pub(crate) trait Layout: OverTiers<Pm = SimPm> + 'static {}
+
+impl<L: OverTiers<Pm = SimPm> + 'static> Layout for L {}
+
+pub(crate) type Fs<L> = TieredFs<L, Disk>;
+pub(crate) type Node<L> = <L as Names>::Node;
 
 pub(crate) const BLOCK: usize = BLOCK_SIZE as usize;
 /// The tier of the first disk.
@@ -99,10 +104,10 @@ impl BlockDevice for Disk {
     }
 }
 
-pub(crate) struct Machine {
+pub(crate) struct Machine<L: Layout> {
     pub(crate) memory: Arc<SimPm>,
     pub(crate) disks: Vec<Disk>,
-    pub(crate) fs: Arc<Fs>,
+    pub(crate) fs: Arc<Fs<L>>,
 }
 
 pub(crate) fn time(at: usize) -> Timestamp {
@@ -113,23 +118,23 @@ pub(crate) fn content(number: usize, blocks: usize) -> Vec<u8> {
     (0..blocks * BLOCK).map(|at| (at / 512 + number * 7 + 1) as u8).collect()
 }
 
-impl Machine {
+impl<L: Layout> Machine<L> {
     /// A tier of so many bytes; reads move nothing.
-    pub(crate) fn new(disk: u64) -> Machine {
+    pub(crate) fn new(disk: u64) -> Machine<L> {
         Machine::with(&[disk], MoverOptions { balance: false, ..MoverOptions::default() })
     }
 
     /// Tiers of so many bytes, the first the fastest.
-    pub(crate) fn with(sizes: &[u64], options: MoverOptions) -> Machine {
+    pub(crate) fn with(sizes: &[u64], options: MoverOptions) -> Machine<L> {
         Machine::sized(16 << 20, sizes, options)
     }
 
     /// Tiers below memory of so many bytes.
-    pub(crate) fn sized(memory: u64, sizes: &[u64], options: MoverOptions) -> Machine {
+    pub(crate) fn sized(memory: u64, sizes: &[u64], options: MoverOptions) -> Machine<L> {
         let memory = Arc::new(SimPm::with_disks(memory, sizes));
-        mkfs(&*memory, &MkfsOptions::default()).expect("mkfs");
-        let layout = LogFs::mount(Arc::clone(&memory), &MountOptions::default()).expect("mount");
-        let fs = Fs::new(layout, options);
+        L::mkfs(&memory, &MkfsOptions::default()).expect("mkfs");
+        let layout = L::mount(Arc::clone(&memory), &MountOptions::default()).expect("mount");
+        let fs = Fs::<L>::new(layout, options);
         let disks: Vec<Disk> = (0..sizes.len()).map(|number| Disk::of(&memory, number)).collect();
         for (disk, rank) in disks.iter().zip(1..) {
             fs.add(disk.clone(), Uuid::from_u128(7), rank, 1, time(0)).expect("a tier");
@@ -139,11 +144,11 @@ impl Machine {
     }
 
     /// Files of so many blocks each.
-    pub(crate) fn files(&self, blocks: impl IntoIterator<Item = usize>) -> Vec<Node> {
+    pub(crate) fn files(&self, blocks: impl IntoIterator<Item = usize>) -> Vec<Node<L>> {
         blocks.into_iter().enumerate().map(|(number, blocks)| self.file(number, blocks)).collect()
     }
 
-    pub(crate) fn file(&self, number: usize, blocks: usize) -> Node {
+    pub(crate) fn file(&self, number: usize, blocks: usize) -> Node<L> {
         let new = NewInode {
             kind: FileKind::Regular,
             mode: 0o644,
@@ -159,25 +164,25 @@ impl Machine {
         node
     }
 
-    fn put(&self, node: &Node, bytes: &[u8], now: Timestamp) {
+    fn put(&self, node: &Node<L>, bytes: &[u8], now: Timestamp) {
         self.fs
             .write(node, WriteAt::Offset(0), &[IoSlice::new(bytes)], Durability::Now, now)
             .expect("there is room");
     }
 
     /// A block of a file that is in memory cannot be read any more.
-    pub(crate) fn poison(&self, node: &Node, block: u64) {
+    pub(crate) fn poison(&self, node: &Node<L>, block: u64) {
         let place = self.fs.resolve(node, FileBlock(block), 1).expect("resolve")[0].place;
         let Place::Pm(at) = place else { panic!("it is on {place:?}") };
         self.memory.poison(at.offset(), 64);
     }
 
-    pub(crate) fn read(&self, node: &Node) -> Vec<u8> {
+    pub(crate) fn read(&self, node: &Node<L>) -> Vec<u8> {
         self.read_at(node, None)
     }
 
     /// The same, by somebody who says when.
-    pub(crate) fn read_at(&self, node: &Node, now: Option<Timestamp>) -> Vec<u8> {
+    pub(crate) fn read_at(&self, node: &Node<L>, now: Option<Timestamp>) -> Vec<u8> {
         let mut seen = vec![0; self.fs.getattr(node).expect("getattr").size as usize];
         assert_eq!(self.fs.read(node, 0, &mut seen, now).expect("read"), seen.len());
         seen
@@ -194,7 +199,7 @@ impl Machine {
     }
 
     /// The blocks of a file that are on tiers.
-    pub(crate) fn below(&self, node: &Node) -> u64 {
+    pub(crate) fn below(&self, node: &Node<L>) -> u64 {
         let extents = self.fs.resolve(node, FileBlock(0), u64::MAX).expect("resolve");
         let on_tier = extents.iter().filter(|extent| matches!(extent.place, Place::Tier { .. }));
         on_tier.map(|extent| extent.len).sum()
@@ -203,15 +208,15 @@ impl Machine {
     /// Crashes, and looks at all files again.
     pub(crate) fn crash(self, expected: &[Vec<u8>]) {
         let Machine { memory, disks, fs } = self;
-        Arc::into_inner(fs).expect("nobody else has it").into_layout().abandon();
-        let report = check(&*memory, false).expect("check");
+        Lifecycle::abandon(Arc::into_inner(fs).expect("nobody else has it").into_layout());
+        let report = L::check(&memory, Repair::None, None).expect("check");
         assert!(report.is_sound(), "{:?}", report.problems);
-        let layout = LogFs::mount(Arc::clone(&memory), &MountOptions::default()).expect("mount");
-        let fs = Fs::new(layout, MoverOptions::default());
+        let layout = L::mount(Arc::clone(&memory), &MountOptions::default()).expect("mount");
+        let fs = Fs::<L>::new(layout, MoverOptions::default());
         for disk in &disks {
             fs.attach(disk.clone(), Uuid::from_u128(7), Some(2)).expect("the tier is there");
         }
-        let machine = Machine { memory, disks, fs: Arc::new(fs) };
+        let machine = Machine::<L> { memory, disks, fs: Arc::new(fs) };
         for (number, expected) in expected.iter().enumerate() {
             let node = machine.fs.lookup(&machine.fs.root(), number.to_string().as_bytes()).expect("a file");
             assert!(machine.read(&node) == *expected, "file {number}");

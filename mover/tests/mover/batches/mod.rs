@@ -15,20 +15,21 @@ use std::sync::{Arc, Mutex};
 
 use nacre_engine::{
     BLOCK_SIZE, Copied, CopiedFile, Data, Durability, Extents, FallocateMode, FileBlock, Kind, Movable,
-    Names, Place, Relocate as _, Result, SetAttr, TierBlocks as _, TierRun, WriteAt, WriteToTier as _,
+    Names, Place, Relocate as _, Result, SetAttr, TierBlocks as _, TierRun, WriteAt,
 };
+use nacre_layout_log::LogFs;
+use nacre_media::SimPm;
 use nacre_media::block::{BlockDevice, Pages};
 use nacre_mover::{Budget, Moved, MoverOptions, PIN, Way};
 
-use self::machine::{BLOCK, Machine, TIER, content, time};
+use self::machine::{BLOCK, Layout, Machine, TIER, content, time};
 
 fn moved(blocks: u64) -> Moved {
     Moved { moved: blocks, changed: 0 }
 }
 
-#[test]
-fn many_small_files_move_with_one_write_and_one_flush() {
-    let machine = Machine::new(64 << 20);
+fn many_small_files_move_with_one_write_and_one_flush<L: Layout>() {
+    let machine = Machine::<L>::new(64 << 20);
     let sizes: Vec<usize> = (0..300).map(|number| number % 3 + 1).collect();
     let files = machine.files(sizes.iter().copied());
     let expected: Vec<_> = sizes.iter().enumerate().map(|(number, size)| content(number, *size)).collect();
@@ -53,13 +54,12 @@ fn many_small_files_move_with_one_write_and_one_flush() {
 
 /// A part of a file that is still to be read has a block that another thread relocates. Nothing was read of that part
 /// then, and its unchanged blocks were published with zeros.
-#[test]
-fn a_block_that_leaves_before_it_is_read_spoils_no_other() {
+fn a_block_that_leaves_before_it_is_read_spoils_no_other<L: Layout>() {
     /// As many as are read at once.
     const FIRST: u64 = 4096;
     const LEAVES: u64 = FIRST + 3;
     let options = MoverOptions { balance: false, group: 2 * FIRST, ..MoverOptions::default() };
-    let machine = Machine::sized(32 << 20, &[64 << 20], options);
+    let machine = Machine::<L>::sized(32 << 20, &[64 << 20], options);
     let node = machine.file(0, FIRST as usize + 8);
     let (fs, other, disk) = (Arc::clone(&machine.fs), node.clone(), machine.disks[0].disk.clone());
     *machine.disks[0].before_write.lock().unwrap() = Some(Box::new(move || {
@@ -82,10 +82,11 @@ fn a_block_that_leaves_before_it_is_read_spoils_no_other() {
     assert_eq!((0..FIRST as usize + 8).filter(wrong).collect::<Vec<_>>(), []);
 }
 
-/// The mover does so by itself, moves no more than it has to, and leaves alone what is pinned.
+/// The mover does so by itself, moves no more than it has to, and leaves alone what is pinned. The figures are of small
+/// files without metadata of their own, as the log layout has them.
 #[test]
 fn what_is_cold_moves_together() {
-    let machine = Machine::new(64 << 20);
+    let machine = Machine::<LogFs<SimPm>>::new(64 << 20);
     let mut files = Vec::new();
     while machine.fs.usage() < 75.0 {
         files.push(machine.file(files.len(), 2));
@@ -124,9 +125,8 @@ fn what_is_cold_moves_together() {
     machine.crash(&expected);
 }
 
-#[test]
-fn a_block_that_changes_meanwhile_stays_alone() {
-    let machine = Machine::new(64 << 20);
+fn a_block_that_changes_meanwhile_stays_alone<L: Layout>() {
+    let machine = Machine::<L>::new(64 << 20);
     let files = machine.files([3; 40]);
     let (fs, node) = (Arc::clone(&machine.fs), files[20].clone());
     let newer = content(99, 1);
@@ -155,9 +155,8 @@ fn a_block_that_changes_meanwhile_stays_alone() {
 }
 
 /// One that cannot be read, and one that a program has mapped.
-#[test]
-fn a_file_that_fails_does_so_alone() {
-    let machine = Machine::new(64 << 20);
+fn a_file_that_fails_does_so_alone<L: Layout>() {
+    let machine = Machine::<L>::new(64 << 20);
     let files = machine.files([3; 40]);
     machine.poison(&files[7], 1);
     machine.fs.layout().pin(&files[30], FileBlock(0), 3).expect("pin");
@@ -179,9 +178,8 @@ fn a_file_that_fails_does_so_alone() {
 }
 
 /// One of several that are larger than a transfer cannot be read near its end: those around it move.
-#[test]
-fn a_large_file_that_fails_at_its_end_does_so_alone() {
-    let machine = Machine::new(64 << 20);
+fn a_large_file_that_fails_at_its_end_does_so_alone<L: Layout>() {
+    let machine = Machine::<L>::new(64 << 20);
     let sizes = [300, 900, 1, 700, 260];
     let files = machine.files(sizes);
     let expected: Vec<_> =
@@ -214,10 +212,9 @@ fn a_large_file_that_fails_at_its_end_does_so_alone() {
 
 /// More than what is in DRAM at once: it is read and written in parts, behind which there is one flush. A file that lies in
 /// two of the parts cannot be read in the second of them.
-#[test]
-fn a_large_group_moves_in_parts() {
+fn a_large_group_moves_in_parts<L: Layout>() {
     let options = MoverOptions { balance: false, group: (64 << 20) / BLOCK_SIZE, ..MoverOptions::default() };
-    let machine = Machine::sized(48 << 20, &[64 << 20], options);
+    let machine = Machine::<L>::sized(48 << 20, &[64 << 20], options);
     let sizes = [3000, 1, 2500, 500, 1];
     let files = machine.files(sizes);
     let expected: Vec<_> =
@@ -244,9 +241,8 @@ fn a_large_group_moves_in_parts() {
 }
 
 /// Who names a file twice, as its links do, moves it once.
-#[test]
-fn a_file_that_comes_twice_moves_once() {
-    let machine = Machine::new(64 << 20);
+fn a_file_that_comes_twice_moves_once<L: Layout>() {
+    let machine = Machine::<L>::new(64 << 20);
     let files = machine.files([3; 3]);
     let twice: Vec<_> = [0, 1, 1, 2, 0].map(|number| files[number].clone()).into();
     let done: Vec<_> = machine.fs.demote_files(&twice, TIER, true).into_iter().flatten().collect();
@@ -254,9 +250,8 @@ fn a_file_that_comes_twice_moves_once() {
     assert_eq!(machine.used(TIER), 9);
 }
 
-#[test]
-fn a_device_that_fails_moves_nothing_and_keeps_no_space() {
-    let machine = Machine::new(64 << 20);
+fn a_device_that_fails_moves_nothing_and_keeps_no_space<L: Layout>() {
+    let machine = Machine::<L>::new(64 << 20);
     let files = machine.files([2; 40]);
     machine.disks[0].disk.fail_writes(true);
     let done = machine.fs.demote_files(&files, TIER, true);
@@ -269,9 +264,8 @@ fn a_device_that_fails_moves_nothing_and_keeps_no_space() {
 }
 
 /// Where a batch finds no room, as many of its files move as there is room for.
-#[test]
-fn the_last_room_of_a_tier_is_used() {
-    let machine = Machine::new(256 * BLOCK_SIZE);
+fn the_last_room_of_a_tier_is_used<L: Layout>() {
+    let machine = Machine::<L>::new(256 * BLOCK_SIZE);
     let files = machine.files([5; 100]);
     let done = machine.fs.demote_files(&files, TIER, false);
     let went: u64 = done.iter().flatten().map(|done| done.moved).sum();
@@ -286,9 +280,8 @@ fn the_last_room_of_a_tier_is_used() {
 }
 
 /// What moves is gathered in memory that others had before, and a file ends in the middle of a block.
-#[test]
-fn behind_the_end_of_a_file_there_are_zeros_on_disk() {
-    let machine = Machine::new(64 << 20);
+fn behind_the_end_of_a_file_there_are_zeros_on_disk<L: Layout>() {
+    let machine = Machine::<L>::new(64 << 20);
     let file = machine.file(0, 1);
     let change = SetAttr { size: Some(100), ..SetAttr::default() };
     machine.fs.setattr(&file, &change, time(1)).expect("truncated");
@@ -306,9 +299,8 @@ fn behind_the_end_of_a_file_there_are_zeros_on_disk() {
 
 /// A block is overwritten on its tier while it comes up. The old bytes were kept for the next try, and came up with the
 /// new version: the write was lost.
-#[test]
-fn a_block_that_is_overwritten_below_comes_up_as_it_is() {
-    let machine = Machine::new(64 << 20);
+fn a_block_that_is_overwritten_below_comes_up_as_it_is<L: Layout>() {
+    let machine = Machine::<L>::new(64 << 20);
     let node = machine.file(0, 4);
     machine.fs.demote(&node, TIER, FileBlock(0), 4, false).expect("there is room");
     machine.fs.tiers().pages().drop_tier(TIER);
@@ -335,13 +327,13 @@ fn a_block_that_is_overwritten_below_comes_up_as_it_is() {
     machine.crash(&[expected]);
 }
 
-/// A commit in parts, the second of which is refused, because the file is mapped, and written blocks may not move. The
+/// Of the log layout, whose entries are many: a commit in parts, the second of which is refused, because the file is mapped, and written blocks may not move. The
 /// blocks of the first part were given back to the tier, and the file had them.
 #[test]
 fn a_part_of_a_commit_that_is_refused_leaves_the_part_before_it() {
     /// As many entries as are committed together.
     const PART: u64 = 126;
-    let machine = Machine::new(64 << 20);
+    let machine = Machine::<LogFs<SimPm>>::new(64 << 20);
     let node = machine.file(0, 1);
     for at in 0..PART {
         let offset = (2 + 2 * at) * BLOCK_SIZE;
@@ -371,3 +363,17 @@ fn a_part_of_a_commit_that_is_refused_leaves_the_part_before_it() {
     drop((node, other));
     machine.crash(&[content(0, 1), content(1, 5)]);
 }
+
+over_each_layout!(
+    many_small_files_move_with_one_write_and_one_flush,
+    a_block_that_leaves_before_it_is_read_spoils_no_other,
+    a_block_that_changes_meanwhile_stays_alone,
+    a_file_that_fails_does_so_alone,
+    a_large_file_that_fails_at_its_end_does_so_alone,
+    a_large_group_moves_in_parts,
+    a_file_that_comes_twice_moves_once,
+    a_device_that_fails_moves_nothing_and_keeps_no_space,
+    the_last_room_of_a_tier_is_used,
+    behind_the_end_of_a_file_there_are_zeros_on_disk,
+    a_block_that_is_overwritten_below_comes_up_as_it_is,
+);

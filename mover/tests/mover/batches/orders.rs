@@ -5,14 +5,14 @@ use std::cell::Cell;
 use nacre_engine::{Extents, FileBlock, Kind, Names, Place};
 use nacre_mover::{Budget, MovedFiles, MoverOptions};
 
-use super::machine::{Machine, Node, TIER, content};
+use super::machine::{Layout, Machine, Node, TIER, content};
 
 /// Calls it until all is done, with so many questions whether it goes on in each call; gives the blocks that moved, the files
 /// that failed, and the number of calls.
-fn all(
-    files: &[Node],
+fn all<L: Layout>(
+    files: &[Node<L>],
     questions: usize,
-    mut some: impl FnMut(&[Node], FileBlock, &Budget<'_>) -> MovedFiles,
+    mut some: impl FnMut(&[Node<L>], FileBlock, &Budget<'_>) -> MovedFiles,
 ) -> (u64, Vec<(usize, Kind)>, usize) {
     let (mut moved, mut failed, mut calls) = (0, Vec::new(), 0);
     let (mut done, mut from) = (0, 0);
@@ -29,23 +29,23 @@ fn all(
     (moved, failed, calls)
 }
 
-#[test]
-fn files_that_are_told_to_move_share_a_flush_and_are_cut_at_any_file() {
-    let machine = Machine::new(64 << 20);
+fn files_that_are_told_to_move_share_a_flush_and_are_cut_at_any_file<L: Layout>() {
+    let machine = Machine::<L>::new(64 << 20);
     let files = machine.files([3; 60]);
-    let down = |files: &[Node], from, budget: &Budget<'_>| machine.fs.demote_some(files, from, TIER, budget);
+    let down =
+        |files: &[Node<L>], from, budget: &Budget<'_>| machine.fs.demote_some(files, from, TIER, budget);
     // Of each batch a file is read without a question.
-    assert_eq!(all(&files, 10, down), (180, Vec::new(), 6));
+    assert_eq!(all::<L>(&files, 10, down), (180, Vec::new(), 6));
     assert_eq!((machine.used(TIER), machine.flushes(TIER)), (180, 6));
     // What is there already takes neither a write nor a flush.
-    assert_eq!(all(&files, 10, down), (0, Vec::new(), 1));
+    assert_eq!(all::<L>(&files, 10, down), (0, Vec::new(), 1));
     assert_eq!(machine.flushes(TIER), 6);
     machine.fs.tiers().pages().drop_tier(TIER);
-    let up = |files: &[Node], from, budget: &Budget<'_>| machine.fs.promote_some(files, from, budget);
-    let (moved, failed, calls) = all(&files, 10, up);
+    let up = |files: &[Node<L>], from, budget: &Budget<'_>| machine.fs.promote_some(files, from, budget);
+    let (moved, failed, calls) = all::<L>(&files, 10, up);
     assert_eq!((moved, failed.len(), machine.used(TIER)), (180, 0, 0));
     assert!(calls > 6, "{calls}");
-    assert_eq!(all(&files, usize::MAX, down), (180, Vec::new(), 1));
+    assert_eq!(all::<L>(&files, usize::MAX, down), (180, Vec::new(), 1));
     assert_eq!((machine.used(TIER), machine.flushes(TIER)), (180, 7));
     let expected: Vec<_> = (0..60).map(|number| content(number, 3)).collect();
     for (number, node) in files.iter().enumerate() {
@@ -56,23 +56,23 @@ fn files_that_are_told_to_move_share_a_flush_and_are_cut_at_any_file() {
 }
 
 /// A file of several groups between small ones, and nobody ever has time for more than the least.
-#[test]
-fn a_large_file_goes_on_where_the_order_before_ended() {
+fn a_large_file_goes_on_where_the_order_before_ended<L: Layout>() {
     let options = MoverOptions { balance: false, group: 16, ..MoverOptions::default() };
-    let machine = Machine::with(&[32 << 20], options);
+    let machine = Machine::<L>::with(&[32 << 20], options);
     let sizes = [1, 200, 2, 0, 90, 3];
     let files = machine.files(sizes);
     let root = machine.fs.root();
     let mut with_root = files.clone();
     with_root.insert(2, root.clone());
     for questions in [1, 3] {
-        let (moved, failed, calls) = all(&with_root, questions, |files, from, budget| {
+        let (moved, failed, calls) = all::<L>(&with_root, questions, |files, from, budget| {
             machine.fs.demote_some(files, from, TIER, budget)
         });
         assert_eq!((moved, failed.len(), machine.used(TIER)), (296, 0, 296));
         assert!((6..=30).contains(&calls), "{calls}");
-        let (moved, failed, _) =
-            all(&with_root, questions, |files, from, budget| machine.fs.promote_some(files, from, budget));
+        let (moved, failed, _) = all::<L>(&with_root, questions, |files, from, budget| {
+            machine.fs.promote_some(files, from, budget)
+        });
         assert_eq!((moved, failed.len(), machine.used(TIER)), (296, 0, 0));
     }
     let expected: Vec<_> = sizes.iter().enumerate().map(|(number, size)| content(number, *size)).collect();
@@ -81,15 +81,15 @@ fn a_large_file_goes_on_where_the_order_before_ended() {
 }
 
 /// One that cannot be read, and one that a program has mapped: they are named, and the others move.
-#[test]
-fn a_file_that_cannot_move_stops_no_other() {
+fn a_file_that_cannot_move_stops_no_other<L: Layout>() {
     for questions in [1, 7, usize::MAX] {
-        let machine = Machine::new(64 << 20);
+        let machine = Machine::<L>::new(64 << 20);
         let files = machine.files([3; 40]);
         machine.poison(&files[7], 1);
         machine.fs.layout().pin(&files[30], FileBlock(0), 3).expect("pin");
-        let (moved, failed, _) =
-            all(&files, questions, |files, from, budget| machine.fs.demote_some(files, from, TIER, budget));
+        let (moved, failed, _) = all::<L>(&files, questions, |files, from, budget| {
+            machine.fs.demote_some(files, from, TIER, budget)
+        });
         assert_eq!((moved, machine.used(TIER)), (38 * 3, 38 * 3));
         assert_eq!(failed, [(7, Kind::Media), (30, Kind::Busy)], "{questions} questions");
         // And up: one of which the tier has lost a block.
@@ -98,7 +98,7 @@ fn a_file_that_cannot_move_stops_no_other() {
         let Place::Tier { block, .. } = lost else { panic!("it is on {lost:?}") };
         machine.disks[0].disk.poison(block.offset(), 64);
         let (moved, failed, _) =
-            all(&files, questions, |files, from, budget| machine.fs.promote_some(files, from, budget));
+            all::<L>(&files, questions, |files, from, budget| machine.fs.promote_some(files, from, budget));
         assert_eq!(failed.iter().map(|(file, _)| *file).collect::<Vec<_>>(), [20], "{questions} questions");
         assert_eq!((moved, machine.below(&files[20])), (37 * 3, 3));
         machine.fs.layout().unpin(&files[30]);
@@ -107,3 +107,9 @@ fn a_file_that_cannot_move_stops_no_other() {
         }
     }
 }
+
+over_each_layout!(
+    files_that_are_told_to_move_share_a_flush_and_are_cut_at_any_file,
+    a_large_file_goes_on_where_the_order_before_ended,
+    a_file_that_cannot_move_stops_no_other,
+);

@@ -6,23 +6,23 @@ use std::sync::{Arc, Mutex};
 use nacre_engine::{BLOCK_SIZE, FileBlock, Names, XattrMode};
 use nacre_mover::{Budget, Cause, MoverOptions, Phase, Queued, TIER as WHERE, Way};
 
-use super::machine::{Machine, Node, TIER, time};
+use super::machine::{Layout, Machine, Node, TIER, time};
 
 /// When the first file was written, in milliseconds.
 const BEGUN_MS: u64 = 1_700_000_000_000;
 /// All files are old by then.
 const LATER_MS: u64 = BEGUN_MS + 10_000_000;
 
-fn first(machine: &Machine) -> Vec<Queued> {
+fn first<L: Layout>(machine: &Machine<L>) -> Vec<Queued> {
     machine.fs.status().queue.first
 }
 
-fn cold(machine: &Machine, node: &Node, blocks: u64, cause: Cause) -> Queued {
+fn cold<L: Layout>(machine: &Machine<L>, node: &Node<L>, blocks: u64, cause: Cause) -> Queued {
     Queued { inode: machine.fs.id(node).number, bytes: blocks * BLOCK_SIZE, way: Way::Space, cause }
 }
 
 /// Files until more of memory is in use than is to be, with numbers from this one on.
-fn fill_from(machine: &Machine, number: usize) -> Vec<Node> {
+fn fill_from<L: Layout>(machine: &Machine<L>, number: usize) -> Vec<Node<L>> {
     let mut files = Vec::new();
     while machine.fs.usage() < 75.0 {
         files.push(machine.file(number + files.len(), 2));
@@ -30,13 +30,12 @@ fn fill_from(machine: &Machine, number: usize) -> Vec<Node> {
     files
 }
 
-fn fill(machine: &Machine) -> Vec<Node> {
+fn fill<L: Layout>(machine: &Machine<L>) -> Vec<Node<L>> {
     fill_from(machine, 0)
 }
 
-#[test]
-fn what_is_cold_waits_for_its_turn_or_for_what_keeps_the_mover() {
-    let machine = Machine::new(64 << 20);
+fn what_is_cold_waits_for_its_turn_or_for_what_keeps_the_mover<L: Layout>() {
+    let machine = Machine::<L>::new(64 << 20);
     let files = fill(&machine);
     machine.fs.tick(LATER_MS, &Budget::default().unless(&|| true)).expect("it looks");
     let eight =
@@ -55,9 +54,8 @@ fn what_is_cold_waits_for_its_turn_or_for_what_keeps_the_mover() {
     assert_eq!(first(&machine), eight(Cause::Mover(Phase::NoTier)));
 }
 
-#[test]
-fn what_moved_as_much_as_the_limit_allows_waits_for_that() {
-    let machine = Machine::new(64 << 20);
+fn what_moved_as_much_as_the_limit_allows_waits_for_that<L: Layout>() {
+    let machine = Machine::<L>::new(64 << 20);
     let files = fill(&machine);
     machine.fs.limit(Some(2 * BLOCK_SIZE));
     machine.fs.tick(LATER_MS, &Budget::default()).expect("it moves a file");
@@ -82,9 +80,8 @@ fn what_moved_as_much_as_the_limit_allows_waits_for_that() {
     assert!(queue.files > 0 && queue.first.len() == 8, "{queue:?}");
 }
 
-#[test]
-fn what_is_young_says_how_long() {
-    let machine = Machine::new(64 << 20);
+fn what_is_young_says_how_long<L: Layout>() {
+    let machine = Machine::<L>::new(64 << 20);
     let files = fill(&machine);
     // Each was written a second after the one before it.
     machine.fs.tick(BEGUN_MS + 10_000, &Budget::default()).expect("it looks");
@@ -96,9 +93,8 @@ fn what_is_young_says_how_long() {
     assert_eq!(status.queue.first, (0..8).map(young).collect::<Vec<_>>());
 }
 
-#[test]
-fn a_drain_that_was_interrupted_waits_for_somebody() {
-    let machine = Machine::new(64 << 20);
+fn a_drain_that_was_interrupted_waits_for_somebody<L: Layout>() {
+    let machine = Machine::<L>::new(64 << 20);
     let files = machine.files([3; 60]);
     assert!(machine.fs.demote_files(&files, TIER, false).iter().all(Result::is_ok));
     let seen = RefCell::new(Vec::new());
@@ -118,9 +114,8 @@ fn a_drain_that_was_interrupted_waits_for_somebody() {
 }
 
 /// Nobody heard anything of the queue while blocks moved.
-#[test]
-fn who_asks_while_blocks_move_hears_what_waits_behind_them() {
-    let machine = Machine::new(64 << 20);
+fn who_asks_while_blocks_move_hears_what_waits_behind_them<L: Layout>() {
+    let machine = Machine::<L>::new(64 << 20);
     let files = fill(&machine);
     let (fs, told) = (Arc::clone(&machine.fs), Arc::new(Mutex::new(None)));
     let tell = Arc::clone(&told);
@@ -134,9 +129,8 @@ fn who_asks_while_blocks_move_hears_what_waits_behind_them() {
     assert_eq!(status.queue.first[0], cold(&machine, next, 2, Cause::Turn));
 }
 
-#[test]
-fn what_reads_ask_for_waits_for_the_second_and_for_room() {
-    let machine = Machine::with(&[64 << 20], MoverOptions::default());
+fn what_reads_ask_for_waits_for_the_second_and_for_room<L: Layout>() {
+    let machine = Machine::<L>::with(&[64 << 20], MoverOptions::default());
     let files = machine.files([4; 12]);
     assert!(machine.fs.demote_files(&files, TIER, false).iter().all(Result::is_ok));
     // Four seconds in which all reads come from the tier.
@@ -160,3 +154,12 @@ fn what_reads_ask_for_waits_for_the_second_and_for_room() {
     machine.fs.promote(&files[0], FileBlock(0), 4).expect("an order finds room");
     drop(more);
 }
+
+over_each_layout!(
+    what_is_cold_waits_for_its_turn_or_for_what_keeps_the_mover,
+    what_moved_as_much_as_the_limit_allows_waits_for_that,
+    what_is_young_says_how_long,
+    a_drain_that_was_interrupted_waits_for_somebody,
+    who_asks_while_blocks_move_hears_what_waits_behind_them,
+    what_reads_ask_for_waits_for_the_second_and_for_room,
+);

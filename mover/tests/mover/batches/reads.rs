@@ -3,13 +3,13 @@
 use nacre_engine::{BLOCK_SIZE, Data, Extents, FileBlock, Names, Place, XattrMode};
 use nacre_mover::{Budget, MoverOptions, PIN, Rules};
 
-use super::machine::{BLOCK, Machine, Node, TIER, content, time};
+use super::machine::{BLOCK, Layout, Machine, Node, TIER, content, time};
 
 /// Milliseconds at which the first second is over.
 const NOW_MS: u64 = 1_700_001_000_000;
 
 /// Each file is read once in each of so many seconds, after which the mover looks.
-fn read_for(machine: &Machine, files: &[Node], seconds: std::ops::Range<u64>) {
+fn read_for<L: Layout>(machine: &Machine<L>, files: &[Node<L>], seconds: std::ops::Range<u64>) {
     for second in seconds {
         let now = time(1000 + second as usize);
         for (number, node) in files.iter().enumerate() {
@@ -19,10 +19,9 @@ fn read_for(machine: &Machine, files: &[Node], seconds: std::ops::Range<u64>) {
     }
 }
 
-#[test]
-fn what_is_read_moves_into_dram_with_few_flushes() {
+fn what_is_read_moves_into_dram_with_few_flushes<L: Layout>() {
     for count in [40, 400] {
-        let machine = Machine::with(&[64 << 20], MoverOptions::default());
+        let machine = Machine::<L>::with(&[64 << 20], MoverOptions::default());
         let files = machine.files([2].repeat(count));
         machine.fs.set_xattr(&files[3], PIN, b"1", XattrMode::Set, None, time(0)).expect("set");
         machine.fs.layout().pin(&files[5], FileBlock(0), 2).expect("pin");
@@ -44,11 +43,10 @@ fn what_is_read_moves_into_dram_with_few_flushes() {
 }
 
 /// How often a file is to be read before it moves may be said, also while it is mounted.
-#[test]
-fn what_is_read_too_seldom_for_the_rule_stays() {
+fn what_is_read_too_seldom_for_the_rule_stays<L: Layout>() {
     let rules = |read_factor| Rules { read_factor, ..Rules::default() };
     let usual = MoverOptions::default();
-    let machine = Machine::with(&[64 << 20], MoverOptions { rules: rules(100), ..usual });
+    let machine = Machine::<L>::with(&[64 << 20], MoverOptions { rules: rules(100), ..usual });
     let files = machine.files([2].repeat(40));
     read_for(&machine, &files, 0..8);
     assert_eq!(machine.fs.status().lowered, 0, "each was read eight times");
@@ -58,9 +56,8 @@ fn what_is_read_too_seldom_for_the_rule_stays() {
 }
 
 /// No more moves than the limit allows, although a batch has room for all.
-#[test]
-fn the_limit_holds_for_what_moves_together() {
-    let machine = Machine::with(&[64 << 20], MoverOptions::default());
+fn the_limit_holds_for_what_moves_together<L: Layout>() {
+    let machine = Machine::<L>::with(&[64 << 20], MoverOptions::default());
     let files = machine.files([2; 200]);
     let rate = 20 * 4096;
     machine.fs.limit(Some(rate));
@@ -80,11 +77,10 @@ fn the_limit_holds_for_what_moves_together() {
 
 /// Memory gave nearly all that was read, DRAM the rest but for a little, of which each read waited for the disk: to the
 /// balance of reads that was no reason to move anything.
-#[test]
-fn what_a_disk_is_waited_for_comes_up_though_reads_are_in_balance() {
+fn what_a_disk_is_waited_for_comes_up_though_reads_are_in_balance<L: Layout>() {
     const FAR: u64 = 2000;
     let options = MoverOptions { page_cache: 1024 * BLOCK_SIZE, ..MoverOptions::default() };
-    let machine = Machine::with(&[64 << 20], options);
+    let machine = Machine::<L>::with(&[64 << 20], options);
     let sizes = [40, 40, FAR as usize, 1];
     let files = machine.files(sizes);
     let [near, hot, far, pinned] = &files[..] else { panic!("four files") };
@@ -125,10 +121,9 @@ fn what_a_disk_is_waited_for_comes_up_though_reads_are_in_balance() {
 }
 
 /// A backup reads all that is cold, once.
-#[test]
-fn what_a_disk_is_waited_for_once_stays() {
+fn what_a_disk_is_waited_for_once_stays<L: Layout>() {
     let options = MoverOptions { page_cache: 64 * BLOCK_SIZE, ..MoverOptions::default() };
-    let machine = Machine::with(&[64 << 20], options);
+    let machine = Machine::<L>::with(&[64 << 20], options);
     let files = machine.files([40, 1600]);
     assert!(machine.fs.demote_files(&files[1..], TIER, false)[0].is_ok());
     let mut block = [0; BLOCK];
@@ -146,10 +141,9 @@ fn what_a_disk_is_waited_for_once_stays() {
 }
 
 /// What cannot be read beside it, and nobody asked for, keeps nothing else from coming up.
-#[test]
-fn what_a_disk_is_waited_for_comes_up_beside_what_cannot_be_read() {
+fn what_a_disk_is_waited_for_comes_up_beside_what_cannot_be_read<L: Layout>() {
     const WINDOW: u64 = 16;
-    let machine = Machine::with(&[64 << 20], MoverOptions { page_cache: 0, ..MoverOptions::default() });
+    let machine = Machine::<L>::with(&[64 << 20], MoverOptions { page_cache: 0, ..MoverOptions::default() });
     let files = machine.files([40, 20 * WINDOW as usize]);
     let [near, far] = &files[..] else { panic!("two files") };
     assert!(machine.fs.demote_files(std::slice::from_ref(far), TIER, false)[0].is_ok());
@@ -177,3 +171,12 @@ fn what_a_disk_is_waited_for_comes_up_beside_what_cannot_be_read() {
     assert!(there.iter().all(|at| at / WINDOW == bad / WINDOW) && there.contains(&bad), "{there:?}");
     assert!(there.len() < WINDOW as usize, "what was waited for itself can be read");
 }
+
+over_each_layout!(
+    what_is_read_moves_into_dram_with_few_flushes,
+    what_is_read_too_seldom_for_the_rule_stays,
+    the_limit_holds_for_what_moves_together,
+    what_a_disk_is_waited_for_comes_up_though_reads_are_in_balance,
+    what_a_disk_is_waited_for_once_stays,
+    what_a_disk_is_waited_for_comes_up_beside_what_cannot_be_read,
+);

@@ -3,17 +3,16 @@
 use std::io::IoSlice;
 use std::sync::{Arc, Mutex};
 
-use nacre_engine::{Data, Durability, Extents, FileBlock, Names, WriteAt, XattrMode};
+use nacre_engine::{Data, Durability, FileBlock, Names, WriteAt, XattrMode};
 use nacre_mover::{Budget, MoverOptions, PIN, Phase};
 
-use super::machine::{Machine, TIER, content, time};
+use super::machine::{Layout, Machine, TIER, content, time};
 
 /// Long after all writes.
 const LATER_MS: u64 = 1_700_010_000_000;
 
-#[test]
-fn a_background_pass_does_not_wait_for_the_disk_of_direct_reclaim() {
-    let machine = Machine::new(64 << 20);
+fn a_background_pass_does_not_wait_for_the_disk_of_direct_reclaim<L: Layout>() {
+    let machine = Machine::<L>::new(64 << 20);
     let (fs, told) = (Arc::clone(&machine.fs), Arc::new(Mutex::new(None)));
     let tell = Arc::clone(&told);
     *machine.disks[0].meanwhile.lock().unwrap() = Some(Box::new(move || {
@@ -36,9 +35,8 @@ fn a_background_pass_does_not_wait_for_the_disk_of_direct_reclaim() {
 }
 
 /// All that can be demoted is in flight for one write when another one finds no room.
-#[test]
-fn a_write_waits_for_blocks_in_flight_that_make_room() {
-    let machine = Machine::new(64 << 20);
+fn a_write_waits_for_blocks_in_flight_that_make_room<L: Layout>() {
+    let machine = Machine::<L>::new(64 << 20);
     let mut files = machine.files([128; 4]);
     let room = || machine.fs.layout().stat().available as usize;
     // The rest stays.
@@ -74,12 +72,11 @@ fn a_write_waits_for_blocks_in_flight_that_make_room() {
 }
 
 /// Many at once take no more from each other than there is.
-#[test]
-fn writes_that_reclaim_together_all_find_room() {
+fn writes_that_reclaim_together_all_find_room<L: Layout>() {
     const THREADS: usize = 4;
     const FILES: usize = 40;
     let options = MoverOptions { balance: false, group: 64, ..MoverOptions::default() };
-    let machine = Machine::sized(16 << 20, &[128 << 20], options);
+    let machine = Machine::<L>::sized(16 << 20, &[128 << 20], options);
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
             let machine = &machine;
@@ -96,10 +93,9 @@ fn writes_that_reclaim_together_all_find_room() {
 }
 
 /// A file of which one block in each part is written while the rest of it is on its way to a disk: the rest has moved.
-#[test]
-fn a_block_that_is_written_keeps_only_itself_on_pm() {
+fn a_block_that_is_written_keeps_only_itself_on_pm<L: Layout>() {
     const FILE: usize = 2048;
-    let machine = Machine::new(64 << 20);
+    let machine = Machine::<L>::new(64 << 20);
     let node = machine.file(0, FILE);
     let (fs, written) = (Arc::clone(&machine.fs), node.clone());
     *machine.disks[0].meanwhile.lock().unwrap() = Some(Box::new(move || {
@@ -112,3 +108,10 @@ fn a_block_that_is_written_keeps_only_itself_on_pm() {
     let moved = machine.fs.demote(&node, TIER, FileBlock(0), u64::MAX, false).expect("it moves");
     assert_eq!((moved.moved, moved.changed), (FILE as u64 - 4, 4));
 }
+
+over_each_layout!(
+    a_background_pass_does_not_wait_for_the_disk_of_direct_reclaim,
+    a_write_waits_for_blocks_in_flight_that_make_room,
+    writes_that_reclaim_together_all_find_room,
+    a_block_that_is_written_keeps_only_itself_on_pm,
+);

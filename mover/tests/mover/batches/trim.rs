@@ -2,27 +2,24 @@
 
 use std::cell::{Cell, OnceCell};
 
-use nacre_engine::{
-    BLOCK_SIZE, BelowBuffer, Kind, Names, RenameMode, TierBlocks, TierState, TierTable, WriteShape,
-};
+use nacre_engine::{BLOCK_SIZE, BelowBuffer, Kind, Names, RenameMode, TierState, WriteShape};
 use nacre_media::block::BlockDevice;
 use nacre_mover::{Budget, MoverOptions, TrimFrom, Trimmed};
 
-use super::machine::{BLOCK, Machine, TIER, content, time};
+use super::machine::{BLOCK, Layout, Machine, TIER, content, time};
 
 const DISK: u64 = 4 << 20;
 
 /// Blocks of the disk that hold something of these files.
-fn found(machine: &Machine, contents: &[Vec<u8>]) -> usize {
+fn found<L: Layout>(machine: &Machine<L>, contents: &[Vec<u8>]) -> usize {
     let mut bytes = vec![0; DISK as usize];
     machine.disks[0].read(0, &mut bytes).expect("read");
     let holds = |block: &&[u8]| contents.iter().any(|content| content.chunks(BLOCK).any(|one| one == *block));
     bytes.chunks(BLOCK).filter(holds).count()
 }
 
-#[test]
-fn what_was_removed_is_forgotten_and_nothing_else() {
-    let machine = Machine::new(DISK);
+fn what_was_removed_is_forgotten_and_nothing_else<L: Layout>() {
+    let machine = Machine::<L>::new(DISK);
     let files = machine.files([3, 4, 5, 6]);
     let expected: Vec<_> = (0..4).map(|number| content(number, number + 3)).collect();
     machine.fs.demote_files(&files, TIER, true).into_iter().for_each(|moved| assert!(moved.is_ok()));
@@ -58,9 +55,8 @@ fn what_was_removed_is_forgotten_and_nothing_else() {
 }
 
 /// Who asks in parts is told where to go on, and short runs are left out.
-#[test]
-fn it_goes_on_where_it_ended() {
-    let machine = Machine::new(DISK);
+fn it_goes_on_where_it_ended<L: Layout>() {
+    let machine = Machine::<L>::new(DISK);
     let files = machine.files([1; 9]);
     machine.fs.demote_files(&files, TIER, true).into_iter().for_each(|moved| assert!(moved.is_ok()));
     let mut kept = Vec::new();
@@ -115,9 +111,8 @@ fn it_goes_on_where_it_ended() {
 }
 
 /// What was trimmed came back only when all were done who were reading.
-#[test]
-fn nobody_who_reads_keeps_what_is_trimmed() {
-    let machine = Machine::new(DISK);
+fn nobody_who_reads_keeps_what_is_trimmed<L: Layout>() {
+    let machine = Machine::<L>::new(DISK);
     let layout = machine.fs.layout();
     let ticket = layout.begin_reads();
     let free = layout.tier_space(TIER).expect("space").free;
@@ -130,9 +125,9 @@ fn nobody_who_reads_keeps_what_is_trimmed() {
     layout.end_reads(ticket);
 }
 
-#[test]
-fn one_at_a_time_and_none_of_a_tier_that_is_drained() {
-    let machine = Machine::with(&[DISK, DISK], MoverOptions { balance: false, ..MoverOptions::default() });
+fn one_at_a_time_and_none_of_a_tier_that_is_drained<L: Layout>() {
+    let machine =
+        Machine::<L>::with(&[DISK, DISK], MoverOptions { balance: false, ..MoverOptions::default() });
     let trim = |tier, budget: &Budget<'_>| machine.fs.trim(tier, TrimFrom::default(), 0, budget);
     let inner = OnceCell::new();
     let begin = || {
@@ -158,9 +153,8 @@ fn one_at_a_time_and_none_of_a_tier_that_is_drained() {
     assert!(cut.bytes > 0 && cut.bytes < done.bytes / 4 && cut.next.is_none(), "{cut:?}");
 }
 
-#[test]
-fn reserved_blocks_are_not_trimmed() {
-    let machine = Machine::new(DISK);
+fn reserved_blocks_are_not_trimmed<L: Layout>() {
+    let machine = Machine::<L>::new(DISK);
     let shape = WriteShape { extra: 300, ..WriteShape::default() };
     let reservation = machine.fs.reserve_for(&shape).expect("there is room");
     // As much as others may have.
@@ -181,3 +175,11 @@ fn reserved_blocks_are_not_trimmed() {
     let done = machine.fs.trim(TIER, TrimFrom::default(), 0, &Budget::default()).expect("trim");
     assert_eq!(done.bytes, free * BLOCK_SIZE);
 }
+
+over_each_layout!(
+    what_was_removed_is_forgotten_and_nothing_else,
+    it_goes_on_where_it_ended,
+    nobody_who_reads_keeps_what_is_trimmed,
+    one_at_a_time_and_none_of_a_tier_that_is_drained,
+    reserved_blocks_are_not_trimmed,
+);

@@ -1,4 +1,29 @@
-//! Files over memory and disks, while their blocks move. Whoever uses the file system sees nothing of it.
+//! Files over PM and disks, while their blocks move: the user of the file system sees nothing of it. Each test runs
+//! over each layout whose files may have blocks on tiers. A test of something that a layout does not have, as logs that
+//! move, is left out by the capability, and says so.
+
+/// Makes tests of functions that are generic over the layout: one for each layout with tiers.
+macro_rules! over_each_layout {
+    ($($test:ident),* $(,)?) => {
+        mod log {
+            $(
+                #[test]
+                fn $test() {
+                    super::$test::<nacre_layout_log::LogFs<nacre_media::SimPm>>();
+                }
+            )*
+        }
+
+        mod shadow {
+            $(
+                #[test]
+                fn $test() {
+                    super::$test::<nacre_layout_shadow::ShadowFs<nacre_media::SimPm>>();
+                }
+            )*
+        }
+    };
+}
 
 mod buffered;
 mod dram;
@@ -9,14 +34,15 @@ mod several;
 mod unrest;
 mod wishes;
 
+use std::marker::PhantomData;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-use nacre_engine::{Extents, FileBlock, FileKind, LogOffload, Names, NewInode, Place, Timestamp};
-use nacre_layout_log::check::check;
-use nacre_layout_log::{LogFs, MkfsOptions, MountOptions, mkfs};
+use nacre_engine::{Extents, FileBlock, FileKind, Names, NewInode, Place, Timestamp};
+use nacre_layout_parts::lifecycle::{Lifecycle, MkfsOptions, MountOptions, OverTiers};
+use nacre_layout_parts::report::Repair;
 use nacre_media::block::SimDisk;
 use nacre_media::{Frames, SimPm};
 use nacre_mover::{MoverOptions, TieredFs};
@@ -24,7 +50,13 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use uuid::Uuid;
 
-type Fs = TieredFs<LogFs<SimPm>, SimDisk>;
+/// A layout over simulated PM whose files may have blocks on tiers.
+trait Layout: OverTiers<Pm = SimPm> + 'static {}
+
+impl<L: OverTiers<Pm = SimPm> + 'static> Layout for L {}
+
+type Fs<L> = TieredFs<L, SimDisk>;
+type Node<L> = <L as Names>::Node;
 
 const MEMORY: u64 = 64 << 20;
 const DISK: u64 = 64 << 20;
@@ -33,12 +65,19 @@ const VOLUME: Uuid = Uuid::from_u128(0x6e61_6372_6500_4000_8000_0000_0000_0007);
 const TIER: u8 = 1;
 
 /// A machine with memory and a disk.
-#[derive(Clone)]
-struct Machine {
+struct Machine<L> {
     memory: Arc<SimPm>,
     unrest: Arc<Unrest>,
     /// Nobody moves blocks but who needs their space.
     is_calm: bool,
+    layout: PhantomData<fn() -> L>,
+}
+
+impl<L> Clone for Machine<L> {
+    fn clone(&self) -> Machine<L> {
+        let (memory, unrest) = (Arc::clone(&self.memory), Arc::clone(&self.unrest));
+        Machine { memory, unrest, is_calm: self.is_calm, layout: PhantomData }
+    }
 }
 
 /// An inode of root's.
@@ -52,7 +91,7 @@ fn small() -> MoverOptions {
 }
 
 /// Bytes of a file that are on tiers.
-fn bytes_below(fs: &Fs, node: &<Fs as Names>::Node) -> u64 {
+fn bytes_below<L: Layout>(fs: &Fs<L>, node: &Node<L>) -> u64 {
     let extents = fs.resolve(node, FileBlock(0), u64::MAX).expect("resolve");
     let on_tier = extents.iter().filter(|extent| matches!(extent.place, Place::Tier { .. }));
     on_tier.map(|extent| extent.len * 4096).sum()
@@ -71,9 +110,9 @@ struct Unrest {
     logs: AtomicU64,
 }
 
-impl Machine {
-    fn new(is_calm: bool) -> (Machine, Arc<Fs>) {
-        let (machine, fs, _) = Machine::with_disks(MEMORY, &[1]);
+impl<L: Layout> Machine<L> {
+    fn new(is_calm: bool) -> (Machine<L>, Arc<Fs<L>>) {
+        let (machine, fs, _) = Machine::<L>::with_disks(MEMORY, &[1]);
         let (machine, fs) = (Machine { is_calm, ..machine }, Arc::new(fs));
         machine.begin(&fs);
         (machine, fs)
@@ -81,10 +120,8 @@ impl Machine {
 
     /// With so many bytes of memory, and disks of these ranks as tiers 1 and on. Nobody moves blocks but who needs their
     /// space.
-    fn with_disks(memory: u64, ranks: &[u8]) -> (Machine, Fs, Vec<SimDisk>) {
-        let memory = Arc::new(SimPm::with_disks(memory, &vec![DISK; ranks.len()]));
-        mkfs(&*memory, &MkfsOptions { uuid: Some(VOLUME), ..MkfsOptions::default() }).expect("mkfs");
-        let machine = Machine { memory, unrest: Arc::default(), is_calm: true };
+    fn with_disks(memory: u64, ranks: &[u8]) -> (Machine<L>, Fs<L>, Vec<SimDisk>) {
+        let machine = Machine::<L>::formatted(memory, &vec![DISK; ranks.len()]);
         let fs = machine.open();
         let now = Timestamp::new(1_700_000_000, 0);
         let disks: Vec<_> = (0..ranks.len()).map(|number| SimDisk::of(&machine.memory, number)).collect();
@@ -94,33 +131,43 @@ impl Machine {
         (machine, fs, disks)
     }
 
+    /// With so many bytes of memory, an empty file system, and disks of these sizes that are no tiers yet.
+    fn formatted(memory: u64, disks: &[u64]) -> Machine<L> {
+        let memory = Arc::new(SimPm::with_disks(memory, disks));
+        L::mkfs(&memory, &MkfsOptions { uuid: Some(VOLUME), ..MkfsOptions::default() }).expect("mkfs");
+        Machine { memory, unrest: Arc::default(), is_calm: true, layout: PhantomData }
+    }
+
     fn disk(&self) -> SimDisk {
         SimDisk::of(&self.memory, 0)
     }
 
-    fn open(&self) -> Fs {
-        let layout = LogFs::mount(Arc::clone(&self.memory), &MountOptions::default()).expect("mount");
-        self.over(layout, Arc::default())
+    fn open(&self) -> Fs<L> {
+        self.over(self.mount_layout(), Arc::default())
     }
 
-    fn over(&self, layout: LogFs<SimPm>, frames: Arc<Frames>) -> Fs {
+    fn mount_layout(&self) -> L {
+        L::mount(Arc::clone(&self.memory), &MountOptions::default()).expect("mount")
+    }
+
+    fn over(&self, layout: L, frames: Arc<Frames>) -> Fs<L> {
         TieredFs::with_frames(layout, small(), frames)
     }
 
-    fn mount(&self) -> Arc<Fs> {
+    fn mount(&self) -> Arc<Fs<L>> {
         self.serve(self.open())
     }
 
     /// With its disk, and somebody who moves blocks unless it is calm.
-    fn serve(&self, fs: Fs) -> Arc<Fs> {
-        let token = fs.layout().summary().mount_epoch + 2;
+    fn serve(&self, fs: Fs<L>) -> Arc<Fs<L>> {
+        let token = Lifecycle::summary(fs.layout()).mount_epoch + 2;
         fs.attach(self.disk(), VOLUME, Some(token)).expect("the tier is attached");
         let fs = Arc::new(fs);
         self.begin(&fs);
         fs
     }
 
-    fn begin(&self, fs: &Arc<Fs>) {
+    fn begin(&self, fs: &Arc<Fs<L>>) {
         if self.is_calm {
             return;
         }
@@ -131,7 +178,7 @@ impl Machine {
     }
 
     /// Ends the unrest; gives the file system back.
-    fn calm(&self, fs: Arc<Fs>) -> Fs {
+    fn calm(&self, fs: Arc<Fs<L>>) -> Fs<L> {
         self.unrest.ends.store(true, Ordering::Relaxed);
         if let Some(thread) = self.unrest.thread.lock().expect("nobody panicked").take() {
             thread.join().expect("moving blocks panicked");
@@ -139,24 +186,24 @@ impl Machine {
         Arc::into_inner(fs).expect("nobody else has it")
     }
 
-    fn unmount(&self, fs: Arc<Fs>) {
-        self.calm(fs).into_layout().unmount().expect("unmount");
+    fn unmount(&self, fs: Arc<Fs<L>>) {
+        Lifecycle::unmount(self.calm(fs).into_layout()).expect("unmount");
         self.assert_sound();
     }
 
-    fn crash(&self, fs: Arc<Fs>) {
-        self.calm(fs).into_layout().abandon();
+    fn crash(&self, fs: Arc<Fs<L>>) {
+        Lifecycle::abandon(self.calm(fs).into_layout());
         self.assert_sound();
     }
 
     fn assert_sound(&self) {
-        let report = check(&*self.memory, false).expect("check");
+        let report = L::check(&self.memory, Repair::None, None).expect("check");
         assert!(report.problems.is_empty(), "the check finds: {:?}", report.problems);
     }
 }
 
 impl Unrest {
-    fn run(&self, fs: &Fs) {
+    fn run<L: Layout>(&self, fs: &Fs<L>) {
         let mut random = SmallRng::from_os_rng();
         while !self.ends.load(Ordering::Relaxed) {
             self.visit(fs, &fs.root(), &mut random);
@@ -164,7 +211,7 @@ impl Unrest {
     }
 
     /// Moves blocks of each file in a directory and below it.
-    fn visit(&self, fs: &Fs, dir: &<Fs as Names>::Node, random: &mut SmallRng) {
+    fn visit<L: Layout>(&self, fs: &Fs<L>, dir: &Node<L>, random: &mut SmallRng) {
         let mut children = Vec::new();
         let listed = fs.read_dir(dir, 0, &mut |entry| {
             children.push((entry.id, entry.kind));
@@ -187,9 +234,10 @@ impl Unrest {
         std::thread::yield_now();
     }
 
-    fn shake(&self, fs: &Fs, node: &<Fs as Names>::Node, random: &mut SmallRng) {
+    fn shake<L: Layout>(&self, fs: &Fs<L>, node: &Node<L>, random: &mut SmallRng) {
         let mut begin = true;
-        while random.random_ratio(1, 2)
+        while fs.layout().has_logs()
+            && random.random_ratio(1, 2)
             && let Ok(went) = fs.layout().compact_log(node, std::mem::take(&mut begin))
         {
             self.freed.fetch_add(went.freed, Ordering::Relaxed);
@@ -205,7 +253,8 @@ impl Unrest {
             self.moved.fetch_add(moved.moved, Ordering::Relaxed);
             self.changed.fetch_add(moved.changed, Ordering::Relaxed);
         }
-        if random.random_ratio(1, 2)
+        if fs.layout().has_logs()
+            && random.random_ratio(1, 2)
             && let Ok(freed) = fs.move_log(node)
         {
             self.logs.fetch_add(u64::from(freed > 0), Ordering::Relaxed);

@@ -14,11 +14,11 @@ use nacre_media::Frames;
 use nacre_media::sim::{Event, Trace};
 use nacre_mover::{LargeWrites, MoverOptions, Rules, TieredFs};
 
-use crate::unrest::counts_space;
-use crate::{Fs, MEMORY, Machine, bytes_below, new_inode, small};
+use super::unrest::counts_space;
+use super::{Fs, Layout, MEMORY, Machine, bytes_below, new_inode, small};
 
-type Buffered = CacheFs<Arc<Fs>>;
-type Node = <Buffered as Names>::Node;
+type Buffered<L> = CacheFs<Arc<Fs<L>>>;
+type Node<L> = <Buffered<L> as Names>::Node;
 
 const NOW: Timestamp = Timestamp::new(1_700_000_000, 0);
 const MIB: u64 = 1 << 20;
@@ -40,7 +40,7 @@ fn calm() -> CacheOptions {
 }
 
 /// A buffer over the file system, which sends nearly all that waited to disk from now on.
-fn over(machine: &Machine, fs: Arc<Fs>, options: &CacheOptions) -> Buffered {
+fn over<L: Layout>(machine: &Machine<L>, fs: Arc<Fs<L>>, options: &CacheOptions) -> Buffered<L> {
     let layout = machine.calm(fs).into_layout();
     let rules = Rules { sync_blocks: 1, large_writes: 0, ..Rules::default() };
     let mover = MoverOptions { rules, disk_threshold: Some(0), ..small() };
@@ -49,23 +49,23 @@ fn over(machine: &Machine, fs: Arc<Fs>, options: &CacheOptions) -> Buffered {
     CacheFs::new(machine.serve(fs), options).expect("a write buffer")
 }
 
-fn unmount(machine: &Machine, fs: Buffered) {
+fn unmount<L: Layout>(machine: &Machine<L>, fs: Buffered<L>) {
     let (below, flushed) = fs.unmount();
     flushed.expect("everything is written");
     machine.unmount(below);
 }
 
-fn target(machine: &Machine, fs: Arc<Fs>, size: u64) -> VfsTarget<Buffered> {
+fn target<L: Layout>(machine: &Machine<L>, fs: Arc<Fs<L>>, size: u64) -> VfsTarget<Buffered<L>> {
     let again = machine.clone();
-    let reopen = Arc::new(move |old: Buffered| {
+    let reopen = Arc::new(move |old: Buffered<L>| {
         unmount(&again, old);
         over(&again, again.mount(), &restless(size))
     });
     VfsTarget::new("a buffer over memory and a disk", over(machine, fs, &restless(size)), reopen, &[])
 }
 
-fn passes(is_calm: bool, size: u64, which: fn(&str) -> bool) -> Machine {
-    let (machine, fs) = Machine::new(is_calm);
+fn passes<L: Layout>(is_calm: bool, size: u64, which: fn(&str) -> bool) -> Machine<L> {
+    let (machine, fs) = Machine::<L>::new(is_calm);
     let mut target = target(&machine, fs, size);
     let cases: Vec<_> = all_cases().into_iter().filter(|case| which(case.name)).collect();
     assert!(cases.len() > 4);
@@ -75,22 +75,19 @@ fn passes(is_calm: bool, size: u64, which: fn(&str) -> bool) -> Machine {
     machine
 }
 
-#[test]
-fn the_suite_passes_while_blocks_move() {
-    let machine = passes(false, SMALL, |name| !counts_space(name));
+fn the_suite_passes_while_blocks_move<L: Layout>() {
+    let machine = passes::<L>(false, SMALL, |name| !counts_space(name));
     assert!(machine.unrest.moved.load(Ordering::Relaxed) > 0);
 }
 
-#[test]
-fn a_file_system_is_full_when_all_of_its_devices_are() {
-    passes(true, SMALL, counts_space);
+fn a_file_system_is_full_when_all_of_its_devices_are<L: Layout>() {
+    passes::<L>(true, SMALL, counts_space);
 }
 
 /// However much of it waits: what was set aside for it in memory and on the disk is there when it is written.
-#[test]
-fn what_was_accepted_finds_room_until_all_is_full() {
+fn what_was_accepted_finds_room_until_all_is_full<L: Layout>() {
     for (memory, buffer) in [(16, 8), (16, 34), (64, 34)] {
-        let (machine, fs, _) = Machine::with_disks(memory * MIB, &[1]);
+        let (machine, fs, _) = Machine::<L>::with_disks(memory * MIB, &[1]);
         let options = CacheOptions { settings: calm().settings, ..CacheOptions::new(buffer * MIB) };
         let fs = over(&machine, Arc::new(fs), &options);
         let node = fs.create(&fs.root(), b"file", &new_inode(FileKind::Regular, NOW)).expect("create");
@@ -117,9 +114,8 @@ fn what_was_accepted_finds_room_until_all_is_full() {
     }
 }
 
-#[test]
-fn random_calls_are_like_the_model_while_blocks_move() {
-    let (machine, fs) = Machine::new(false);
+fn random_calls_are_like_the_model_while_blocks_move<L: Layout>() {
+    let (machine, fs) = Machine::<L>::new(false);
     let mut target = target(&machine, fs, SMALL);
     let layout = MemLayout::new(1 << 20, 1 << 20);
     let reopen = Arc::new(|old: MemLayout| old.remount());
@@ -137,8 +133,8 @@ fn random_calls_are_like_the_model_while_blocks_move() {
 }
 
 /// What a sync does with what `write` has written before: bytes of each transfer to the disk, flushes of it, and fences.
-fn costs_of_a_sync(write: impl Fn(&Buffered, &Node)) -> (Vec<u64>, usize, usize) {
-    let (machine, fs) = Machine::new(true);
+fn costs_of_a_sync<L: Layout>(write: impl Fn(&Buffered<L>, &Node<L>)) -> (Vec<u64>, usize, usize) {
+    let (machine, fs) = Machine::<L>::new(true);
     let fs = over(&machine, fs, &calm());
     let node = fs.create(&fs.root(), b"file", &new_inode(FileKind::Regular, NOW)).expect("create");
     write(&fs, &node);
@@ -162,16 +158,15 @@ fn costs_of_a_sync(write: impl Fn(&Buffered, &Node)) -> (Vec<u64>, usize, usize)
     (writes, flushes, fences)
 }
 
-fn write(fs: &Buffered, node: &Node, durability: Durability) {
+fn write<L: Layout>(fs: &Buffered<L>, node: &Node<L>, durability: Durability) {
     let piece = vec![7; PIECE as usize];
     for at in (0..MIB).step_by(piece.len()) {
         fs.write(node, WriteAt::Offset(at), &[IoSlice::new(&piece)], durability, NOW).expect("write");
     }
 }
 
-#[test]
-fn a_sync_of_what_goes_to_disk_is_one_write_one_flush_and_a_commit() {
-    let (writes, flushes, fences) = costs_of_a_sync(|fs, node| {
+fn a_sync_of_what_goes_to_disk_is_one_write_one_flush_and_a_commit<L: Layout>() {
+    let (writes, flushes, fences) = costs_of_a_sync::<L>(|fs, node| {
         write(fs, node, Durability::Lazy);
         let below = fs.layout().node(fs.id(node)).expect("it is there");
         assert_eq!(bytes_below(fs.layout(), &below), 0, "it waits in DRAM");
@@ -181,8 +176,16 @@ fn a_sync_of_what_goes_to_disk_is_one_write_one_flush_and_a_commit() {
     assert!((1..=4).contains(&fences), "{fences} fences, of two commits");
 }
 
-#[test]
-fn a_sync_of_what_is_in_memory_costs_nothing() {
-    let costs = costs_of_a_sync(|fs, node| write(fs, node, Durability::Now));
+fn a_sync_of_what_is_in_memory_costs_nothing<L: Layout>() {
+    let costs = costs_of_a_sync::<L>(|fs, node| write(fs, node, Durability::Now));
     assert_eq!(costs, (Vec::new(), 0, 0));
 }
+
+over_each_layout!(
+    the_suite_passes_while_blocks_move,
+    a_file_system_is_full_when_all_of_its_devices_are,
+    what_was_accepted_finds_room_until_all_is_full,
+    random_calls_are_like_the_model_while_blocks_move,
+    a_sync_of_what_goes_to_disk_is_one_write_one_flush_and_a_commit,
+    a_sync_of_what_is_in_memory_costs_nothing,
+);

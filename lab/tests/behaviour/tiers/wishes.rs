@@ -5,22 +5,21 @@ use std::io::IoSlice;
 use nacre_engine::{Data, Durability, FileKind, Kind, Names, Timestamp, WriteAt, XattrMode};
 use nacre_mover::{Budget, PIN, TIER as PLACE};
 
-use crate::{Fs, Machine, TIER, bytes_below, new_inode};
+use super::{Layout, Machine, Node, TIER, bytes_below, new_inode};
 
-#[test]
-fn pinned_files_stay_and_the_mover_moves_as_much_as_it_is_let() {
+fn pinned_files_stay_and_the_mover_moves_as_much_as_it_is_let<L: Layout>() {
     const FILE: u64 = 1 << 20;
-    let (machine, fs) = Machine::new(true);
+    let (machine, fs) = Machine::<L>::new(true);
     let time = |at: i64| Timestamp::new(1_700_000_000 + at, 0);
     let new = |kind, at| new_inode(kind, time(at));
-    let put = |dir: &<Fs as Names>::Node, at: i64| {
+    let put = |dir: &Node<L>, at: i64| {
         let node = fs.create(dir, format!("{at}").as_bytes(), &new(FileKind::Regular, at)).expect("create");
         let bytes = vec![at as u8; FILE as usize];
         fs.write(&node, WriteAt::Offset(0), &[IoSlice::new(&bytes)], Durability::Now, time(at))
             .expect("write");
         node
     };
-    let below = |node: &<Fs as Names>::Node| bytes_below(&fs, node);
+    let below = |node: &Node<L>| bytes_below(&fs, node);
     // Whatever is made in a pinned directory, directly or not, is pinned; and it is the oldest.
     let outer = fs.create(&fs.root(), b"kept", &new(FileKind::Directory, 0)).expect("create");
     fs.set_xattr(&outer, PIN, b"1", XattrMode::Set, None, time(0)).expect("set");
@@ -69,10 +68,9 @@ fn pinned_files_stay_and_the_mover_moves_as_much_as_it_is_let() {
 }
 
 /// Who sets the attribute does not wait, and nothing of it stays behind.
-#[test]
-fn a_file_goes_where_its_attribute_says() {
+fn a_file_goes_where_its_attribute_says<L: Layout>() {
     const FILE: u64 = 1 << 20;
-    let (machine, fs) = Machine::new(true);
+    let (machine, fs) = Machine::<L>::new(true);
     let now = Timestamp::new(1_700_000_000, 0);
     let put = |name: &str| {
         let node =
@@ -81,12 +79,11 @@ fn a_file_goes_where_its_attribute_says() {
         fs.write(&node, WriteAt::Offset(0), &[IoSlice::new(&bytes)], Durability::Now, now).expect("write");
         node
     };
-    let says = |node: &<Fs as Names>::Node| {
+    let says = |node: &Node<L>| {
         String::from_utf8(fs.get_xattr(node, PLACE).expect("it says where it is")).expect("text")
     };
-    let set = |node: &<Fs as Names>::Node, value: &str| {
-        fs.set_xattr(node, PLACE, value.as_bytes(), XattrMode::Set, None, now)
-    };
+    let set =
+        |node: &Node<L>, value: &str| fs.set_xattr(node, PLACE, value.as_bytes(), XattrMode::Set, None, now);
     let keep =
         |second: u64| fs.tick(1_700_010_000_000 + 1000 * second, &Budget::default()).expect("it keeps");
     let (one, gone) = (put("one"), put("gone"));
@@ -135,3 +132,8 @@ fn a_file_goes_where_its_attribute_says() {
     drop((one, dir));
     machine.unmount(fs);
 }
+
+over_each_layout!(
+    pinned_files_stay_and_the_mover_moves_as_much_as_it_is_let,
+    a_file_goes_where_its_attribute_says,
+);

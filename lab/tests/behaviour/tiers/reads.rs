@@ -5,13 +5,12 @@ use std::io::IoSlice;
 use nacre_engine::{Data, Durability, FileKind, Names, Timestamp, WriteAt, XattrMode};
 use nacre_mover::{Budget, PIN};
 
-use crate::{Fs, Machine, bytes_below, new_inode};
+use super::{Layout, Machine, Node, bytes_below, new_inode};
 
 /// What is read over and over moves to disk and into DRAM while all reads come from memory, and up again when none do.
-#[test]
-fn reads_come_from_memory_and_from_dram() {
+fn reads_come_from_memory_and_from_dram<L: Layout>() {
     const FILE: u64 = 1 << 20;
-    let (machine, fs) = Machine::new(true);
+    let (machine, fs) = Machine::<L>::new(true);
     let time = |at: i64| Timestamp::new(1_700_000_000 + at, 0);
     let put = |name: &str| {
         let new = new_inode(FileKind::Regular, time(0));
@@ -23,8 +22,8 @@ fn reads_come_from_memory_and_from_dram() {
     };
     let (hot, pinned, written) = (put("hot"), put("pinned"), put("written"));
     fs.set_xattr(&pinned.0, PIN, b"1", XattrMode::Set, None, time(0)).expect("set");
-    let below = |node: &<Fs as Names>::Node| bytes_below(&fs, node);
-    let read = |(node, bytes): &(<Fs as Names>::Node, Vec<u8>), at: i64| {
+    let below = |node: &Node<L>| bytes_below(&fs, node);
+    let read = |(node, bytes): &(Node<L>, Vec<u8>), at: i64| {
         let mut buffer = vec![0; FILE as usize];
         assert_eq!(fs.read(node, 0, &mut buffer, Some(time(at))).expect("read"), buffer.len());
         assert!(buffer == *bytes, "second {at}");
@@ -64,10 +63,9 @@ fn reads_come_from_memory_and_from_dram() {
 }
 
 /// What is read is more than DRAM has room for: no more of it moves than that, and nothing is read from disk.
-#[test]
-fn what_dram_has_no_room_for_stays_in_memory() {
+fn what_dram_has_no_room_for_stays_in_memory<L: Layout>() {
     const FILE: u64 = 1 << 20;
-    let (machine, fs) = Machine::new(true);
+    let (machine, fs) = Machine::<L>::new(true);
     let time = |at: i64| Timestamp::new(1_700_000_000 + at, 0);
     let bytes = vec![7; FILE as usize];
     let files: Vec<_> = (0..16)
@@ -94,3 +92,5 @@ fn what_dram_has_no_room_for_stays_in_memory() {
     drop(files);
     machine.unmount(fs);
 }
+
+over_each_layout!(reads_come_from_memory_and_from_dram, what_dram_has_no_room_for_stays_in_memory,);

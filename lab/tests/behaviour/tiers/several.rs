@@ -3,28 +3,27 @@
 use std::io::IoSlice;
 
 use nacre_engine::{
-    Block, Data, Durability, Extents, FileBlock, FileKind, Kind, Names, TierState, TierTable, Timestamp,
-    WriteAt,
+    Block, Data, Durability, Extents, FileBlock, FileKind, Kind, Names, TierState, Timestamp, WriteAt,
 };
+use nacre_layout_parts::lifecycle::Lifecycle;
 use nacre_mover::Budget;
 
-use crate::{Fs, MEMORY, Machine, TIER, new_inode};
+use super::{Fs, Layout, MEMORY, Machine, TIER, new_inode};
 
 fn time(at: u64) -> Timestamp {
     Timestamp::new(1_700_000_000 + at as i64, 0)
 }
 
 /// Blocks of a tier that are in use.
-fn used(fs: &Fs, tier: u8) -> u64 {
+fn used<L: Layout>(fs: &Fs<L>, tier: u8) -> u64 {
     fs.layout().tier_space(tier).map(|space| space.blocks - space.free).expect("a tier")
 }
 
 /// A tier that took no writes failed whoever needed room, although there was another one; and the mover tried it with the
 /// same file again and again.
-#[test]
-fn a_tier_that_fails_to_take_writes_leaves_them_to_others() {
+fn a_tier_that_fails_to_take_writes_leaves_them_to_others<L: Layout>() {
     const FILE: u64 = 1 << 20;
-    let (machine, fs, disks) = Machine::with_disks(16 << 20, &[1, 2]);
+    let (machine, fs, disks) = Machine::<L>::with_disks(16 << 20, &[1, 2]);
     let put = |number: u64| {
         let new = new_inode(FileKind::Regular, time(number));
         let node = fs.create(&fs.root(), format!("{number}").as_bytes(), &new)?;
@@ -63,14 +62,13 @@ fn a_tier_that_fails_to_take_writes_leaves_them_to_others() {
     let before = used(1);
     assert!(keep(400).expect("they work again") > 0);
     assert!(used(1) > before && failing().is_none());
-    fs.into_layout().unmount().expect("unmount");
+    Lifecycle::unmount(fs.into_layout()).expect("unmount");
     machine.assert_sound();
 }
 
 /// Blocks went on to where others could not be read any more; but where there is no other tier that is better than no space.
-#[test]
-fn a_tier_that_cannot_be_read_is_filled_last() {
-    let (machine, fs, disks) = Machine::with_disks(16 << 20, &[1, 2]);
+fn a_tier_that_cannot_be_read_is_filled_last<L: Layout>() {
+    let (machine, fs, disks) = Machine::<L>::with_disks(16 << 20, &[1, 2]);
     let mut next = 0..;
     let mut fill_and_keep = |second: u64| {
         while fs.usage() <= fs.threshold() {
@@ -93,15 +91,14 @@ fn a_tier_that_cannot_be_read_is_filled_last() {
     // It is all that there is.
     fs.tiers().detach(2, "it was taken offline");
     assert!(fill_and_keep(1000) > 0 && used()[0] > first);
-    fs.into_layout().unmount().expect("unmount");
+    Lifecycle::unmount(fs.into_layout()).expect("unmount");
     machine.assert_sound();
 }
 
 /// With a tier that nothing is placed on, what was on it was gone from df, as if it had been removed.
-#[test]
-fn what_is_on_a_tier_is_counted_while_nothing_is_placed_there() {
+fn what_is_on_a_tier_is_counted_while_nothing_is_placed_there<L: Layout>() {
     const FILE: u64 = 1 << 20;
-    let (machine, fs) = Machine::new(true);
+    let (machine, fs) = Machine::<L>::new(true);
     let now = Timestamp::new(1_700_000_000, 0);
     let node = fs.create(&fs.root(), b"file", &new_inode(FileKind::Regular, now)).expect("create");
     let bytes = vec![1; FILE as usize];
@@ -128,10 +125,9 @@ fn what_is_on_a_tier_is_counted_while_nothing_is_placed_there() {
 }
 
 /// Of two tiers of one rank, the second got nothing before the first was full.
-#[test]
-fn tiers_of_one_rank_take_turns() {
+fn tiers_of_one_rank_take_turns<L: Layout>() {
     const FILE: u64 = 1 << 20;
-    let (machine, fs, _) = Machine::with_disks(MEMORY, &[2, 1, 1]);
+    let (machine, fs, _) = Machine::<L>::with_disks(MEMORY, &[2, 1, 1]);
     for number in 0..50 {
         let new = new_inode(FileKind::Regular, time(number));
         let node = fs.create(&fs.root(), format!("{number}").as_bytes(), &new).expect("create");
@@ -142,15 +138,14 @@ fn tiers_of_one_rank_take_turns() {
     let moved = fs.tick(1_700_010_000_000, &Budget::default()).expect("blocks move");
     let used = |tier| used(&fs, tier);
     assert!(moved > 1000 && used(1) == 0 && used(2).abs_diff(used(3)) <= 32, "{} and {}", used(2), used(3));
-    fs.into_layout().unmount().expect("unmount");
+    Lifecycle::unmount(fs.into_layout()).expect("unmount");
     machine.assert_sound();
 }
 
 /// A drain that had no room began all the same: nothing new was placed on the tier any more, and all was full.
-#[test]
-fn a_drain_that_cannot_end_is_refused_and_one_that_was_begun_says_what_is_missing() {
+fn a_drain_that_cannot_end_is_refused_and_one_that_was_begun_says_what_is_missing<L: Layout>() {
     const FILE: u64 = 1 << 20;
-    let (machine, fs) = Machine::new(true);
+    let (machine, fs) = Machine::<L>::new(true);
     let put = |number: u64| {
         let new = new_inode(FileKind::Regular, time(number));
         let node = fs.create(&fs.root(), format!("{number}").as_bytes(), &new)?;
@@ -187,9 +182,8 @@ fn a_drain_that_cannot_end_is_refused_and_one_that_was_begun_says_what_is_missin
     machine.unmount(fs);
 }
 
-#[test]
-fn a_drain_of_a_tier_that_is_missing_is_refused_unless_nothing_is_there() {
-    let (machine, fs, _) = Machine::with_disks(MEMORY, &[1, 2]);
+fn a_drain_of_a_tier_that_is_missing_is_refused_unless_nothing_is_there<L: Layout>() {
+    let (machine, fs, _) = Machine::<L>::with_disks(MEMORY, &[1, 2]);
     let node = fs.create(&fs.root(), b"file", &new_inode(FileKind::Regular, time(0))).expect("create");
     fs.write(&node, WriteAt::Offset(0), &[IoSlice::new(&[1; 4096])], Durability::Now, time(0))
         .expect("write");
@@ -200,6 +194,15 @@ fn a_drain_of_a_tier_that_is_missing_is_refused_unless_nothing_is_there() {
     assert!(error.to_string().contains("tier 1: it was taken offline"), "{error}");
     fs.would_drain(2).expect("nothing is there");
     drop(node);
-    fs.into_layout().unmount().expect("unmount");
+    Lifecycle::unmount(fs.into_layout()).expect("unmount");
     machine.assert_sound();
 }
+
+over_each_layout!(
+    a_tier_that_fails_to_take_writes_leaves_them_to_others,
+    a_tier_that_cannot_be_read_is_filled_last,
+    what_is_on_a_tier_is_counted_while_nothing_is_placed_there,
+    tiers_of_one_rank_take_turns,
+    a_drain_that_cannot_end_is_refused_and_one_that_was_begun_says_what_is_missing,
+    a_drain_of_a_tier_that_is_missing_is_refused_unless_nothing_is_there,
+);

@@ -1,24 +1,19 @@
 //! Memory that is full: blocks move down, by themselves and for who needs room.
 
 use std::io::IoSlice;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use nacre_engine::{Data, Durability, Extents, FileBlock, FileKind, Names, Place, Timestamp, WriteAt};
-use nacre_layout_log::{LogFs, MkfsOptions, MountOptions, mkfs};
-use nacre_media::SimPm;
+use nacre_layout_parts::lifecycle::Lifecycle;
 use nacre_mover::{Budget, MoverOptions};
 
-use crate::{DISK, Fs, MEMORY, Machine, TIER, VOLUME, new_inode};
+use super::{DISK, Fs, Layout, MEMORY, Machine, Node, TIER, VOLUME, new_inode};
 
 /// Twice as much as memory holds is written, file by file: it is full only when both devices are. Then the coldest files are
 /// on the disk, and memory is below its threshold again.
-#[test]
-fn memory_is_kept_from_being_full() {
+fn memory_is_kept_from_being_full<L: Layout>() {
     const FILE: usize = 1 << 20;
-    let memory = Arc::new(SimPm::with_disks(MEMORY, &[DISK]));
-    mkfs(&*memory, &MkfsOptions { uuid: Some(VOLUME), ..MkfsOptions::default() }).expect("mkfs");
-    let machine = Machine { memory, unrest: Arc::default(), is_calm: true };
+    let machine = Machine::<L>::formatted(MEMORY, &[DISK]);
     let fs = machine.open();
     let time = |secs: i64| Timestamp::new(1_700_000_000 + secs, 0);
     fs.add(machine.disk(), VOLUME, 1, 1, time(0)).expect("a tier");
@@ -61,7 +56,7 @@ fn memory_is_kept_from_being_full() {
     let now_ms = 1_700_010_000_000;
     let moved = fs.tick(now_ms, &Budget::default()).expect("blocks move");
     assert!(moved > 0 && fs.usage() <= fs.threshold(), "{} % after {moved} blocks", fs.usage());
-    let is_below = |node: &<Fs as Names>::Node| {
+    let is_below = |node: &Node<L>| {
         let extents = fs.resolve(node, FileBlock(0), u64::MAX).expect("resolve");
         extents.iter().any(|extent| matches!(extent.place, Place::Tier { .. }))
     };
@@ -72,19 +67,16 @@ fn memory_is_kept_from_being_full() {
         assert!(seen == content(number), "file {number}");
     }
     drop(files);
-    fs.into_layout().unmount().expect("unmount");
+    Lifecycle::unmount(fs.into_layout()).expect("unmount");
     machine.assert_sound();
 }
 
 /// Many writers who find memory full at once, as large as what they need together: each gets room, as long as the disk has
 /// some.
-#[test]
-fn many_writers_find_room_at_once() {
+fn many_writers_find_room_at_once<L: Layout>() {
     const FILE: u64 = 4 << 20;
     const WRITERS: u64 = 32;
-    let memory = Arc::new(SimPm::with_disks(16 << 20, &[512 << 20]));
-    mkfs(&*memory, &MkfsOptions { uuid: Some(VOLUME), ..MkfsOptions::default() }).expect("mkfs");
-    let machine = Machine { memory, unrest: Arc::default(), is_calm: true };
+    let machine = Machine::<L>::formatted(16 << 20, &[512 << 20]);
     let fs = machine.open();
     let time = |at: u64| Timestamp::new(1_700_000_000 + at as i64, 0);
     fs.add(machine.disk(), VOLUME, 1, 1, time(0)).expect("a tier");
@@ -112,27 +104,21 @@ fn many_writers_find_room_at_once() {
             });
         }
     });
-    fs.into_layout().unmount().expect("unmount");
+    Lifecycle::unmount(fs.into_layout()).expect("unmount");
     machine.assert_sound();
 }
 
 /// More old files are on the tier than the mover knows files: they took all the room in its lists after a mount, so that
 /// those in memory were not found, and a write failed with the disk empty.
-#[test]
-fn room_is_found_behind_any_number_of_files_that_are_below_already() {
+fn room_is_found_behind_any_number_of_files_that_are_below_already<L: Layout>() {
     const LARGE: u64 = 1 << 20;
-    let memory = Arc::new(SimPm::with_disks(16 << 20, &[DISK]));
-    mkfs(&*memory, &MkfsOptions { uuid: Some(VOLUME), ..MkfsOptions::default() }).expect("mkfs");
-    let machine = Machine { memory, unrest: Arc::default(), is_calm: true };
+    let machine = Machine::<L>::formatted(16 << 20, &[DISK]);
     let few = MoverOptions { known_files: 8, group: 32, ..MoverOptions::default() };
-    let open = || {
-        let layout = LogFs::mount(Arc::clone(&machine.memory), &MountOptions::default()).expect("mount");
-        Fs::new(layout, few.clone())
-    };
+    let open = || Fs::<L>::new(machine.mount_layout(), few.clone());
     let fs = open();
     let time = |at: u64| Timestamp::new(1_700_000_000 + at as i64, 0);
     fs.add(machine.disk(), VOLUME, 1, 1, time(0)).expect("a tier");
-    let put = |fs: &Fs, dir: &<Fs as Names>::Node, number: u64, len: u64| {
+    let put = |fs: &Fs<L>, dir: &Node<L>, number: u64, len: u64| {
         let new = new_inode(FileKind::Regular, time(number));
         let node = fs.create(dir, format!("{number}").as_bytes(), &new).expect("create");
         let bytes = vec![number as u8; len as usize];
@@ -151,10 +137,10 @@ fn room_is_found_behind_any_number_of_files_that_are_below_already() {
     }
     (1000..1010).for_each(|number| drop(put(&fs, &dir, number, LARGE)));
     drop(dir);
-    fs.into_layout().unmount().expect("unmount");
+    Lifecycle::unmount(fs.into_layout()).expect("unmount");
 
     let fs = open();
-    let token = fs.layout().summary().mount_epoch + 2;
+    let token = Lifecycle::summary(fs.layout()).mount_epoch + 2;
     fs.attach(machine.disk(), VOLUME, Some(token)).expect("the tier is attached");
     let root = fs.root();
     (2000..2040).for_each(|number| drop(put(&fs, &root, number, LARGE)));
@@ -163,15 +149,14 @@ fn room_is_found_behind_any_number_of_files_that_are_below_already() {
     fs.tick(1_700_010_000_000, &Budget::default()).expect("blocks move");
     assert!(fs.usage() <= fs.threshold(), "{} %", fs.usage());
     drop(root);
-    fs.into_layout().unmount().expect("unmount");
+    Lifecycle::unmount(fs.into_layout()).expect("unmount");
     machine.assert_sound();
 }
 
 /// Who needed room waited for the mover until all that there was to move had moved.
-#[test]
-fn who_needs_room_waits_for_no_more_than_a_group() {
+fn who_needs_room_waits_for_no_more_than_a_group<L: Layout>() {
     const FILE: u64 = 1 << 20;
-    let (machine, fs) = Machine::new(true);
+    let (machine, fs) = Machine::<L>::new(true);
     let time = |at: u64| Timestamp::new(1_700_000_000 + at as i64, 0);
     let put = |name: &str, len: u64, at: u64| {
         let new = new_inode(FileKind::Regular, time(at));
@@ -200,3 +185,10 @@ fn who_needs_room_waits_for_no_more_than_a_group() {
     assert!(fs.status().waiting == 0 && fs.usage() > fs.threshold());
     machine.unmount(fs);
 }
+
+over_each_layout!(
+    memory_is_kept_from_being_full,
+    many_writers_find_room_at_once,
+    room_is_found_behind_any_number_of_files_that_are_below_already,
+    who_needs_room_waits_for_no_more_than_a_group,
+);

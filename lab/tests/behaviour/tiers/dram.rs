@@ -10,9 +10,9 @@ use nacre_media::Frames;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use crate::{Fs, Machine, TIER, VOLUME, new_inode};
+use super::{Fs, Layout, Machine, TIER, VOLUME, new_inode};
 
-type Buffered = CacheFs<Fs>;
+type Buffered<L> = CacheFs<Fs<L>>;
 
 const BLOCK: u64 = 4096;
 const BUFFER: u64 = 12 << 20;
@@ -32,8 +32,8 @@ fn content(block: u64) -> u8 {
 }
 
 /// A file all of which is on the tier, and a buffer over it.
-fn buffered() -> (Machine, Arc<Frames>, Buffered) {
-    let (machine, fs, _) = Machine::with_disks(64 << 20, &[1]);
+fn buffered<L: Layout>() -> (Machine<L>, Arc<Frames>, Buffered<L>) {
+    let (machine, fs, _) = Machine::<L>::with_disks(64 << 20, &[1]);
     let node = fs.create(&fs.root(), b"below", &new_inode(FileKind::Regular, NOW)).expect("create");
     for block in 0..FILE / BLOCK {
         let bytes = vec![content(block); BLOCK as usize];
@@ -52,17 +52,17 @@ fn buffered() -> (Machine, Arc<Frames>, Buffered) {
     (machine, frames, CacheFs::new(fs, &options).expect("a cache"))
 }
 
-fn pages(fs: &Buffered) -> u64 {
+fn pages<L: Layout>(fs: &Buffered<L>) -> u64 {
     fs.layout().tiers().pages().bytes()
 }
 
-fn unmount(fs: Buffered, machine: &Machine) {
+fn unmount<L: Layout>(fs: Buffered<L>, machine: &Machine<L>) {
     let (below, result) = fs.unmount();
     result.expect("it was written");
     machine.unmount(Arc::new(below));
 }
 
-fn read_all(fs: &Buffered) {
+fn read_all<L: Layout>(fs: &Buffered<L>) {
     let node = fs.lookup(&fs.root(), b"below").expect("lookup");
     let mut seen = vec![0; BLOCK as usize];
     // Each of them again at once: it is used.
@@ -72,9 +72,8 @@ fn read_all(fs: &Buffered) {
     }
 }
 
-#[test]
-fn reads_use_what_writes_do_not_and_give_it_back() {
-    let (machine, frames, fs) = buffered();
+fn reads_use_what_writes_do_not_and_give_it_back<L: Layout>() {
+    let (machine, frames, fs) = buffered::<L>();
     read_all(&fs);
     let all = BUFFER + CACHE;
     let most = all - WRITES / 8;
@@ -103,9 +102,8 @@ fn reads_use_what_writes_do_not_and_give_it_back() {
 }
 
 /// Frames are what takes memory: there are never more than both may have together.
-#[test]
-fn together_they_never_have_more_than_both_may_have() {
-    let (machine, frames, fs) = buffered();
+fn together_they_never_have_more_than_both_may_have<L: Layout>() {
+    let (machine, frames, fs) = buffered::<L>();
     let ends = AtomicBool::new(false);
     let mut reached = 0;
     std::thread::scope(|scope| {
@@ -153,3 +151,8 @@ fn together_they_never_have_more_than_both_may_have() {
     assert!(reached >= BUFFER + CACHE - (2 << 20), "all of it was used: {reached}");
     unmount(fs, &machine);
 }
+
+over_each_layout!(
+    reads_use_what_writes_do_not_and_give_it_back,
+    together_they_never_have_more_than_both_may_have,
+);
