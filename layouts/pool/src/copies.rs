@@ -1,5 +1,7 @@
 //! Both copies of each structure, compared: for a check and for a scrub.
 
+use std::ops::Range;
+
 use nacre_media::Pm;
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -42,10 +44,8 @@ pub(crate) struct Copies<'n> {
 
 /// The result of a comparison.
 pub(crate) struct Compared {
-    /// The copy that is whole.
-    pub(crate) bytes: Option<Vec<u8>>,
-    /// A description of the damage, and the correction if there is one.
-    pub(crate) problem: Option<(String, Option<Fix>)>,
+    /// A description of the damage, and the corrections. None of them where neither copy is whole.
+    pub(crate) problem: Option<(String, Vec<Fix>)>,
 }
 
 impl<'n> Copies<'n> {
@@ -190,7 +190,7 @@ impl<'n> Copies<'n> {
             pm.read(place, &mut bytes).ok()?;
             self.is_valid(geometry, &bytes).then_some(bytes)
         });
-        let from = |bytes: &[u8], address: u64| Some(Fix { address, bytes: bytes.to_vec() });
+        let from = |bytes: &[u8], address: u64| self.fixes(bytes, address);
         let what = &self.what;
         let problem = match (&primary, &backup) {
             (Some(primary), Some(backup)) if self.significant(primary) == self.significant(backup) => None,
@@ -205,7 +205,20 @@ impl<'n> Copies<'n> {
             }
             (None, None) => self.line_by_line(pm, geometry, places),
         };
-        Compared { bytes: primary.or(backup), problem }
+        Compared { problem }
+    }
+
+    /// The corrections that make a copy like the other one. Words within it that have their own checks stay as they are:
+    /// in the other copy they may be the damaged ones.
+    fn fixes(&self, bytes: &[u8], address: u64) -> Vec<Fix> {
+        let apart = match self.form {
+            Form::Inode => NEXT_ORPHAN as usize..NEXT_ORPHAN as usize + 16,
+            _ => self.len..self.len,
+        };
+        let parts = [0..apart.start, apart.end..self.len];
+        let fix =
+            |part: Range<usize>| Fix { address: address + part.start as u64, bytes: bytes[part].to_vec() };
+        parts.into_iter().filter(|part| !part.is_empty()).map(fix).collect()
     }
 
     /// Of checked words, damage in both copies may be in different lines.
@@ -214,22 +227,24 @@ impl<'n> Copies<'n> {
         pm: &impl Pm,
         geometry: &Geometry,
         places: [u64; 2],
-    ) -> Option<(String, Option<Fix>)> {
-        let lost = Some((format!("both copies of {} are damaged", self.what), None));
+    ) -> Option<(String, Vec<Fix>)> {
+        let lost = Some((format!("both copies of {} are damaged", self.what), Vec::new()));
         let Form::Words(owner) = self.form else { return lost };
         if self.address % LINE + self.len as u64 <= LINE {
             return lost;
         }
-        let mut at = 0;
+        let (mut at, mut fixes) = (0, Vec::new());
         while at < self.len {
             let count = ((LINE - (self.address + at as u64) % LINE) as usize).min(self.len - at);
             let part = Copies::words(places[0] + at as u64, owner, count / 8, self.what.to_string());
-            if let Some((_, None)) = part.compare(pm, geometry).problem {
-                return lost;
+            match part.compare(pm, geometry).problem {
+                Some((_, of_part)) if of_part.is_empty() => return lost,
+                Some((_, of_part)) => fixes.extend(of_part),
+                None => {}
             }
             at += count;
         }
-        Some((format!("lines of both copies of {} are damaged", self.what), None))
+        Some((format!("lines of both copies of {} are damaged", self.what), fixes))
     }
 }
 

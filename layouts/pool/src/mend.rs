@@ -11,6 +11,9 @@ use nacre_media::Pm;
 use crate::format::LINE;
 use crate::geometry::Geometry;
 
+/// The byte that fills a line of a row that is lost in both copies: no row validates with it.
+const LOST: u8 = 0xbd;
+
 /// Lines that are to be written anew from their copies.
 #[derive(Default)]
 pub(crate) struct Damaged {
@@ -77,8 +80,8 @@ pub(crate) fn mend_page(pm: &impl Pm, geometry: &Geometry, page: Block, bad: &[u
         if bad.contains(&(own + within)) || own_line.is_err() {
             let from_other = pm.read(other + within, line);
             if from_other.is_err() && (own_line.is_err() || pm.read(own + within, line).is_err()) {
-                // Both are lost: zeros validate nowhere.
-                line.fill(0);
+                // Both are lost: zeros validate nowhere but in rows, where they say that there is none.
+                line.fill(if geometry.has_rows(own) { LOST } else { 0 });
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Recovery: each lane says which operation it began last. One that is not over goes forward if all its backups are
 //! there, and is taken back otherwise. It takes time by the number of lanes, not of files, and may be interrupted.
 
-use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, Result};
+use nacre_engine::{BLOCK_SIZE, Block, Kind, Result};
 use nacre_layout_parts::tree::edit::join;
 use nacre_media::{Flushed, Pm};
 
@@ -107,7 +107,8 @@ fn copy_item<P: Pm>(
         Some(bytes) => (from, to, bytes),
         None => match read_item(pm, to, item) {
             Some(bytes) => (to, from, bytes),
-            None => return Err(Error::new(Kind::Media).object(format!("both copies of byte {primary}"))),
+            // That item alone is lost: readers of it get an error.
+            None => return Ok(pending),
         },
     };
     if read_item(pm, to, item).is_some_and(|there| there == bytes) {

@@ -225,12 +225,12 @@ impl<P: Pm> Shared<P> {
 
     fn compare_locked(&self, copies: Vec<Copies<'_>>, found: &mut dyn FnMut(String, bool)) {
         for copies in copies {
-            let Some((what, fix)) = copies.compare(&*self.pm, &self.geometry).problem else { continue };
-            let Some(fix) = fix.filter(|_| !self.read_only) else {
+            let Some((what, fixes)) = copies.compare(&*self.pm, &self.geometry).problem else { continue };
+            if fixes.is_empty() || self.read_only {
                 found(what, false);
                 continue;
-            };
-            let mended = self.store_copy(&fix.bytes, fix.address).is_ok();
+            }
+            let mended = fixes.iter().all(|fix| self.store_copy(&fix.bytes, fix.address).is_ok());
             found(if mended { format!("{what}, and written from the other copy") } else { what }, mended);
         }
     }
