@@ -18,6 +18,7 @@ use crate::daemon::{self, Log, Readiness, Role, Signals, Throttle, Warnings};
 use crate::failure::Failure;
 use crate::heap::Heap;
 use crate::mount_options::{self, MountSettings, table};
+use crate::telling::Telling;
 use crate::{mounted, opening, remount, utab};
 
 /// Exit codes of mount(8).
@@ -415,15 +416,22 @@ fn serve(plan: &Plan, mut readiness: Readiness) -> ExitCode {
                 // The process that asked for the mount was interrupted and has been told of nothing.
                 let _ = unmounter.detach();
             }
-            end_at_signals(signals, unmounter, log.clone(), ends);
+            end_at_signals(
+                signals,
+                unmounter,
+                Telling::new(&plan.device, file_system.findings(), &log),
+                ends,
+            );
         });
     drop(options);
     // This process still has the device, so no other mount of the device can have taken the place of this one.
     if was_ready {
         utab::forget(&plan.device, &plan.dir);
     }
+    let telling = Telling::new(&plan.device, file_system.findings(), &log);
     // All nodes are gone; the close writes the state that makes the next mount fast.
     let closed = file_system.close();
+    telling.tell();
     match served.and(closed) {
         Ok(()) => {
             log.tell(&format!("{}: unmounted from {}", plan.device.display(), plan.dir.display()));
@@ -529,16 +537,21 @@ fn draining_words(number: u8, free: u64, dir: &str) -> String {
     )
 }
 
-/// The time between looks at the server's heap.
+/// The time between looks at the server's heap, and at damage that was found.
 const HEAP_PERIOD: Duration = Duration::from_secs(2);
 
-/// Unmounts at the first signal, and looks at the heap until then. If programs still use the mount, it ends with the last
-/// of them or at a second signal.
-fn end_at_signals(signals: Signals, unmounter: Unmounter, log: Log, ends: Arc<AtomicBool>) {
+/// Unmounts at the first signal, and looks at the heap and at findings until then. If programs still use the mount, it ends
+/// with the last of them or at a second signal.
+fn end_at_signals(signals: Signals, unmounter: Unmounter, telling: Telling, ends: Arc<AtomicBool>) {
     let end = move || {
         let dir = unmounter.mountpoint().display().to_string();
         let mut heap = Heap::default();
-        let mut next = || signals.next(HEAP_PERIOD, || heap.look());
+        let log = telling.log().clone();
+        let look = |heap: &mut Heap| {
+            heap.look();
+            telling.tell();
+        };
+        let mut next = || signals.next(HEAP_PERIOD, || look(&mut heap));
         let name = next();
         match unmounter.unmount() {
             Ok(true) => return,

@@ -3,7 +3,7 @@
 //!
 //! A repair without loss writes what one copy, or the rest of the structures, proves. A repair of everything also gives up
 //! what nothing proves, so that the rest can be used again: a name whose inode is lost, the blocks behind a lost part of
-//! a map, the files of a volume whose row is lost. What has lost its name gets one in `/lost+found`.
+//! a map, the files of a volume whose row is lost. Inodes without a name get one in `/lost+found`.
 //!
 //! A file system without a clean unmount is first recovered: on the media when it is repaired, else in DRAM over them.
 //! So an operation that a crash interrupted is no damage.
@@ -98,7 +98,7 @@ fn run<P: Pm>(pm: &P, repair: Repair, volume: Option<&str>) -> Result<CheckRepor
             report.problems = problems;
             return Ok(report);
         }
-        // What is left is found again, and may have a repair then.
+        // The rest is found again, and may have a repair then.
         problems.extend(report.problems.into_iter().filter(|problem| problem.repaired));
         round += 1;
     }
@@ -302,7 +302,7 @@ impl<'p, P: Pm> Pass<'p, P> {
         Ok(())
     }
 
-    /// Groups whose maps cannot be read. What all volumes of the zone have there is in use, and the rest is free. This is
+    /// Groups whose maps cannot be read. Blocks that a volume of the zone has there are in use, the rest is free. This is
     /// known when nothing else is damaged.
     fn lost_maps(&self, walks: &mut [(RawVolume, Walk<'_, &'p P>)]) {
         let states: Vec<_> = walks.iter().map(|(_, walk)| walk.is_whole()).collect();

@@ -1,6 +1,6 @@
 //! The second half of a check: what the walk found, against the bits, the inodes and the counts.
 //!
-//! What is led to is in use, whatever its bits say. What nothing leads to is only known in a pass that gives nothing up.
+//! An entry or block that is led to is in use, whatever its bits say. Only a pass that gives nothing up knows the others.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,5 +1,5 @@
-//! What a check gives up: whatever leads to something that cannot be read, or that something else has, leads there no
-//! more. What loses its name that way keeps its bits, and the next pass finds it (`compare`).
+//! Giving up: a way to something that cannot be read, or that something else has, is removed. An inode that loses its name
+//! keeps its bits, and the next pass finds it (`compare`).
 
 use nacre_media::Pm;
 use zerocopy::{FromZeros, IntoBytes};
@@ -63,7 +63,7 @@ impl<P: Pm> Walk<'_, P> {
         });
     }
 
-    /// Writes the inodes that give something up. What is stored apart from the rest stays as it is.
+    /// Writes the inodes that give something up. Words that are stored apart from the rest stay as they are.
     pub(crate) fn put_edited(&mut self) {
         for (number, mut raw) in std::mem::take(&mut self.edited) {
             if let Ok(address) = self.fs.address(number) {

@@ -1,47 +1,105 @@
 //! Damaged copies: reading the other one, noting lines, and writing pages anew.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use nacre_engine::sync::Mutex;
 use nacre_engine::sync::atomic::{AtomicBool, Ordering};
 use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, Result};
+use nacre_layout_parts::findings::Findings;
 use nacre_layout_parts::tree::edit::join;
 use nacre_media::Pm;
 
 use crate::format::LINE;
 use crate::geometry::Geometry;
 
+/// Places of damage that are told, at most: a mount keeps them in DRAM.
+const MOST_TOLD: usize = 10_000;
 /// The byte that fills a line of a row that is lost in both copies: no row validates with it.
 const LOST: u8 = 0xbd;
 
-/// Lines that are to be written anew from their copies.
+/// Damage that was met: lines that are to be written anew from their copies, and structures that are lost.
 #[derive(Default)]
 pub(crate) struct Damaged {
+    /// Something is to be mended or counted.
     any: AtomicBool,
-    lines: Mutex<BTreeSet<u64>>,
+    noted: Mutex<Noted>,
     /// Lines that cannot be mended.
     pub(crate) lasting: Mutex<BTreeSet<u64>>,
+    /// The row of the volume counts damage: a mount does that. A check repairs it instead.
+    pub(crate) is_counted: AtomicBool,
+    /// Descriptions of it, each told once.
+    pub(crate) findings: Arc<Findings>,
+}
+
+/// Damage that is not mended or counted yet.
+#[derive(Default)]
+pub(crate) struct Noted {
+    pub(crate) lines: BTreeSet<u64>,
+    /// Where the structures begin whose copy is mended with these lines.
+    pub(crate) places: BTreeSet<u64>,
+    /// Structures without a copy that is whole.
+    pub(crate) lost: u32,
+    /// The first lines of structures that were told.
+    told: BTreeSet<u64>,
 }
 
 impl Damaged {
     /// The lines of these bytes are to be mended.
     pub(crate) fn note(&self, address: u64, len: u64) {
-        let first = address / LINE * LINE;
-        let lasting = self.lasting.lock();
-        let mut lines = self.lines.lock();
-        lines.extend((first..address + len).step_by(LINE as usize).filter(|line| !lasting.contains(line)));
-        self.any.store(!lines.is_empty(), Ordering::Release);
+        self.note_copy(address, len, || format!("metadata at byte {address}"));
     }
 
-    /// Whether lines are to be mended.
+    /// One copy of a structure is damaged.
+    pub(crate) fn note_copy(&self, address: u64, len: u64, what: impl FnOnce() -> String) {
+        let first = address / LINE * LINE;
+        let lasting = self.lasting.lock();
+        let mut noted = self.noted.lock();
+        let lines = (first..address + len).step_by(LINE as usize).filter(|line| !lasting.contains(line));
+        let before = noted.lines.len();
+        noted.lines.extend(lines);
+        if noted.lines.len() > before {
+            noted.places.insert(address);
+        }
+        if noted.is_new(first) {
+            self.findings.note(format!("one copy of {} is damaged; the other one is whole", what()));
+        }
+        self.any.store(noted.is_any(), Ordering::Release);
+    }
+
+    /// Both copies of a structure are damaged.
+    pub(crate) fn note_lost(&self, address: u64, what: impl FnOnce() -> String) {
+        let mut noted = self.noted.lock();
+        // The place of a loss is told apart from that of a damaged copy, which came before.
+        if noted.is_new(address / LINE * LINE + 1) {
+            noted.lost = noted.lost.saturating_add(1);
+            let what = what();
+            self.findings.note(format!("both copies of {what} are damaged; unmount, and run nacre fsck"));
+        }
+        self.any.store(noted.is_any(), Ordering::Release);
+    }
+
+    /// Whether something is to be mended or counted.
     pub(crate) fn is_any(&self) -> bool {
         self.any.load(Ordering::Acquire)
     }
 
-    pub(crate) fn take(&self) -> BTreeSet<u64> {
-        let mut lines = self.lines.lock();
+    pub(crate) fn take(&self) -> Noted {
+        let mut noted = self.noted.lock();
         self.any.store(false, Ordering::Release);
-        std::mem::take(&mut lines)
+        let told = std::mem::take(&mut noted.told);
+        std::mem::replace(&mut *noted, Noted { told, ..Noted::default() })
+    }
+}
+
+impl Noted {
+    fn is_any(&self) -> bool {
+        !self.lines.is_empty() || self.lost > 0
+    }
+
+    /// Whether a place was not told before. Beyond a bound, none is told.
+    fn is_new(&mut self, place: u64) -> bool {
+        self.told.len() < MOST_TOLD && self.told.insert(place)
     }
 }
 

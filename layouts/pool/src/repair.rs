@@ -1,4 +1,4 @@
-//! What a check writes: copies made whole again, and corrections.
+//! Writing the results of a check: copies made whole again, and corrections.
 //!
 //! A copy is written from the other one, which stays as it is. So a crash leaves the damage as it was, or less of it. A
 //! correction changes both copies of something, as an operation with an intent: a crash leaves it undone, or the next
@@ -32,7 +32,7 @@ pub(crate) struct Fixes {
     pub(crate) mends: Vec<(Geometry, Fix)>,
     /// Changes of both copies. Each has the address of the primary.
     pub(crate) edits: Vec<(Geometry, Fix)>,
-    /// What needs free space, by volume.
+    /// Repairs that need free space, by volume.
     pub(crate) rescues: Vec<(Geometry, Rescue)>,
     /// Rows of zones that are lost.
     pub(crate) zones: Vec<(u32, RawZone)>,
@@ -132,7 +132,7 @@ fn open_to_edit<'p, P: Pm>(pm: &'p P, superblock: &Superblock, geometry: Geometr
 
 /// Writes the corrections in a zone, in operations of as many as a lane has room for.
 fn edit<P: Pm>(pm: &P, superblock: &Superblock, zone: u32, fixes: &Fixes) -> Result<()> {
-    // What lies within another correction is found again by the next pass.
+    // One that lies within another is found again by the next pass.
     let mut edits: BTreeMap<u64, &Fix> = BTreeMap::new();
     for (_, fix) in fixes.edits.iter().filter(|(geometry, _)| geometry.zone == zone) {
         let end = fix.address + fix.bytes.len() as u64;

@@ -189,7 +189,8 @@ pub(crate) fn probe(pm: &impl Pm) -> Result<Summary> {
     }
     Ok(Summary {
         clean: is_whole && live.iter().all(|row| row.clean == 1),
-        errors: live.iter().map(|row| row.errors).sum::<u32>() + rows.damaged.len() as u32,
+        errors: live.iter().map(|row| row.errors).fold(rows.damaged.len() as u32, u32::saturating_add),
+        mended: live.iter().map(|row| row.mended).fold(0, u64::saturating_add),
         mount_epoch: live.iter().map(|row| row.mount_epoch).max().unwrap_or(0),
         ..found.superblock.summary(found.valid)
     })
@@ -213,6 +214,7 @@ pub(crate) fn summary(found: &Found, row: &RawVolume) -> Summary {
         mount_epoch: row.mount_epoch,
         clean: row.clean == 1,
         errors: row.errors,
+        mended: row.mended,
         last_error: (row.last_error != 0).then(|| times.unpack(row.last_error)).flatten(),
         ..of_device
     }

@@ -1,8 +1,7 @@
 //! The walk of a check over a volume: both copies of its structures, and everything that names and lists lead to.
 //!
-//! What is led to and cannot be read in either copy is given up by whatever leads to it (`cut`). One pass gives up what it
-//! finds, and the next one looks at what is left of that. Only a pass that gives up nothing can tell what nothing leads to
-//! (`compare`).
+//! If something is led to and neither copy of it can be read, the way to it is given up (`cut`). The next pass looks at the
+//! rest. Only a pass that gives up nothing can tell what nothing leads to (`compare`).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
@@ -83,7 +82,7 @@ pub(crate) struct Walk<'f, P: Pm> {
     dropped: BTreeSet<u64>,
     /// Sets of directories that were not read yet.
     sets: HashMap<u64, Vec<Set>>,
-    /// The head of a pool block is written anew. What it holds is read by the next pass.
+    /// The head of a pool block is written anew, or names are. The next pass reads more.
     pub(crate) is_rebuilding: bool,
     pub(crate) directories: u64,
     pub(crate) free: u64,
@@ -129,7 +128,7 @@ impl<'f, P: Pm> Walk<'f, P> {
         }
         self.find_heads();
         if self.is_rebuilding {
-            // What could not be read may be whole, and is looked at again.
+            // Entries behind a lost head may be whole, and are looked at again.
             self.problems.retain(|problem| !problem.loses);
             self.cuts.clear();
             self.edited.clear();
@@ -241,7 +240,7 @@ impl<'f, P: Pm> Walk<'f, P> {
     fn space(&mut self) {
         let geometry = self.fs.geometry;
         for group in geometry.groups() {
-            // What is lost in both copies is told with what volumes have in the group.
+            // A map that is lost in both copies is told with what volumes have in the group.
             self.both(&Copies::map(&geometry, group));
             let map = self.fs.read_map(group).ok();
             self.maps.push(map);
@@ -317,7 +316,7 @@ impl<'f, P: Pm> Walk<'f, P> {
         }
     }
 
-    /// Compares the copies of an entry. What is lost in both is told by what leads to it.
+    /// Compares the copies of an entry. A loss of both is told with the way to it.
     fn entry(&mut self, pool: usize, entry: u64) {
         for (index, copies) in Copies::entry(&self.fs.geometry, pool, entry).iter().enumerate() {
             let lost = self.both(copies);
@@ -400,7 +399,7 @@ impl<'f, P: Pm> Walk<'f, P> {
         });
     }
 
-    /// The pool of a pool block with entries of bytes, which say it. What leads to them could not read them.
+    /// The pool of a pool block with entries of bytes, which say it. The ways to them do not, as they could not be read.
     fn pool_of_bytes(&self, block: u64) -> Option<usize> {
         let geometry = self.fs.geometry;
         let says_so = |pool: usize, entry: u64| {

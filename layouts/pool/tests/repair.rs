@@ -517,3 +517,73 @@ fn an_interrupted_repair_leaves_an_error_noted() {
     }
     assert!(noted > 10, "{noted} points with an error");
 }
+
+/// Damage that reads met was mended without a word, and no count of it was kept.
+#[test]
+fn damage_that_reads_meet_is_told_once_and_counted() {
+    let pm = everything();
+    let inodes = pairs(&pm, Kind::Inode);
+    // One copy of one inode, and both copies of another.
+    let (mended, lost) = (&inodes[3], &inodes[9]);
+    pm.poke(mended[0].offset + 16, &[0xff; 2]);
+    destroy(&pm, lost, 256);
+    let fs = mount(&pm);
+    assert_eq!(fs.findings().take(), Vec::<String>::new());
+    let read_all = || {
+        let small = fs.lookup(&fs.root(), b"small").unwrap();
+        let names: Vec<String> = (0..20).map(|index| format!("file-{index}")).collect();
+        names.iter().filter(|name| fs.getattr_at(&small, name.as_bytes()).is_err()).count()
+    };
+    assert_eq!(read_all(), 1, "the file that is lost");
+    let told = fs.findings().take();
+    let has = |words: &str| told.iter().filter(|finding| finding.contains(words)).count();
+    assert_eq!((told.len(), has("one copy of inode"), has("both copies of inode")), (2, 1, 1), "{told:?}");
+    assert_eq!(read_all(), 1);
+    put(&fs, &fs.root(), b"more", 7000, 10);
+    assert_eq!(read_all(), 1);
+    assert_eq!(fs.findings().take(), Vec::<String>::new(), "each is told once");
+    fs.unmount().unwrap();
+    let summary = Fs::probe(&pm).unwrap();
+    assert_eq!((summary.errors, summary.mended), (1, 1));
+    assert!(summary.last_error.is_some());
+    // The copy is whole again. A repair forgets the error, and not what mounts have mended so far.
+    let report = check(&pm, Repair::All);
+    assert!(report.is_sound() && report.problems.iter().all(|problem| !problem.what.contains("primary")));
+    let summary = Fs::probe(&pm).unwrap();
+    assert_eq!((summary.errors, summary.mended, summary.last_error), (0, 1, None));
+    assert_sound(&pm);
+}
+
+/// A crash comes while the count is written: it is that of before or of after.
+#[test]
+fn a_count_of_damage_survives_a_crash() {
+    let pm = everything();
+    let inode = pairs(&pm, Kind::Inode)[3];
+    pm.poke(inode[0].offset + 16, &[0xff; 2]);
+    let fs = mount(&pm);
+    let small = fs.lookup(&fs.root(), b"small").unwrap();
+    (0..20).for_each(|index| drop(fs.getattr_at(&small, format!("file-{index}").as_bytes()).unwrap()));
+    let base = pm.snapshot();
+    pm.start_recording();
+    put(&fs, &fs.root(), b"more", 7000, 10);
+    let trace = pm.stop_recording();
+    drop(small);
+    fs.abandon();
+    let mut replay = Replay::new(base, &trace);
+    let mut seen = BTreeSet::new();
+    while let Some(point) = replay.advance() {
+        for image in
+            replay.images(&Sampling { exhaustive_up_to: 4, samples: 4, seed: point.index as u64 }).iter()
+        {
+            let pm = Arc::new(SimPm::new(16 << 20));
+            pm.load(replay.media());
+            image.apply(&pm);
+            mount(&pm).unmount().unwrap();
+            seen.insert(Fs::probe(&pm).unwrap().mended);
+            let report = check(&pm, Repair::All);
+            assert!(report.is_sound(), "{point:?}: {:?}", report.problems);
+            assert_sound(&pm);
+        }
+    }
+    assert_eq!(seen, BTreeSet::from([0, 1]));
+}
