@@ -54,9 +54,12 @@ pub(crate) fn recover<P: Pm>(pm: &P, geometry: &Geometry) -> Result<Recovered> {
     }
     let mut pending = None;
     for (_, items) in lanes.iter().filter_map(|lane| lane.begun.as_ref()) {
+        // Where the backup cannot be read, a new primary says that all backups were there. Where neither can be, that item
+        // is lost either way, and the others decide.
         let is_there = |item: &RawItem| {
-            let backup = read_item(pm, geometry.twin(item.address()), item);
-            backup.is_some_and(|bytes| crc32c::crc32c(&bytes) == item.check)
+            let copies = [geometry.twin(item.address()), item.address()];
+            let bytes = copies.into_iter().find_map(|copy| read_item(pm, copy, item));
+            bytes.is_none_or(|bytes| crc32c::crc32c(&bytes) == item.check)
         };
         if items.iter().all(is_there) || Mistake::ForwardUnchecked.is_made(pm) {
             recovered.forward += 1;

@@ -123,6 +123,22 @@ fn begin<P: Pm>(pm: &P, superblock: &Superblock, zones: &[u32]) -> Result<()> {
     Ok(())
 }
 
+/// The counts of free space in zones do not count from now on.
+pub(crate) fn forget_counts<P: Pm>(pm: &P, superblock: &Superblock, zones: &[u32]) -> Result<()> {
+    for &zone in zones {
+        let fs = volumes::open_none(pm, superblock, zone, false)?;
+        fs.take_up(Counts::none(&fs.geometry, 0));
+        if crate::zones::row(pm, superblock, &fs.geometry)?.counted == 1 {
+            fs.change(|change| {
+                change.put_zone(|zone| zone.counted = 0)?;
+                change.commit()
+            })?;
+            fs.settle_lanes()?;
+        }
+    }
+    Ok(())
+}
+
 /// A volume for changes that allocate nothing. It counts nothing, because the bits may be damaged.
 fn open_to_edit<'p, P: Pm>(pm: &'p P, superblock: &Superblock, geometry: Geometry) -> Result<Shared<&'p P>> {
     let fs = volumes::open_one(pm, superblock, geometry, false)?;
@@ -163,7 +179,7 @@ fn edit<P: Pm>(pm: &P, superblock: &Superblock, zone: u32, fixes: &Fixes) -> Res
 
 /// Counts free blocks and inodes anew after repairs, which may have freed some. `forgets` if the errors that were noted
 /// are forgotten.
-fn recount<P: Pm>(pm: &P, superblock: &Superblock, zones: &[u32], forgets: bool) -> Result<()> {
+pub(crate) fn recount<P: Pm>(pm: &P, superblock: &Superblock, zones: &[u32], forgets: bool) -> Result<()> {
     let mut counted = BTreeMap::new();
     for geometry in volumes::all(pm, superblock, zones)? {
         // Damage that no repair mends may keep a volume from being opened.
