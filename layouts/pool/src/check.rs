@@ -17,7 +17,7 @@ use nacre_layout_parts::report::{CheckReport, Problem, RecoveryReport, Repair};
 use nacre_media::{Overlay, Pm};
 
 use crate::bits;
-use crate::copies::Fix;
+use crate::copies::{Copies, Fix};
 use crate::format::{RawVolume, purpose};
 use crate::fs::Shared;
 use crate::recover::{Recovered, recover};
@@ -238,6 +238,9 @@ impl<'p, P: Pm> Pass<'p, P> {
             }
         }
         for (&index, what) in &self.damaged {
+            if self.is_mended(index, report, fixes)? {
+                continue;
+            }
             let of_row = groups.remove(&index).unwrap_or_default();
             for &(zone, count) in &of_row {
                 let count = size::count(count, "group", "groups");
@@ -257,6 +260,20 @@ impl<'p, P: Pm> Pass<'p, P> {
             }
         }
         Ok(())
+    }
+
+    /// Whether the lines of both copies of a damaged row give a whole one.
+    fn is_mended(&self, index: u32, report: &mut CheckReport, fixes: &mut Fixes) -> Result<bool> {
+        let Some(&zone) = self.zones.first() else { return Ok(false) };
+        let geometry = zones::geometry(self.pm, &self.superblock, zone, index)?;
+        let found = Copies::volume(&geometry).compare(self.pm, &geometry);
+        let Some((what, mends)) = found.problem.filter(|(_, mends)| !mends.is_empty() && !found.is_readable)
+        else {
+            return Ok(false);
+        };
+        report.add(what, "put it together from lines of both");
+        fixes.mends.extend(mends.into_iter().map(|fix| (geometry, fix)));
+        Ok(true)
     }
 
     /// Words that say of which volume a problem is, if there are several.

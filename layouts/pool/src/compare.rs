@@ -169,7 +169,13 @@ impl<P: Pm> Walk<'_, P> {
             let owned = bits::either(&used, &bad);
             let mut leaked = bits::without(&bits::without(&[u64::MAX; 8], &owned), &free);
             match of {
-                Use::Other(owner) if !is_new => *strays.entry(owner).or_default() += 1,
+                Use::Other(owner) if !is_new => {
+                    *strays.entry(owner).or_default() += u64::from(is_whole.is_some());
+                    // A file that cannot be read yet may have some of its blocks.
+                    if is_whole != Some(true) {
+                        continue;
+                    }
+                }
                 _ if leaked == [0; 8] => {}
                 _ => match is_whole {
                     Some(is_whole) => {
@@ -193,10 +199,13 @@ impl<P: Pm> Walk<'_, P> {
                 self.put_map(group, &after, of_group);
             }
         }
-        for (owner, groups) in strays {
+        for (owner, groups) in strays.into_iter().filter(|(_, groups)| *groups > 0) {
             let groups = size::count(groups, "group belongs", "groups belong");
             let what = format!("{groups} to volume {owner} of zone {}, which is not there", geometry.zone);
-            self.loss(what, "give them back; the files of that volume are lost");
+            match is_whole {
+                Some(true) => self.loss(what, "give them back; the files of that volume are lost"),
+                _ => self.damage(what),
+            }
         }
     }
 

@@ -82,7 +82,7 @@ pub(crate) struct Walk<'f, P: Pm> {
     dropped: BTreeSet<u64>,
     /// Sets of directories that were not read yet.
     sets: HashMap<u64, Vec<Set>>,
-    /// The head of a pool block is written anew, or names are. The next pass reads more.
+    /// Something is written that could not be read. The next pass reads more.
     pub(crate) is_rebuilding: bool,
     pub(crate) directories: u64,
     pub(crate) free: u64,
@@ -181,10 +181,13 @@ impl<'f, P: Pm> Walk<'f, P> {
 
     /// Compares both copies of a structure. A description of the damage where neither is whole.
     fn both(&mut self, copies: &Copies<'_>) -> Option<String> {
-        let (what, fixes) = copies.compare(&*self.fs.pm, &self.fs.geometry).problem?;
+        let found = copies.compare(&*self.fs.pm, &self.fs.geometry);
+        let (what, fixes) = found.problem?;
         if fixes.is_empty() {
             return Some(what);
         }
+        // It is put together from both, and cannot be read before.
+        self.is_rebuilding |= !found.is_readable;
         self.problem(what, FROM_OTHER);
         self.mends.extend(fixes);
         None

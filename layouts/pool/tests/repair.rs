@@ -364,6 +364,31 @@ fn damage_in_different_lines_of_both_copies_loses_nothing() {
     assert_eq!(tree(&pm), before);
 }
 
+/// Lines of both copies of a row, or of an inode, were lost, and never the same one. The volume was lost for that.
+#[test]
+fn a_row_and_an_inode_are_put_together_from_both_copies() {
+    let pm = everything();
+    let before = tree(&pm);
+    for kind in [Kind::Volume, Kind::Inode] {
+        let pair = *pairs(&pm, kind).last().unwrap();
+        pm.poke(pair[0].offset + 8, &[0x5a; 8]);
+        pm.poke(pair[1].offset + 72, &[0x5a; 8]);
+        let report = check(&pm, Repair::Safe);
+        assert!(report.is_sound() && !report.loses(), "{kind:?}: {:?}", report.problems);
+        assert!(words(&report).iter().any(|what| what.contains("parts of both copies")), "{kind:?}");
+        assert_sound(&pm);
+        assert_eq!(tree(&pm), before, "{kind:?}");
+    }
+    // Of a node's line, different words.
+    let pair = pairs(&pm, Kind::Node)[0];
+    pm.poke(pair[0].offset, &[0x5a; 8]);
+    pm.poke(pair[1].offset + 8, &[0x5a; 8]);
+    let report = check(&pm, Repair::Safe);
+    assert!(report.is_sound() && !report.loses(), "{:?}", report.problems);
+    assert_sound(&pm);
+    assert_eq!(tree(&pm), before);
+}
+
 /// A copy of an inode was written from the other one, with damaged words of the list of orphans, over good ones.
 #[test]
 fn a_mended_inode_keeps_its_words_that_are_whole() {
