@@ -405,6 +405,7 @@ fn serve(plan: &Plan, mut readiness: Readiness) -> ExitCode {
     let ends = control.ends();
     let options = serve_options(plan, &file_system, &log, control);
     tell_of_tiers(plan, &file_system, &log, readiness.warnings());
+    let telling = Telling::new(&plan.device, file_system.findings(), &log);
     let served =
         nacre_fuse::serve(Arc::clone(file_system.vfs()), &plan.dir, &options, |unmounter, notices| {
             was_ready = true;
@@ -416,19 +417,13 @@ fn serve(plan: &Plan, mut readiness: Readiness) -> ExitCode {
                 // The process that asked for the mount was interrupted and has been told of nothing.
                 let _ = unmounter.detach();
             }
-            end_at_signals(
-                signals,
-                unmounter,
-                Telling::new(&plan.device, file_system.findings(), &log),
-                ends,
-            );
+            end_at_signals(signals, unmounter, telling.clone(), ends);
         });
     drop(options);
     // This process still has the device, so no other mount of the device can have taken the place of this one.
     if was_ready {
         utab::forget(&plan.device, &plan.dir);
     }
-    let telling = Telling::new(&plan.device, file_system.findings(), &log);
     // All nodes are gone; the close writes the state that makes the next mount fast.
     let closed = file_system.close();
     telling.tell();

@@ -8,6 +8,7 @@ use nacre::Findings;
 use crate::daemon::Log;
 
 /// Tells each finding of a mount once. It does not keep the file system open.
+#[derive(Clone)]
 pub(crate) struct Telling {
     device: String,
     findings: Arc<Findings>,

@@ -309,8 +309,8 @@ impl FileSystem {
         scrub_info(self.inner.vfs.layout().scrub_status())
     }
 
-    /// Damage of metadata that reads and writes meet, in words, each once. The answer does not keep the file system open.
-    /// Only the layout `pool` finds some, because it has a second copy to go on with.
+    /// Damage of metadata that reads and writes meet, in words, each once. The answer does not keep the file system
+    /// open. Only the layout `pool` finds some, because it has a second copy to go on with.
     pub fn findings(&self) -> Arc<Findings> {
         self.inner.vfs.layout().findings()
     }

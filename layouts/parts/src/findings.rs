@@ -21,7 +21,7 @@ struct Waiting {
 }
 
 impl Findings {
-    /// Adds one. Whoever adds it sees to it that it is a new one.
+    /// Adds one. The caller adds none twice.
     pub fn note(&self, words: String) {
         let mut waiting = self.waiting.lock();
         if waiting.words.len() < MOST_WAITING {

@@ -1,9 +1,9 @@
 //! Checks a file system that is not mounted: both copies of everything, every structure that is reachable, every entry
 //! and block against its bit, names against inodes.
 //!
-//! A repair without loss writes what one copy, or the rest of the structures, proves. A repair of everything also gives up
-//! what nothing proves, so that the rest can be used again: a name whose inode is lost, the blocks behind a lost part of
-//! a map, the files of a volume whose row is lost. Inodes without a name get one in `/lost+found`.
+//! A repair without loss writes what one copy, or the rest of the structures, proves. A repair of everything also
+//! gives up what nothing proves: a name whose inode is lost, the blocks behind a lost part of a map, the files of a
+//! volume whose row is lost. Inodes without a name get one in `/lost+found`.
 //!
 //! A file system without a clean unmount is first recovered: on the media when it is repaired, else in DRAM over them.
 //! So an operation that a crash interrupted is no damage.
@@ -118,7 +118,8 @@ struct Pass<'p, P: Pm> {
     owners: BTreeMap<u32, BTreeSet<u64>>,
 }
 
-/// One pass over everything, after recovery; gives the corrections. Errors that mounts noted are told if `tells_errors`.
+/// One pass over everything, after recovery; gives the corrections. Errors that mounts noted are told if
+/// `tells_errors`.
 fn examine<P: Pm>(pm: &P, volume: Option<&str>, tells_errors: bool) -> Result<(CheckReport, Fixes)> {
     let started = Instant::now();
     let found = crate::superblock::read(pm)?;
@@ -220,8 +221,8 @@ impl<'p, P: Pm> Pass<'p, P> {
         Ok(pass)
     }
 
-    /// Volumes whose rows are lost. The groups that name them become free with their rows, which loses what they hold. A
-    /// row that no group names had no volume.
+    /// Volumes whose rows are lost. The groups that name them become free with their rows, which loses what they hold.
+    /// A row that no group names had no volume.
     fn lost_rows(&self, report: &mut CheckReport, fixes: &mut Fixes) -> Result<()> {
         if self.damaged.is_empty() {
             return Ok(());
@@ -319,8 +320,8 @@ impl<'p, P: Pm> Pass<'p, P> {
         Ok(())
     }
 
-    /// Groups whose maps cannot be read. Blocks that a volume of the zone has there are in use, the rest is free. This is
-    /// known when nothing else is damaged.
+    /// Groups whose maps cannot be read. Blocks that a volume of the zone has there are in use, the rest is free. This
+    /// is known when nothing else is damaged.
     fn lost_maps(&self, walks: &mut [(RawVolume, Walk<'_, &'p P>)]) {
         let states: Vec<_> = walks.iter().map(|(_, walk)| walk.is_whole()).collect();
         let Some((_, first)) = walks.first() else { return };

@@ -1,6 +1,7 @@
 //! The second half of a check: what the walk found, against the bits, the inodes and the counts.
 //!
-//! An entry or block that is led to is in use, whatever its bits say. Only a pass that gives nothing up knows the others.
+//! An entry or block that is led to is in use, whatever its bits say. Only a pass that gives nothing up knows the
+//! others.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -210,8 +210,8 @@ impl<'n> Copies<'n> {
         Compared { problem, is_readable: primary.is_some() || backup.is_some() }
     }
 
-    /// The corrections that make a copy like the other one. Words within it that have their own checks stay as they are:
-    /// in the other copy they may be the damaged ones.
+    /// The corrections that make a copy like the other one. Words within it that have their own checks stay as they
+    /// are: in the other copy they may be the damaged ones.
     fn fixes(&self, bytes: &[u8], address: u64) -> Vec<Fix> {
         let apart = match self.form {
             Form::Inode => NEXT_ORPHAN as usize..NEXT_ORPHAN as usize + 16,

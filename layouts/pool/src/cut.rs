@@ -1,5 +1,5 @@
-//! Giving up: a way to something that cannot be read, or that something else has, is removed. An inode that loses its name
-//! keeps its bits, and the next pass finds it (`compare`).
+//! Giving up: a way to something that cannot be read, or that something else has, is removed. An inode that loses its
+//! name keeps its bits, and the next pass finds it (`compare`).
 
 use nacre_media::Pm;
 use zerocopy::{FromZeros, IntoBytes};
@@ -192,7 +192,7 @@ impl<P: Pm> Walk<'_, P> {
             return sets;
         }
         let what = format!("directory {number}: the tree of its names leads to what is not there");
-        self.loss(what, "empty it; what it named gets names in /lost+found");
+        self.loss(what, "empty it; its files get names in /lost+found");
         let none = self.no_root(number);
         self.edit_inode(number, raw, |raw| {
             (raw.height, raw.root) = (0, none);
@@ -224,8 +224,8 @@ impl<P: Pm> Walk<'_, P> {
         true
     }
 
-    /// The words of a node of a directory. Of those that are lost, words beside them prove some: a set says how many words
-    /// lead to it. The others are to lead to new sets.
+    /// The words of a node of a directory. Of those that are lost, words beside them prove some: a set says how many
+    /// words lead to it. The others are to lead to new sets.
     fn whole_words(&mut self, number: u64, node: u64) -> Vec<Option<u64>> {
         let mut words = self.words(node);
         if words.iter().all(Option::is_some) {
@@ -253,7 +253,7 @@ impl<P: Pm> Walk<'_, P> {
         }
         let lost: Vec<u64> = (0..).zip(&words).filter(|(_, word)| word.is_none()).map(|(at, _)| at).collect();
         if !lost.is_empty() {
-            let what = format!("directory {number}: what the node at byte {node} led to is lost");
+            let what = format!("directory {number}: names behind the node at byte {node} are lost");
             self.loss(what, Rescue::GO_ON);
             self.branches.push(Branch { node, lost });
         }

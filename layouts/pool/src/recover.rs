@@ -54,8 +54,8 @@ pub(crate) fn recover<P: Pm>(pm: &P, geometry: &Geometry) -> Result<Recovered> {
     }
     let mut pending = None;
     for (_, items) in lanes.iter().filter_map(|lane| lane.begun.as_ref()) {
-        // Where the backup cannot be read, a new primary says that all backups were there. Where neither can be, that item
-        // is lost either way, and the others decide.
+        // Where the backup cannot be read, a new primary says that all backups were there. Where neither can be, that
+        // item is lost either way, and the others decide.
         let is_there = |item: &RawItem| {
             let copies = [geometry.twin(item.address()), item.address()];
             let bytes = copies.into_iter().find_map(|copy| read_item(pm, copy, item));

@@ -1,12 +1,12 @@
 //! Writing the results of a check: copies made whole again, and corrections.
 //!
-//! A copy is written from the other one, which stays as it is. So a crash leaves the damage as it was, or less of it. A
-//! correction changes both copies of something, as an operation with an intent: a crash leaves it undone, or the next
-//! recovery completes it. All copies come before all corrections. A recovery that takes an operation back goes by
+//! A copy is written from the other one, which stays as it is. So a crash leaves the damage as it was, or less of it.
+//! A correction changes both copies of something, as an operation with an intent: a crash leaves it undone, or the
+//! next recovery completes it. All copies come before all corrections. A recovery that takes an operation back goes by
 //! primaries, and a damaged primary would take its backup with it.
 //!
-//! Before the first correction, the counts of free space are forgotten and each volume notes an error. So a mount behind
-//! an interrupted repair counts anew, and `fsck -p` looks again.
+//! Before the first correction, the counts of free space are forgotten and each volume notes an error. So a mount
+//! behind an interrupted repair counts anew, and `fsck -p` looks again.
 
 use std::collections::BTreeMap;
 
@@ -43,9 +43,9 @@ pub(crate) struct Fixes {
 }
 
 impl Fixes {
-    /// Something else than copies is written.
+    /// The free space of volumes that stay may change.
     fn has_changes(&self) -> bool {
-        !(self.edits.is_empty() && self.rescues.is_empty() && self.rows.is_empty())
+        !(self.edits.is_empty() && self.rescues.is_empty())
     }
 }
 
@@ -58,16 +58,17 @@ pub(crate) fn write<P: Pm>(pm: &P, fixes: &Fixes, zones: &[u32]) -> Result<bool>
     for (geometry, fix) in &fixes.mends {
         store(pm, geometry, fix)?;
     }
+    // Before the counts are forgotten: a volume that goes leaves right ones.
+    for &(zone, index) in &fixes.rows {
+        let geometry = crate::zones::geometry(pm, superblock, zone, index)?;
+        make_writable(pm, &geometry, geometry.row(), size_of::<RawVolume>() as u64)?;
+        volumes::give_up(pm, superblock, zone, index)?;
+    }
     if fixes.has_changes() {
         begin(pm, superblock, zones)?;
     }
     for &zone in zones {
         edit(pm, superblock, zone, fixes)?;
-    }
-    for &(zone, index) in &fixes.rows {
-        let geometry = crate::zones::geometry(pm, superblock, zone, index)?;
-        make_writable(pm, &geometry, geometry.row(), size_of::<RawVolume>() as u64)?;
-        volumes::give_up(pm, superblock, zone, index)?;
     }
     let mut has_room = true;
     for (geometry, rescue) in &fixes.rescues {

@@ -56,8 +56,8 @@ impl Rescue {
     }
 }
 
-/// The directory of inodes that have lost their names. It is made where it is missing. Where something else has its name,
-/// the root serves.
+/// The directory of inodes that have lost their names. It is made where it is missing. Where something else has its
+/// name, the root serves.
 fn lost_and_found<P: Pm>(fs: &Shared<P>) -> Result<u64> {
     let _lock = fs.lock(&[ROOT_INODE]);
     let root = fs.read_inode(ROOT_INODE)?;

@@ -114,8 +114,8 @@ impl<P: Pm> Change<'_, P> {
         Ok(New { set, places: vec![RawDentry::default(); set.places() as usize] })
     }
 
-    /// Words of a directory's node that are lost, in order, lead to new sets without names. No set of another word of the
-    /// node is for their hashes.
+    /// Words of a directory's node that are lost, in order, lead to new sets without names. No set of another word of
+    /// the node is for their hashes.
     pub(crate) fn put_empty_sets(&mut self, node: u64, lost: &[u64]) -> Result<()> {
         let mut rest = lost;
         while let Some(&first) = rest.first() {

@@ -125,8 +125,8 @@ impl Rows {
         self.damaged.into_iter().map(|(_, error)| error).next()
     }
 
-    /// A row that is not in use, and none of those that groups say to belong to: the row of such a group was lost, and a
-    /// new volume must not take it for its own.
+    /// A row that is not in use, and none of those that groups say to belong to: the row of such a group was lost, and
+    /// a new volume must not take it for its own.
     fn free(&self, owners: &BTreeMap<u64, u64>) -> Result<u32> {
         let used =
             self.whole.iter().map(|(index, _)| index).chain(self.damaged.iter().map(|(index, _)| index));
@@ -387,8 +387,9 @@ pub(crate) fn open_none<'p, P: Pm>(
     open(Arc::new(pm), superblock.clone(), geometry, RawVolume::new_zeroed(), &recovered, read_only)
 }
 
-/// Gives up a volume whose row is lost: the row becomes one of a volume that is going, and the groups that name it in a
-/// zone become free. So the next mount of the zone ends what a crash interrupts. Both copies of the row can be stored to.
+/// Gives up a volume whose row is lost: the row becomes one of a volume that is going, and the groups that name it in
+/// a zone become free. So the next mount of the zone ends what a crash interrupts. Both copies of the row can be
+/// stored to.
 pub(crate) fn give_up<P: Pm>(pm: &P, superblock: &Superblock, zone: u32, index: u32) -> Result<()> {
     let geometry = zones::geometry(pm, superblock, zone, index)?;
     let recovered = recover(pm, &geometry)?;
@@ -428,8 +429,8 @@ pub(crate) fn zones_to_check(
     }
 }
 
-/// A volume of a device that is not mounted. Volumes of one zone are changed one after the other: each goes on above the
-/// sequences of the one before.
+/// A volume of a device that is not mounted. Volumes of one zone are changed one after the other: each goes on above
+/// the sequences of the one before.
 pub(crate) fn open_one<'p, P: Pm>(
     pm: &'p P,
     superblock: &Superblock,
@@ -524,8 +525,8 @@ impl RawVolume {
 }
 
 impl<P: Pm> Shared<P> {
-    /// The rows that the groups of the zone say to belong to, other than that of this volume, and how many groups do. A map
-    /// that cannot be read says nothing.
+    /// The rows that the groups of the zone say to belong to, other than that of this volume, and how many groups do.
+    /// A map that cannot be read says nothing.
     pub(crate) fn owners(&self) -> BTreeMap<u64, u64> {
         let mut owners = BTreeMap::new();
         for group in self.geometry.groups() {

@@ -1,7 +1,7 @@
 //! The walk of a check over a volume: both copies of its structures, and everything that names and lists lead to.
 //!
-//! If something is led to and neither copy of it can be read, the way to it is given up (`cut`). The next pass looks at the
-//! rest. Only a pass that gives up nothing can tell what nothing leads to (`compare`).
+//! If something is led to and neither copy of it can be read, the way to it is given up (`cut`). The next pass looks
+//! at the rest. Only a pass that gives up nothing can tell what nothing leads to (`compare`).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
@@ -159,8 +159,8 @@ impl<'f, P: Pm> Walk<'f, P> {
         self.problems.push(Problem { what: what.into(), repair, loses: true, repaired: false });
     }
 
-    /// Whether everything that something leads to is as it should be, or can be made so. `None` while something is given
-    /// up, or found again: the next pass tells.
+    /// Whether everything that something leads to is as it should be, or can be made so. `None` while something is
+    /// given up, or found again: the next pass tells.
     pub(crate) fn is_whole(&self) -> Option<bool> {
         if self.is_rebuilding || self.problems.iter().any(|problem| problem.loses) {
             return None;
@@ -370,8 +370,8 @@ impl<'f, P: Pm> Walk<'f, P> {
         is_there && self.reached.insert(address, pool).is_none()
     }
 
-    /// The pools of pool blocks without a head, by what leads to their entries, or by the entries. And pool blocks in groups
-    /// whose maps cannot be read, by the entries that something leads to.
+    /// The pools of pool blocks without a head, by what leads to their entries, or by the entries. And pool blocks in
+    /// groups whose maps cannot be read, by the entries that something leads to.
     fn find_heads(&mut self) {
         let geometry = self.fs.geometry;
         for (block, what) in std::mem::take(&mut self.headless) {
@@ -402,7 +402,8 @@ impl<'f, P: Pm> Walk<'f, P> {
         });
     }
 
-    /// The pool of a pool block with entries of bytes, which say it. The ways to them do not, as they could not be read.
+    /// The pool of a pool block with entries of bytes, which say it. The ways to them do not, as they could not be
+    /// read.
     fn pool_of_bytes(&self, block: u64) -> Option<usize> {
         let geometry = self.fs.geometry;
         let says_so = |pool: usize, entry: u64| {

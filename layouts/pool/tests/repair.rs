@@ -437,8 +437,8 @@ const DAMAGES: [Damage; 8] = [
     ("an inode without a name", forget_name),
 ];
 
-/// A repair is cut at each of its fences, and made again. The result is that of a repair that ends, with and without a mount
-/// in between, and a mount in between does no harm.
+/// A repair is cut at each of its fences, and made again. The result is that of a repair that ends, with and without a
+/// mount in between, and a mount in between does no harm.
 #[test]
 fn a_repair_that_is_cut_anywhere_is_made_again() {
     let good = everything().snapshot();
