@@ -10,7 +10,7 @@ use nacre_layout_parts::findings::Findings;
 use nacre_layout_parts::tree::edit::join;
 use nacre_media::Pm;
 
-use crate::format::LINE;
+use crate::format::{INODE_SIZE, LINE, NEXT_ORPHAN, open_any};
 use crate::geometry::Geometry;
 
 /// Places of damage that are told, at most: a mount keeps them in DRAM.
@@ -62,7 +62,7 @@ impl Damaged {
             noted.places.insert(address);
         }
         if noted.is_new(first) {
-            self.findings.note(format!("one copy of {} is damaged; the other one is whole", what()));
+            self.findings.note(format!("one copy of {} is damaged, and the other one is used", what()));
         }
         self.any.store(noted.is_any(), Ordering::Release);
     }
@@ -103,7 +103,8 @@ impl Noted {
     }
 }
 
-/// Reads the first of two copies that is whole. Gives which one it was. An error does not name the structure: its caller does.
+/// Reads the first of two copies that is whole. Gives which one it was. An error does not name the structure: its caller
+/// does.
 pub(crate) fn read_either(
     pm: &impl Pm,
     copies: [u64; 2],
@@ -121,6 +122,15 @@ pub(crate) fn read_either(
     Err(failed)
 }
 
+/// The words of a list of orphans at the start of a line that may be the third one of an inode, if they are whole. They
+/// have checks of their own, so that the other copy of them may be the damaged one.
+fn words_of_list(geometry: &Geometry, address: u64, line: &[u8]) -> Option<[u8; 16]> {
+    let inode = geometry.primary(address).checked_sub(NEXT_ORPHAN)?;
+    let words = *line.first_chunk::<16>()?;
+    let is_whole = |word: &[u8; 8]| open_any(u64::from_le_bytes(*word), geometry.seed(inode)).is_some();
+    (inode.is_multiple_of(INODE_SIZE) && words.as_chunks::<8>().0.iter().all(is_whole)).then_some(words)
+}
+
 /// Mends a page of metadata from the other copy: `bad` lines alone, or the whole page if it has lines that cannot be
 /// read, because a media error goes with its page. No operation of this process is under way.
 ///
@@ -136,10 +146,14 @@ pub(crate) fn mend_page(pm: &impl Pm, geometry: &Geometry, page: Block, bad: &[u
         let own_line = pm.read(own + within, line);
         is_readable &= own_line.is_ok();
         if bad.contains(&(own + within)) || own_line.is_err() {
+            let words = own_line.as_ref().ok().and_then(|()| words_of_list(geometry, own + within, line));
             let from_other = pm.read(other + within, line);
             if from_other.is_err() && (own_line.is_err() || pm.read(own + within, line).is_err()) {
                 // Both are lost: zeros validate nowhere but in rows, where they say that there is none.
                 line.fill(if geometry.has_rows(own) { LOST } else { 0 });
+            }
+            if let Some(words) = words {
+                line[..words.len()].copy_from_slice(&words);
             }
         }
     }

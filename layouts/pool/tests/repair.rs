@@ -353,7 +353,7 @@ fn a_lost_root_is_made_anew() {
 fn damage_in_different_lines_of_both_copies_loses_nothing() {
     let pm = everything();
     let before = tree(&pm);
-    for kind in [Kind::Map, Kind::Node, Kind::PoolBits] {
+    for kind in [Kind::Map, Kind::Node, Kind::Orphans] {
         let pair = pairs(&pm, kind).into_iter().find(|pair| pair[0].len > 64).expect("one of several lines");
         pm.poke(pair[0].offset, &[0x5a; 8]);
         pm.poke(pair[1].offset + 64, &[0x5a; 8]);
@@ -400,6 +400,29 @@ fn a_mended_inode_keeps_its_words_that_are_whole() {
     let report = check(&pm, Repair::Safe);
     assert!(report.is_sound(), "{:?}", report.problems);
     assert!(words(&report).iter().all(|what| !what.contains("both copies")), "{:?}", report.problems);
+    assert_sound(&pm);
+}
+
+/// A mount did the same when it mended a copy that a read had found.
+#[test]
+fn a_mount_that_mends_an_inode_keeps_its_words_that_are_whole() {
+    let pm = everything();
+    let [primary, backup] = pairs(&pm, Kind::Inode)[3];
+    pm.poke(primary.offset + 16, &[0xff; 2]);
+    pm.poke(backup.offset + 128, &[0x5a; 8]);
+    let fs = mount(&pm);
+    let small = fs.lookup(&fs.root(), b"small").unwrap();
+    for index in 0..20 {
+        fs.getattr_at(&small, format!("file-{index}").as_bytes()).unwrap();
+    }
+    put(&fs, &small, b"more", 7000, 10);
+    drop(small);
+    fs.unmount().unwrap();
+    assert_eq!(Fs::probe(&pm).unwrap().mended, 1);
+    let report = check(&pm, Repair::Safe);
+    assert!(report.is_sound(), "{:?}", report.problems);
+    let told = words(&report);
+    assert!(told.len() == 1 && told[0].contains("the backup of the list of inode"), "{told:?}");
     assert_sound(&pm);
 }
 
