@@ -208,7 +208,7 @@ fn write_buffer(cache: &CacheInfo) -> Vec<(&'static str, String)> {
 }
 
 fn state(info: &Info) -> String {
-    let VolumeInfo { errors, mount_epoch, .. } = info.volume;
+    let VolumeInfo { errors, mended, mount_epoch, .. } = info.volume;
     let clean = if info.mountpoint.is_some() {
         "mounted"
     } else if info.volume.clean {
@@ -225,7 +225,12 @@ fn state(info: &Info) -> String {
             format!(", {errors} found and not repaired: run nacre fsck")
         }
     };
-    format!("{clean}, mounted {} for writing{errors}", output::count(mount_epoch, "time", "times"))
+    let mended = match mended {
+        0 => String::new(),
+        mended => format!(", {} mended so far", output::count(mended, "damaged copy", "damaged copies")),
+    };
+    let times = output::count(mount_epoch, "time", "times");
+    format!("{clean}, mounted {times} for writing{errors}{mended}")
 }
 
 #[cfg(test)]
@@ -269,7 +274,8 @@ mod tests {
                 "promise_explanation": "safe against power loss", "instructions": "avx2", "emulation": null,
                 "counters": { "bytes_stored": 4096, "lines_flushed": 64, "fences": 2 } },
             "volume": { "layout": "log", "preset": "nacre", "size": 1u64 << 30, "label": "", "uuid": "u",
-                "format_version": 1, "superblock_copies": 2, "clean": false, "errors": 3, "mount_epoch": 7 },
+                "format_version": 1, "superblock_copies": 2, "clean": false, "errors": 3, "mended": 2,
+                "mount_epoch": 7 },
             "space": null,
                 "tiers": [{ "number": 1, "device": "/dev/sdb", "missing": null, "size": 8192, "free": 4096,
                     "read": 12288, "written": 4096 },
@@ -280,6 +286,7 @@ mod tests {
         assert!(text.contains("device:        /dev/pmem0 (block device, 1 GiB)\n"), "{text}");
         assert!(text.contains("4 KiB, 64 lines, 2 fences"), "{text}");
         assert!(text.contains("no clean unmount") && text.contains("3 errors"), "{text}");
+        assert!(text.contains("2 damaged copies mended so far"), "{text}");
         assert!(text.contains("1: /dev/sdb, 4 KiB of 8 KiB in use, 12 KiB read, 4 KiB written\n"), "{text}");
         assert!(text.contains("3: missing (it is gone), 8 KiB of 8 KiB in use"), "{text}");
         assert!(text.contains("outside its hours, 22:00-06:00, until 22:00\n"), "{text}");

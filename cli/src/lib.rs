@@ -47,6 +47,7 @@ mod scrub;
 mod servers;
 mod siblings;
 mod stat;
+mod telling;
 mod tier;
 mod top;
 mod umount;

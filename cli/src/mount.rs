@@ -18,6 +18,7 @@ use crate::daemon::{self, Log, Readiness, Role, Signals, Throttle, Warnings};
 use crate::failure::Failure;
 use crate::heap::Heap;
 use crate::mount_options::{self, MountSettings, table};
+use crate::telling::Telling;
 use crate::{mounted, opening, remount, utab};
 
 /// Exit codes of mount(8).
@@ -404,6 +405,7 @@ fn serve(plan: &Plan, mut readiness: Readiness) -> ExitCode {
     let ends = control.ends();
     let options = serve_options(plan, &file_system, &log, control);
     tell_of_tiers(plan, &file_system, &log, readiness.warnings());
+    let telling = Telling::new(&plan.device, file_system.findings(), &log);
     let served =
         nacre_fuse::serve(Arc::clone(file_system.vfs()), &plan.dir, &options, |unmounter, notices| {
             was_ready = true;
@@ -415,7 +417,7 @@ fn serve(plan: &Plan, mut readiness: Readiness) -> ExitCode {
                 // The process that asked for the mount was interrupted and has been told of nothing.
                 let _ = unmounter.detach();
             }
-            end_at_signals(signals, unmounter, log.clone(), ends);
+            end_at_signals(signals, unmounter, telling.clone(), ends);
         });
     drop(options);
     // This process still has the device, so no other mount of the device can have taken the place of this one.
@@ -424,6 +426,7 @@ fn serve(plan: &Plan, mut readiness: Readiness) -> ExitCode {
     }
     // All nodes are gone; the close writes the state that makes the next mount fast.
     let closed = file_system.close();
+    telling.tell();
     match served.and(closed) {
         Ok(()) => {
             log.tell(&format!("{}: unmounted from {}", plan.device.display(), plan.dir.display()));
@@ -529,16 +532,21 @@ fn draining_words(number: u8, free: u64, dir: &str) -> String {
     )
 }
 
-/// The time between looks at the server's heap.
+/// The time between looks at the server's heap, and at damage that was found.
 const HEAP_PERIOD: Duration = Duration::from_secs(2);
 
-/// Unmounts at the first signal, and looks at the heap until then. If programs still use the mount, it ends with the last
-/// of them or at a second signal.
-fn end_at_signals(signals: Signals, unmounter: Unmounter, log: Log, ends: Arc<AtomicBool>) {
+/// Unmounts at the first signal, and looks at the heap and at findings until then. If programs still use the mount, it ends
+/// with the last of them or at a second signal.
+fn end_at_signals(signals: Signals, unmounter: Unmounter, telling: Telling, ends: Arc<AtomicBool>) {
     let end = move || {
         let dir = unmounter.mountpoint().display().to_string();
         let mut heap = Heap::default();
-        let mut next = || signals.next(HEAP_PERIOD, || heap.look());
+        let log = telling.log().clone();
+        let look = |heap: &mut Heap| {
+            heap.look();
+            telling.tell();
+        };
+        let mut next = || signals.next(HEAP_PERIOD, || look(&mut heap));
         let name = next();
         match unmounter.unmount() {
             Ok(true) => return,

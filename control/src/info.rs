@@ -35,6 +35,8 @@ pub struct VolumeInfo {
     pub clean: bool,
     /// Errors that were found and not repaired.
     pub errors: u32,
+    /// Damaged copies of metadata that mounts wrote anew from the other ones.
+    pub mended: u64,
     /// Seconds since 1970 at which the last error was found.
     pub last_error: Option<i64>,
     /// Copies of the superblock that are valid, of 2.

@@ -10,6 +10,7 @@ use nacre_engine::sync::Mutex;
 use nacre_engine::{BLOCK_SIZE, Error, FsStat, InodeCache, InodeId, Kind, Result};
 use nacre_layout_inplace::InplaceFs;
 use nacre_layout_log::LogFs;
+use nacre_layout_parts::findings::Findings;
 use nacre_layout_parts::lifecycle::{Lifecycle, MountOptions, OverTiers};
 use nacre_layout_parts::report::RecoveryReport;
 use nacre_layout_parts::scrub::DEFAULT_RATE;
@@ -306,6 +307,12 @@ impl FileSystem {
     /// The progress and the findings of the last scrub.
     pub fn scrub_status(&self) -> ScrubInfo {
         scrub_info(self.inner.vfs.layout().scrub_status())
+    }
+
+    /// Damage of metadata that reads and writes meet, in words, each once. The answer does not keep the file system
+    /// open. Only the layout `pool` finds some, because it has a second copy to go on with.
+    pub fn findings(&self) -> Arc<Findings> {
+        self.inner.vfs.layout().findings()
     }
 
     /// State and counters of the write buffer, where there is one.

@@ -35,6 +35,7 @@ pub(crate) fn volume_info(layout: LayoutKind, summary: &Summary) -> VolumeInfo {
         mount_epoch: summary.mount_epoch,
         clean: summary.clean,
         errors: summary.errors,
+        mended: summary.mended,
         last_error: summary.last_error.map(seconds),
         superblock_copies: summary.valid_copies,
     }

@@ -6,6 +6,7 @@ use nacre_cache::{CacheFs, CacheStatus, LossListener, Settings};
 use nacre_engine::{BelowBuffer, Data, Extents, Names, Result, forward_data, forward_extents, forward_names};
 use nacre_layout_inplace::InplaceFs;
 use nacre_layout_log::LogFs;
+use nacre_layout_parts::findings::Findings;
 use nacre_layout_parts::lifecycle::{Lifecycle, OverTiers};
 use nacre_layout_parts::report::RecoveryReport;
 use nacre_layout_parts::scrub::ScrubStatus;
@@ -196,6 +197,11 @@ impl AnyLayout {
     /// How far that is.
     pub(crate) fn scrub_status(&self) -> ScrubStatus {
         delegate!(self, |layout| Lifecycle::scrub_status(layout.below().base()))
+    }
+
+    /// Damage that was met outside a scrub.
+    pub(crate) fn findings(&self) -> Arc<Findings> {
+        delegate!(self, |layout| Lifecycle::findings(layout.below().base()))
     }
 
     /// State and counters of the write buffer, where there is one.

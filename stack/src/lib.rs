@@ -85,6 +85,7 @@ pub use nacre_engine::{
     Attr, Block, Capabilities, Durability, Error, FallocateMode, FileBlock, FileKind, FsStat, InodeId, Kind,
     Place, PlacedExtent, RenameMode, Result, SeekTo, SetAttr, Timestamp, WriteAt, XattrMode,
 };
+pub use nacre_layout_parts::findings::Findings;
 pub use nacre_layout_parts::report::RecoveryReport;
 pub use nacre_media::disk::Disk;
 pub use nacre_media::usage::made_of;

@@ -29,7 +29,6 @@ pub(super) static SOURCES: Sources = Sources::new(
     "layouts/pool/src",
     &[
         ("buddy.rs", include_str!("../../../layouts/pool/src/buddy.rs")),
-        ("check.rs", include_str!("../../../layouts/pool/src/check.rs")),
         ("commit.rs", include_str!("../../../layouts/pool/src/commit.rs")),
         ("file.rs", include_str!("../../../layouts/pool/src/file.rs")),
         ("inode.rs", include_str!("../../../layouts/pool/src/inode.rs")),
@@ -40,6 +39,7 @@ pub(super) static SOURCES: Sources = Sources::new(
         ("places.rs", include_str!("../../../layouts/pool/src/places.rs")),
         ("pools.rs", include_str!("../../../layouts/pool/src/pools.rs")),
         ("recover.rs", include_str!("../../../layouts/pool/src/recover.rs")),
+        ("repair.rs", include_str!("../../../layouts/pool/src/repair.rs")),
         ("scrub.rs", include_str!("../../../layouts/pool/src/scrub.rs")),
         ("sets.rs", include_str!("../../../layouts/pool/src/sets.rs")),
         ("space.rs", include_str!("../../../layouts/pool/src/space.rs")),
@@ -69,8 +69,6 @@ const fn harmless(site: &'static str, is_fence: bool, argument: &'static str) ->
 const HARMLESS: [Harmless; 19] = [
     harmless("an intent is in one copy", false, TWO_FAULTS),
     harmless("the number of an inode keeps its generation", false, NOT_IN_THE_TREE),
-    Harmless { by_chance: true, ..harmless("check.rs apply 1", false, DAMAGE_ONLY) },
-    Harmless { by_chance: true, ..harmless("check.rs apply 3", true, DAMAGE_ONLY) },
     harmless("inode.rs note_read 1", false, LAZY_ATIME),
     harmless("inode.rs note_read 2", true, LAZY_ATIME),
     Harmless { by_chance: true, ..harmless("mend.rs mend_page 3", true, MENDED_BEFORE) },
@@ -84,6 +82,8 @@ const HARMLESS: [Harmless; 19] = [
     harmless("pools.rs settle_lanes 1", true, NEXT_FENCE),
     harmless("pools.rs write_pool_block 2", false, OLD_GENERATIONS),
     harmless("recover.rs recover 2", true, RECOVERED_AGAIN),
+    Harmless { by_chance: true, ..harmless("repair.rs store 1", false, DAMAGE_ONLY) },
+    Harmless { by_chance: true, ..harmless("repair.rs store 3", true, DAMAGE_ONLY) },
     // With volumes these are found.
     harmless("the row of a volume is there before its root", false, VOLUMES_ONLY),
     harmless("the row of a volume goes before its groups", false, VOLUMES_ONLY),
@@ -144,11 +144,11 @@ const FIRST: [&str; 5] = ["reads", "let-go", "remount", "wide-map-0", "wide-map-
 const PASSED_ELSEWHERE: [(&str, &str); 12] = [
     ("buddy.rs store_outside 1", MISTAKE_ONLY),
     ("buddy.rs store_outside 2", MISTAKE_ONLY),
-    ("check.rs apply 2", LOST_PAGES),
     ("commit.rs commit 1", NOTHING_CHANGES),
     ("commit.rs take_back 1", MEDIA_ONLY),
     ("commit.rs take_back 2", MEDIA_ONLY),
     ("mend.rs mend_page 2", LOST_PAGES),
+    ("repair.rs store 2", LOST_PAGES),
     ("scrub.rs store_copy 1", SCRUB_ONLY),
     ("scrub.rs store_copy 2", SCRUB_ONLY),
     ("scrub.rs store_copy 3", SCRUB_ONLY),

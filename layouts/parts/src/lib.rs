@@ -7,6 +7,7 @@
 //! | `superblock` | its two copies: read, validated, written |
 //! | `badblocks` | the list of blocks that are never used again |
 //! | `alloc` | free blocks in DRAM, in lanes |
+//! | `findings` | damage that a mount meets outside a scrub |
 //! | `scrub` | everything read while it is mounted, and media errors found |
 //! | `names` | the index in DRAM of the names of a directory |
 //! | `marks` | the findings of a walk over everything: blocks in use, damage |
@@ -40,6 +41,7 @@ pub mod content;
 pub mod contract;
 pub mod crc;
 pub mod eviction;
+pub mod findings;
 pub mod format;
 pub mod held;
 pub mod lifecycle;

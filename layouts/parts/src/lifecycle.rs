@@ -10,6 +10,7 @@ use nacre_engine::{
 use nacre_media::{Durable, Pm};
 use uuid::Uuid;
 
+use crate::findings::Findings;
 use crate::report::{CheckReport, MediaReport, RecoveryReport, Repair};
 use crate::scrub::ScrubStatus;
 use crate::superblock::Summary;
@@ -139,6 +140,11 @@ pub trait Lifecycle: BelowBuffer + Extents + Sized {
 
     /// The progress and the findings of the last scrub.
     fn scrub_status(&self) -> ScrubStatus;
+
+    /// Damage that was met outside a scrub, in a layout that can read on. It may be held longer than the file system.
+    fn findings(&self) -> Arc<Findings> {
+        Arc::default()
+    }
 }
 
 /// A layout whose files may have blocks on tiers, mounted.

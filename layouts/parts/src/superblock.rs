@@ -63,6 +63,8 @@ pub struct Summary {
     pub clean: bool,
     /// Errors found and not repaired.
     pub errors: u32,
+    /// Damaged copies of metadata that mounts wrote anew, in a layout that has a second copy of it.
+    pub mended: u64,
     /// When the last error was found.
     pub last_error: Option<Timestamp>,
     /// How many of the two copies are valid.
@@ -261,6 +263,7 @@ impl Superblock {
             mount_epoch: raw.mount_epoch,
             clean: self.is_clean(),
             errors: raw.errors,
+            mended: 0,
             last_error: (raw.last_error != 0).then(|| self.times().unpack(raw.last_error)).flatten(),
             valid_copies: valid.into_iter().map(u32::from).sum(),
         }

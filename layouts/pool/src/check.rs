@@ -1,34 +1,37 @@
 //! Checks a file system that is not mounted: both copies of everything, every structure that is reachable, every entry
-//! and block against its bit, names against inodes. Repairs what one copy or the rest of the structures prove.
+//! and block against its bit, names against inodes.
+//!
+//! A repair without loss writes what one copy, or the rest of the structures, proves. A repair of everything also
+//! gives up what nothing proves: a name whose inode is lost, the blocks behind a lost part of a map, the files of a
+//! volume whose row is lost. Inodes without a name get one in `/lost+found`.
 //!
 //! A file system without a clean unmount is first recovered: on the media when it is repaired, else in DRAM over them.
 //! So an operation that a crash interrupted is no damage.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-use nacre_engine::{BLOCK_SIZE, Block, FileKind, Kind, Result, size};
+use nacre_engine::{Kind, Result, size};
 use nacre_layout_parts::badblocks;
 use nacre_layout_parts::report::{CheckReport, Problem, RecoveryReport, Repair};
-use nacre_layout_parts::rules::check_name;
 use nacre_media::{Overlay, Pm};
 
-use crate::bits::{self, Bits};
-use crate::blockmap::{Tree, node_of, span};
+use crate::bits;
 use crate::copies::{Copies, Fix};
-use crate::directory::{Part, TIE_BITS, hash, long_name};
-use crate::format::pools::{INODES, NODES, SIZES};
-use crate::format::{
-    GROUP_BLOCKS, GROUP_BYTES, INLINE_TARGET, LONG_NAME, NODE_WORDS, ORPHAN_HEADS, POOL_BITS, POOL_HEAD,
-    ROOT_INODE, RawInode, RawVolume, WORD_BITS, purpose, seal_any, volume_state, word,
-};
+use crate::format::{RawVolume, purpose};
 use crate::fs::Shared;
-use crate::geometry::{Geometry, Use};
-use crate::inode::kind_of;
-use crate::mend::mend_page;
 use crate::recover::{Recovered, recover};
+use crate::repair::{self, Fixes};
+use crate::rescue::Rescue;
 use crate::superblock::Superblock;
+use crate::walk::Walk;
 use crate::{volumes, zones};
+
+/// Passes that repair: the later ones repair problems that the earlier ones have uncovered.
+const MOST_ROUNDS: usize = 10;
+const SPOILT: &str = "a repair could not be finished; restore the device from a copy";
+/// The repair of errors that were noted.
+const FORGET: &str = "forget them";
 
 /// Checks the file system on `pm`, which must not be mounted, or the zone of one of its volumes, and repairs what
 /// `repair` allows.
@@ -36,108 +39,98 @@ use crate::{volumes, zones};
 /// An error means that nothing could be checked: there is no file system, or nothing that leads into it.
 pub(crate) fn check<P: Pm>(pm: &P, repair: Repair, volume: Option<&str>) -> Result<CheckReport> {
     if repair == Repair::None {
-        return examine(&Overlay::new(pm), volume).map(|(report, _)| report);
+        return would_do(pm, volume);
     }
     crate::superblock::read(pm)?.superblock.check_writable()?;
+    if repair == Repair::Safe {
+        let would = would_do(pm, volume)?;
+        if would.loses() {
+            return Ok(would);
+        }
+    }
+    run(pm, repair, volume)
+}
+
+/// The problems that are found, and the repairs that would be done: they are done on an overlay, where they leave no
+/// trace.
+fn would_do<P: Pm>(pm: &P, volume: Option<&str>) -> Result<CheckReport> {
+    let (found, _) = examine(&Overlay::new(pm), volume, true)?;
+    if found.problems.is_empty() {
+        return Ok(found);
+    }
+    let Ok(done) = run(&Overlay::new(pm), Repair::All, volume) else { return Ok(found) };
+    let untold = |problem: Problem| Problem { repaired: false, ..problem };
+    Ok(CheckReport { problems: done.problems.into_iter().map(untold).collect(), ..found })
+}
+
+/// Repairs in passes, as long as they find something.
+fn run<P: Pm>(pm: &P, repair: Repair, volume: Option<&str>) -> Result<CheckReport> {
     let mut problems: Vec<Problem> = Vec::new();
     let mut round = 0;
     loop {
-        let examined = examine(pm, volume);
+        let examined = examine(pm, volume, round == 0);
         let (mut report, fixes) = match round {
             0 => examined?,
             // A repair went by a copy that is whole and wrong.
             _ => examined.map_err(|error| error.advice(SPOILT))?,
         };
+        let zones = volumes::zones_to_check(pm, &crate::superblock::read(pm)?.superblock, volume)?;
+        let mut goes_on = false;
         let may_repair = round < MOST_ROUNDS && (repair == Repair::All || !report.loses());
-        let is_clean = report.problems.is_empty();
-        if may_repair && (round == 0 || !is_clean) {
-            repair_all(pm, fixes, volume)?;
-            let repaired = report.problems.iter_mut().filter(|problem| !problem.repair.is_empty());
-            repaired.for_each(|problem| problem.repaired = true);
+        if may_repair && !report.problems.is_empty() {
+            let has_room = repair::write(pm, &fixes, &zones)?;
+            for problem in report.problems.iter_mut().filter(|problem| !problem.repair.is_empty()) {
+                problem.repaired = has_room || !Rescue::REPAIRS.contains(&problem.repair);
+                goes_on |= problem.repaired && problem.repair != FORGET;
+            }
         }
-        // A repair is examined, too: it may lead to structures that could not be seen before.
-        let goes_on = may_repair && !is_clean && report.is_sound();
-        problems.append(&mut report.problems);
         if !goes_on {
+            if report.is_sound() {
+                repair::finish(pm, &zones)?;
+            } else {
+                // They stay noted, so that the next check does not pass the device over.
+                let forgotten = problems.iter_mut().chain(&mut report.problems);
+                forgotten
+                    .filter(|problem| problem.repair == FORGET)
+                    .for_each(|problem| problem.repaired = false);
+            }
+            problems.append(&mut report.problems);
             report.problems = problems;
             return Ok(report);
         }
+        // The rest is found again, and may have a repair then.
+        problems.extend(report.problems.into_iter().filter(|problem| problem.repaired));
         round += 1;
     }
 }
 
-/// Passes that repair: the later ones repair problems that the earlier ones have uncovered.
-const MOST_ROUNDS: usize = 4;
-const SPOILT: &str = "a repair could not be finished; restore the device from a copy";
-
-/// Writes the corrections of one pass, and what follows from them.
-fn repair_all<P: Pm>(pm: &P, fixes: Vec<Placed>, volume: Option<&str>) -> Result<()> {
-    let found = crate::superblock::read(pm)?;
-    for (geometry, fix) in fixes {
-        apply(pm, &geometry, &fix)?;
-    }
-    renew_rows(pm, &found.superblock, &volumes::zones_to_check(pm, &found.superblock, volume)?)?;
-    if pm.is_shared() {
-        return Ok(());
-    }
-    let mut superblock = found.superblock.clone();
-    superblock.note_copies(&found);
-    superblock.write(pm)
+/// The volumes of a pass, and what their walks have in common.
+struct Pass<'p, P: Pm> {
+    pm: &'p P,
+    superblock: Superblock,
+    zones: Vec<u32>,
+    /// The whole device is checked, with the tables that all zones share.
+    is_device: bool,
+    volumes: Vec<Shared<&'p P>>,
+    /// Rows whose volumes cannot be opened, and why.
+    damaged: BTreeMap<u32, String>,
+    /// The rows that groups of a zone may name.
+    owners: BTreeMap<u32, BTreeSet<u64>>,
 }
 
-/// Counts free blocks and inodes anew after repairs, which may have freed some, and forgets errors that were noted.
-fn renew_rows<P: Pm>(pm: &P, superblock: &Superblock, zones: &[u32]) -> Result<()> {
-    for geometry in volumes::all(pm, superblock, zones)? {
-        // Damage that no repair mends may keep a volume from being opened.
-        let Ok(fs) = volumes::open_one(pm, superblock, geometry, false) else { continue };
-        let row = *fs.row.lock();
-        // Damage that no repair mends may keep the bits from being read. The counts are then as wrong as before.
-        let Ok(counts) = fs.count() else { continue };
-        if row.clean == 1 || row.errors != 0 {
-            let renewed = |row: &mut RawVolume| {
-                row.keep(&counts);
-                (row.errors, row.last_error) = (0, 0);
-            };
-            fs.change_rows(renewed, |zone| zone.keep(&counts))?;
-            fs.settle_lanes()?;
-        }
-    }
-    Ok(())
-}
-
-/// Writes one correction. Pages with media errors are written anew.
-fn apply<P: Pm>(pm: &P, geometry: &Geometry, fix: &Fix) -> Result<()> {
-    let stored = match pm.copy(fix.address, &fix.bytes) {
-        Err(error) if error.kind() == Kind::Media => {
-            let first = fix.address / BLOCK_SIZE;
-            let last = (fix.address + fix.bytes.len() as u64 - 1) / BLOCK_SIZE;
-            for page in first..=last {
-                mend_page(pm, geometry, Block(page), &[])?;
-            }
-            pm.copy(fix.address, &fix.bytes)?
-        }
-        stored => stored?,
-    };
-    pm.fence(stored);
-    Ok(())
-}
-
-/// A correction, with the places of what it corrects.
-type Placed = (Geometry, Fix);
-
-/// One pass over everything, after recovery; gives the corrections.
-fn examine<P: Pm>(pm: &P, volume: Option<&str>) -> Result<(CheckReport, Vec<Placed>)> {
+/// One pass over everything, after recovery; gives the corrections. Errors that mounts noted are told if
+/// `tells_errors`.
+fn examine<P: Pm>(pm: &P, volume: Option<&str>, tells_errors: bool) -> Result<(CheckReport, Fixes)> {
     let started = Instant::now();
     let found = crate::superblock::read(pm)?;
     let mut report = CheckReport::begin(&found);
+    let mut fixes = Fixes::default();
     let superblock = found.superblock.clone();
     let zones = volumes::zones_to_check(pm, &superblock, volume)?;
     // The superblock is checked with the device, and so are zones without a row.
-    let of_device = volume.is_none() || zones::count(pm, &superblock) == 1;
-    if of_device {
-        for zone in (0..zones::count(pm, &superblock)).filter(|zone| !zones.contains(zone)) {
-            report.add(format!("the row of zone {zone}: its volumes cannot be mounted"), "");
-        }
+    let is_device = volume.is_none() || zones::count(pm, &superblock) == 1;
+    if is_device {
+        lost_zones(pm, &superblock, &mut report, &mut fixes)?;
     } else {
         report.problems.clear();
     }
@@ -148,24 +141,13 @@ fn examine<P: Pm>(pm: &P, volume: Option<&str>) -> Result<(CheckReport, Vec<Plac
         recovered.back += of_zone.back;
     }
     let bad = badblocks::read(pm, &superblock)?;
-    if !bad.damaged.is_empty() && of_device {
+    if !bad.damaged.is_empty() && is_device {
         let what = format!("the list of bad blocks has {} words that do not validate", bad.damaged.len());
         report.add(what, "forget what they said; fsck -c finds bad blocks again");
-        badblocks::clear_damaged(pm, &superblock, &bad)?;
+        fixes.forgets_bad_words = true;
     }
     report.bad_blocks = bad.blocks.len() as u64;
-    let (mut volumes, mut owners) = (Vec::new(), BTreeSet::new());
-    for geometry in volumes::all(pm, &superblock, &zones)? {
-        owners.insert(u64::from(geometry.volume));
-        match volumes::open_one(pm, &superblock, geometry, true) {
-            Ok(fs) => volumes.push(fs),
-            Err(error) => report.add(error.to_string(), ""),
-        }
-    }
-    for (index, error) in volumes::Rows::read(pm, &superblock).damaged {
-        owners.insert(index.into());
-        report.add(error.to_string(), "");
-    }
+    let pass = Pass::begin(pm, superblock, zones, is_device)?;
     report.summary = match volume {
         Some(_) => volumes::probe_volume(pm, volume)?,
         None => volumes::probe(pm)?,
@@ -176,442 +158,202 @@ fn examine<P: Pm>(pm: &P, volume: Option<&str>) -> Result<(CheckReport, Vec<Plac
         rolled_back: recovered.forward,
         ..RecoveryReport::default()
     };
-    let mut fixes = Vec::new();
-    for zone in zones {
-        let mut of_zone: Vec<_> = volumes.iter().filter(|fs| fs.geometry.zone == zone).collect();
-        let none;
-        if of_zone.is_empty() {
-            none = volumes::open_none(pm, &superblock, zone)?;
-            of_zone.push(&none);
-        }
-        for (index, fs) in of_zone.iter().enumerate() {
-            let row = *fs.row.lock();
-            if row.errors != 0 {
-                let errors = size::count(row.errors.into(), "error was", "errors were");
-                report.add(format!("{errors} noted while it was mounted"), "forget them");
-            }
-            let mut walk = Walk::new(fs, (index == 0).then_some(&owners));
-            walk.everything(&row);
-            let Walk { free, in_use, copies, problems, directories, inodes, .. } = walk;
-            for (what, repair) in problems {
-                let of = if volumes.len() > 1 { format!("volume {}: ", row.name()) } else { String::new() };
-                report.add(format!("{of}{what}"), repair);
-            }
-            fixes.extend(copies.into_iter().map(|fix| (fs.geometry, fix)));
-            report.free_blocks += free;
-            report.used_blocks += in_use;
-            report.walk.directories += directories;
-            report.walk.files += inodes.len() as u64 - directories;
+    pass.lost_rows(&mut report, &mut fixes)?;
+    pass.zones.iter().try_for_each(|&zone| pass.zone(zone, &mut report, &mut fixes))?;
+    let is_whole = report.problems.iter().all(|problem| !problem.repair.is_empty() && !problem.loses);
+    for fs in pass.volumes.iter().filter(|_| is_whole && tells_errors) {
+        let row = *fs.row.lock();
+        if row.errors != 0 {
+            let errors = size::count(row.errors.into(), "error was", "errors were");
+            report.add(format!("{}{errors} noted while it was mounted", pass.of(&row)), FORGET);
         }
     }
     report.walk.duration = started.elapsed();
     Ok((report, fixes))
 }
 
-/// The findings about an inode.
-pub(crate) struct Seen {
-    pub(crate) raw: RawInode,
-    /// Names that refer to it.
-    pub(crate) names: u32,
-    /// The directory of its name.
-    pub(crate) parent: u64,
-    pub(crate) entries: u64,
-    pub(crate) subdirectories: u32,
+/// Zones whose rows are lost. The superblock proves what these said.
+fn lost_zones<P: Pm>(
+    pm: &P,
+    superblock: &Superblock,
+    report: &mut CheckReport,
+    fixes: &mut Fixes,
+) -> Result<()> {
+    for (zone, row) in (0..).zip(zones::expected(superblock)?) {
+        if !zones::read_row(pm, superblock, zone).is_ok_and(|row| row.is_some()) {
+            let what = format!("both copies of the row of zone {zone}: its volumes cannot be mounted");
+            report.add(what, "write it anew: the size of the device says what it was");
+            fixes.zones.push((zone, row));
+        }
+    }
+    Ok(())
 }
 
-pub(crate) struct Walk<'f, P: Pm> {
-    pub(crate) fs: &'f Shared<P>,
-    /// The rows of all volumes, if this one is to look at the groups of none, too.
-    pub(crate) owners: Option<&'f BTreeSet<u64>>,
-    pub(crate) problems: Vec<(String, &'static str)>,
-    pub(crate) copies: Vec<Fix>,
-    /// The bits of each group, and its purpose.
-    pub(crate) maps: Vec<(Bits, u64)>,
-    /// Entries in use, by their bits, with their pools.
-    pub(crate) allocated: BTreeMap<u64, usize>,
-    /// Entries that something leads to.
-    pub(crate) reached: HashMap<u64, usize>,
-    /// Blocks that something is in.
-    pub(crate) used: Vec<Bits>,
-    pub(crate) inodes: BTreeMap<u64, Seen>,
-    pub(crate) directories: u64,
-    pub(crate) free: u64,
-    pub(crate) in_use: u64,
-}
-
-impl<'f, P: Pm> Walk<'f, P> {
-    fn new(fs: &'f Shared<P>, owners: Option<&'f BTreeSet<u64>>) -> Walk<'f, P> {
-        Walk {
-            fs,
-            owners,
-            problems: Vec::new(),
-            copies: Vec::new(),
-            maps: Vec::new(),
-            allocated: BTreeMap::new(),
-            reached: HashMap::new(),
-            used: vec![[0; 8]; fs.geometry.groups().count()],
-            inodes: BTreeMap::new(),
-            directories: 0,
-            free: 0,
-            in_use: 0,
-        }
-    }
-
-    fn everything(&mut self, row: &RawVolume) {
-        self.rows();
-        self.space();
-        if row.state == volume_state::LIVE {
-            self.tree();
-            self.orphans();
-        }
-        self.compare_entries();
-        self.compare_blocks();
-        self.compare_inodes();
-        if row.clean == 1 {
-            self.compare_counts(row);
-        }
-    }
-
-    pub(crate) fn damage(&mut self, what: impl Into<String>) {
-        self.problems.push((what.into(), ""));
-    }
-
-    /// Compares both copies of a structure. Gives the one that is whole.
-    fn both(&mut self, copies: &Copies<'_>) -> Option<Vec<u8>> {
-        let found = copies.compare(&*self.fs.pm, &self.fs.geometry);
-        if let Some((what, fix)) = found.problem {
-            self.problems.push((what, if fix.is_some() { "write it from the other copy" } else { "" }));
-            self.copies.extend(fix);
-        }
-        found.bytes
-    }
-
-    /// A correction of both copies.
-    pub(crate) fn fix(&mut self, address: u64, bytes: &[u8]) {
-        for address in [address, self.fs.geometry.twin(address)] {
-            self.copies.push(Fix { address, bytes: bytes.to_vec() });
-        }
-    }
-
-    /// Rows of zones and volumes, and lanes.
-    fn rows(&mut self) {
-        let geometry = self.fs.geometry;
-        if self.owners.is_some() {
-            self.both(&Copies::zone(&geometry));
-            for index in 0..geometry.lanes {
-                self.both(&Copies::done(&geometry, index));
+impl<'p, P: Pm> Pass<'p, P> {
+    /// Opens the volumes of zones that are recovered.
+    fn begin(pm: &'p P, superblock: Superblock, zones: Vec<u32>, is_device: bool) -> Result<Pass<'p, P>> {
+        let mut pass = Pass {
+            pm,
+            superblock,
+            zones,
+            is_device,
+            volumes: Vec::new(),
+            damaged: BTreeMap::new(),
+            owners: BTreeMap::new(),
+        };
+        for geometry in volumes::all(pm, &pass.superblock, &pass.zones)? {
+            pass.owners.entry(geometry.zone).or_default().insert(geometry.volume.into());
+            match volumes::open_one(pm, &pass.superblock, geometry, true) {
+                Ok(fs) => pass.volumes.push(fs),
+                Err(error) if error.kind() == Kind::Corrupt => {
+                    pass.damaged.insert(geometry.volume, error.to_string());
+                }
+                Err(error) => return Err(error),
             }
         }
-        if self.fs.row.lock().state == volume_state::LIVE {
-            self.both(&Copies::volume(&geometry));
-            self.both(&Copies::orphan_heads(&geometry));
+        for (index, error) in volumes::Rows::read(pm, &pass.superblock).damaged {
+            pass.damaged.insert(index, error.to_string());
         }
+        for &zone in &pass.zones {
+            let damaged = pass.damaged.keys().map(|&index| u64::from(index));
+            pass.owners.entry(zone).or_default().extend(damaged);
+        }
+        Ok(pass)
     }
 
-    /// Maps, and the heads of pool blocks; which entries are in use.
-    fn space(&mut self) {
-        let geometry = self.fs.geometry;
-        for group in geometry.groups() {
-            self.both(&Copies::map(&geometry, group));
-            let map = self.fs.read_map(group).unwrap_or_else(|error| {
-                self.damage(error.to_string());
-                ([0; 8], purpose::FREE)
-            });
-            self.maps.push(map);
-            let (free, of_group) = map;
-            let of = geometry.use_of(of_group);
-            if self.is_ours(of) {
-                let usable = bits::count(&bits::without(&free, &self.fs.bad.of_group(group)));
-                self.free += usable;
-                // A damaged map may have blocks of regions free.
-                self.in_use += (GROUP_BLOCKS - geometry.regions_in(group)).saturating_sub(usable);
+    /// Volumes whose rows are lost. The groups that name them become free with their rows, which loses what they hold.
+    /// A row that no group names had no volume.
+    fn lost_rows(&self, report: &mut CheckReport, fixes: &mut Fixes) -> Result<()> {
+        if self.damaged.is_empty() {
+            return Ok(());
+        }
+        let mut groups: BTreeMap<u32, Vec<(u32, u64)>> = BTreeMap::new();
+        let mut are_read = self.is_device && fixes.zones.is_empty();
+        for &zone in &self.zones {
+            let none = volumes::open_none(self.pm, &self.superblock, zone, true)?;
+            let owners = none.owners();
+            are_read &= none.geometry.groups().all(|group| none.read_map(group).is_ok());
+            for &index in self.damaged.keys() {
+                let count = owners.get(&index.into()).copied();
+                groups.entry(index).or_default().extend(count.map(|count| (zone, count)));
             }
-            if of != Use::Pool {
+        }
+        for (&index, what) in &self.damaged {
+            if self.is_mended(index, report, fixes)? {
                 continue;
             }
-            let blocks = geometry.pool_block / BLOCK_SIZE;
-            for slot in 0..geometry.pool_blocks_in_group() {
-                let within = slot * blocks;
-                let all = bits::run(within, blocks);
-                if !bits::meet(&free, &all) {
-                    self.pool_block(group * GROUP_BYTES + slot * geometry.pool_block);
-                } else if bits::without(&all, &free) != [0; 8] {
-                    self.damage(format!("group {group}: a part of a pool block is free"));
-                }
+            let of_row = groups.remove(&index).unwrap_or_default();
+            for &(zone, count) in &of_row {
+                let count = size::count(count, "group", "groups");
+                let what = format!("{what}: its volume has {count} of zone {zone}, and cannot be mounted");
+                report.problems.push(Problem {
+                    what,
+                    repair: "give up the volume: its groups become free, and its files are lost",
+                    loses: true,
+                    repaired: false,
+                });
+                fixes.rows.push((zone, index));
+            }
+            if of_row.is_empty() && self.is_device {
+                // A map that cannot be read may be that of a group of the volume.
+                report.add(what.clone(), if are_read { "free the row: no group names it" } else { "" });
+                fixes.rows.extend(self.zones.first().filter(|_| are_read).map(|&zone| (zone, index)));
             }
         }
+        Ok(())
     }
 
-    /// Whether this walk looks at a group with such a use. The first one of a zone takes those of no volume.
-    pub(crate) fn is_ours(&self, of: Use) -> bool {
-        match of {
-            Use::Free => self.owners.is_some(),
-            Use::Data | Use::Pool => true,
-            Use::Other(owner) => self.owners.is_some_and(|owners| !owners.contains(&owner)),
-        }
-    }
-
-    fn pool_block(&mut self, block: u64) {
-        let geometry = self.fs.geometry;
-        self.mark(block / BLOCK_SIZE, geometry.pool_block / BLOCK_SIZE, "a pool block");
-        self.both(&Copies::pool_head(&geometry, block));
-        let Ok(head) = self.fs.read_head(block) else {
-            return self.damage(format!("the pool block at byte {block}"));
+    /// Whether the lines of both copies of a damaged row give a whole one.
+    fn is_mended(&self, index: u32, report: &mut CheckReport, fixes: &mut Fixes) -> Result<bool> {
+        let Some(&zone) = self.zones.first() else { return Ok(false) };
+        let geometry = zones::geometry(self.pm, &self.superblock, zone, index)?;
+        let found = Copies::volume(&geometry).compare(self.pm, &geometry);
+        let Some((what, mends)) = found.problem.filter(|(_, mends)| !mends.is_empty() && !found.is_readable)
+        else {
+            return Ok(false);
         };
-        let pool = head.pool as usize;
-        let count = u64::from(head.count);
-        self.both(&Copies::words(
-            block + POOL_BITS,
-            block,
-            count.div_ceil(WORD_BITS) as usize,
-            format!("the bits of the pool block at byte {block}"),
-        ));
-        for (address, bits) in self.fs.bits_behind_the_end(block, pool).unwrap_or_default() {
-            let what = format!("the pool block at byte {block} says that entries behind its end are free");
-            self.problems.push((what, "say so no more"));
-            self.fix(address, &seal_any(bits, geometry.seed(block)).to_le_bytes());
-        }
-        for index in 0..count {
-            let entry = block + POOL_HEAD + index * SIZES[pool];
-            match self.fs.is_in_use(pool, entry) {
-                Ok(true) => {
-                    self.allocated.insert(entry, pool);
-                    for copies in Copies::entry(&geometry, pool, entry) {
-                        self.both(&copies);
-                    }
-                }
-                Ok(false) => {}
-                Err(error) => return self.damage(error.to_string()),
-            }
-        }
+        report.add(what, "put it together from lines of both");
+        fixes.mends.extend(mends.into_iter().map(|fix| (geometry, fix)));
+        Ok(true)
     }
 
-    /// Blocks have an owner.
-    pub(crate) fn mark(&mut self, start: u64, len: u64, what: &str) {
-        let mut at = start;
-        while at < start + len {
-            let group = at / GROUP_BLOCKS;
-            let count = (GROUP_BLOCKS - at % GROUP_BLOCKS).min(start + len - at);
-            let run = bits::run(at % GROUP_BLOCKS, count);
-            let index = group.checked_sub(self.fs.geometry.first_group);
-            let Some(used) = index.and_then(|index| self.used.get_mut(index as usize)) else {
-                return self.damage(format!("{what}: block {at} is beyond the zone"));
-            };
-            let twice = bits::meet(used, &run);
-            *used = bits::either(used, &run);
-            if twice {
-                self.damage(format!("{what}: blocks {at}+{count} have two owners"));
-            }
-            at += count;
-        }
+    /// Words that say of which volume a problem is, if there are several.
+    fn of(&self, row: &RawVolume) -> String {
+        if self.volumes.len() > 1 { format!("volume {}: ", row.name()) } else { String::new() }
     }
 
-    /// An entry is led to.
-    fn reach(&mut self, pool: usize, address: u64, what: &str) -> bool {
-        if !self.fs.geometry.is_entry(address, SIZES[pool]) {
-            self.damage(format!("{what} leads to byte {address}, where no entry is"));
-            return false;
+    /// Walks over the volumes of a zone.
+    fn zone(&self, zone: u32, report: &mut CheckReport, fixes: &mut Fixes) -> Result<()> {
+        let none;
+        let mut volumes: Vec<_> = self.volumes.iter().filter(|fs| fs.geometry.zone == zone).collect();
+        if volumes.is_empty() {
+            none = volumes::open_none(self.pm, &self.superblock, zone, true)?;
+            volumes.push(&none);
         }
-        if self.reached.insert(address, pool).is_some() {
-            self.damage(format!("two things lead to the entry at byte {address}, one of them {what}"));
-            return false;
+        let superblock = &self.superblock;
+        let is_counted = zones::geometry(self.pm, superblock, zone, 0)
+            .and_then(|geometry| zones::row(self.pm, superblock, &geometry))
+            .is_ok_and(|row| row.counted == 1);
+        let mut walks = Vec::new();
+        for (index, fs) in volumes.into_iter().enumerate() {
+            let row = *fs.row.lock();
+            let mut walk = Walk::new(fs, self.owners.get(&zone).filter(|_| index == 0));
+            walk.everything(&row, is_counted && row.clean == 1);
+            walks.push((row, walk));
         }
-        true
-    }
-
-    /// Every inode that a name leads to.
-    fn tree(&mut self) {
-        let mut queue = VecDeque::from([ROOT_INODE]);
-        self.inode(ROOT_INODE, ROOT_INODE);
-        while let Some(number) = queue.pop_front() {
-            let Some(seen) = self.inodes.get(&number) else { continue };
-            let raw = seen.raw;
-            if let Err(error) = self.directory(number, &raw, &mut queue) {
-                self.damage(error.object(format!("directory {number}")).to_string());
-            }
-        }
-    }
-
-    /// Reads an inode and everything that it has, the first time that it is met. Whether it is there.
-    fn inode(&mut self, number: u64, parent: u64) -> bool {
-        if self.inodes.contains_key(&number) {
-            return true;
-        }
-        let (Ok(address), Ok(raw)) = (self.fs.address(number), self.fs.read_inode(number)) else {
-            self.damage(format!("inode {number} cannot be read"));
-            return false;
-        };
-        self.reach(INODES, address, &format!("a name of inode {number}"));
-        let what = format!("inode {number}");
-        if let Err(error) = self.contents(number, &raw, &what) {
-            self.damage(error.object(what).to_string());
-        }
-        if self.fs.attr(number, &raw).is_err() {
-            self.damage(format!("inode {number}: its attributes"));
-        }
-        self.directories += u64::from(raw.is_directory());
-        self.inodes.insert(number, Seen { raw, names: 0, parent, entries: 0, subdirectories: 0 });
-        true
-    }
-
-    fn contents(&mut self, number: u64, raw: &RawInode, what: &str) -> Result<()> {
-        if raw.attributes != 0 {
-            self.bytes(raw.attributes, what)?;
-            self.fs.read_xattrs(raw.attributes)?;
-        }
-        let root = self.fs.root_of(number, raw)?;
-        match kind_of(raw)? {
-            FileKind::Regular => {
-                let tree = Tree { height: raw.height, root };
-                let mut blocks = 0;
-                if let Some(extent) = tree.extent() {
-                    self.mark(extent.block, extent.len, what);
-                    blocks = extent.len;
-                } else if tree.height > 0 {
-                    blocks = self.node(node_of(root), u32::from(tree.height), what)?;
-                }
-                if blocks != raw.entries {
-                    self.damage(format!("{what} says {} blocks and has {blocks}", raw.entries));
-                }
-                // Each piece lies where pieces can.
-                self.fs.for_each(tree, 0, u64::MAX, &mut |_| Ok(()))?;
-            }
-            FileKind::Directory => {
-                let mut parts = Vec::new();
-                self.fs.for_each_part(Tree { height: raw.height, root }, &mut |part| {
-                    parts.push(part);
-                    Ok(())
-                })?;
-                for part in parts {
-                    match part {
-                        Part::Set(set) => self.reach(set.pool, set.address, what),
-                        Part::Node(node) => self.reach(NODES, node, what),
-                    };
-                }
-            }
-            FileKind::Symlink => {
-                if raw.size as usize > INLINE_TARGET {
-                    self.bytes(root, what)?;
-                }
-                let target = self.fs.target_of(number, raw)?;
-                if target.is_empty() || target.contains(&0) {
-                    self.damage(format!("{what}: its target"));
-                }
-            }
-            _ => {}
+        self.lost_maps(&mut walks);
+        for (row, mut walk) in walks {
+            let of = self.of(&row);
+            let named = |problem: Problem| Problem { what: format!("{of}{}", problem.what), ..problem };
+            report.problems.extend(std::mem::take(&mut walk.problems).into_iter().map(named));
+            let geometry = walk.fs.geometry;
+            let placed = |fix: Fix| (geometry, fix);
+            fixes.mends.extend(std::mem::take(&mut walk.mends).into_iter().map(placed));
+            fixes.edits.extend(std::mem::take(&mut walk.edits).into_iter().map(placed));
+            let rescue = Rescue { branches: walk.branches, nameless: walk.nameless };
+            fixes.rescues.extend((!rescue.is_empty()).then_some((geometry, rescue)));
+            report.free_blocks += walk.free;
+            report.used_blocks += walk.in_use;
+            report.walk.directories += walk.directories;
+            report.walk.files += walk.inodes.len() as u64 - walk.directories;
         }
         Ok(())
     }
 
-    /// Marks a node of a file and what is below it; gives how many blocks that are.
-    fn node(&mut self, node: u64, height: u32, what: &str) -> Result<u64> {
-        if !self.reach(NODES, node, what) {
-            return Ok(0);
-        }
-        let mut words = [0; NODE_WORDS];
-        self.fs.read_node(node, 0, &mut words)?;
-        let mut blocks = 0;
-        for value in words.into_iter().filter(|&value| value != 0) {
-            if height == 1 || height == 2 && value & word::HUGE != 0 {
-                self.mark(value & word::BLOCK_MASK, span(height - 1), what);
-                blocks += span(height - 1);
-            } else {
-                blocks += self.node(node_of(value), height - 1, what)?;
-            }
-        }
-        Ok(blocks)
-    }
-
-    fn bytes(&mut self, address: u64, what: &str) -> Result<()> {
-        let mut parts = Vec::new();
-        self.fs.read_bytes(address, |pool, at| parts.push((pool, at)))?;
-        for (pool, at) in parts {
-            self.reach(pool, at, what);
-        }
-        Ok(())
-    }
-
-    fn directory(&mut self, number: u64, raw: &RawInode, queue: &mut VecDeque<u64>) -> Result<()> {
-        let fs = self.fs;
-        let tree = fs.directory(number, raw)?;
-        let mut sets = Vec::new();
-        fs.for_each_part(tree, &mut |part| {
-            if let Part::Set(set) = part {
-                sets.push(set);
-            }
-            Ok(())
-        })?;
-        let mut names: HashSet<Vec<u8>> = HashSet::new();
-        let mut cookies = BTreeSet::new();
-        for set in sets {
-            for raw in fs.names_of(set)? {
-                if raw.flags & LONG_NAME != 0 {
-                    self.bytes(long_name(&raw), &format!("a name of directory {number}"))?;
-                }
-                let name = fs.name_of(&raw)?.to_vec();
-                let shown = String::from_utf8_lossy(&name).into_owned();
-                let hash = hash(&name, fs.hash_seed);
-                if check_name(&name).is_err() {
-                    self.damage(format!("directory {number}: the name {shown:?} cannot be one"));
-                }
-                let is_placed = fs.way(tree, hash)?.is_some_and(|way| way.set == set);
-                if raw.cookie >> TIE_BITS != hash || !is_placed || fs.find(tree, &name)?.is_none() {
-                    self.damage(format!("directory {number}: {shown:?} is not where it is looked for"));
-                }
-                if !names.insert(name) || !cookies.insert(raw.cookie) {
-                    self.damage(format!("directory {number}: {shown:?} is there twice"));
-                }
-                self.name(number, &raw, &shown, queue);
-            }
-        }
-        Ok(())
-    }
-
-    fn name(&mut self, dir: u64, raw: &crate::format::RawDentry, shown: &str, queue: &mut VecDeque<u64>) {
-        let is_new = !self.inodes.contains_key(&raw.inode);
-        let is_directory = raw.kind == FileKind::Directory as u8;
-        if !self.inode(raw.inode, dir) {
+    /// Groups whose maps cannot be read. Blocks that a volume of the zone has there are in use, the rest is free. This
+    /// is known when nothing else is damaged.
+    fn lost_maps(&self, walks: &mut [(RawVolume, Walk<'_, &'p P>)]) {
+        let states: Vec<_> = walks.iter().map(|(_, walk)| walk.is_whole()).collect();
+        let Some((_, first)) = walks.first() else { return };
+        let lost: Vec<u64> = first.unread().collect();
+        // The next pass tells what is left then.
+        if states.iter().any(Option::is_none) {
             return;
         }
-        let Some(seen) = self.inodes.get_mut(&raw.inode) else { return };
-        seen.names += 1;
-        let matches = seen.raw.generation == raw.generation && seen.raw.kind == raw.kind;
-        if !matches {
-            self.damage(format!("directory {dir}: {shown:?} refers to no inode"));
-        }
-        match (is_directory, is_new) {
-            (true, true) => queue.push_back(raw.inode),
-            (true, false) => self.damage(format!("directory {} has two names", raw.inode)),
-            _ => {}
-        }
-        if let Some(parent) = self.inodes.get_mut(&dir) {
-            parent.entries += 1;
-            parent.subdirectories += u32::from(is_directory);
-        }
-    }
-
-    /// The lists of inodes without names.
-    fn orphans(&mut self) {
-        for list in 0..ORPHAN_HEADS {
-            let mut number = match self.fs.first_orphan(list) {
-                Ok(first) => first,
-                Err(error) => return self.damage(error.to_string()),
-            };
-            let mut before = 0;
-            while number != 0 {
-                let listed =
-                    self.fs.neighbours(number).and_then(|near| Ok((near, self.fs.read_inode(number)?)));
-                let ([next, previous], raw) = match listed {
-                    Ok(listed) => listed,
-                    Err(error) => return self.damage(error.to_string()),
-                };
-                if previous != before || raw.links != 0 || self.inodes.contains_key(&number) {
-                    self.damage(format!("inode {number}: its place in a list of orphans"));
-                    break;
-                }
-                self.inode(number, 0);
-                (before, number) = (number, next);
+        let is_whole = self.damaged.is_empty() && states.iter().all(|state| *state == Some(true));
+        for group in lost {
+            let geometry = walks[0].1.fs.geometry;
+            let regions = bits::run(0, geometry.regions_in(group));
+            let index = (group - geometry.first_group) as usize;
+            let used = |walk: &Walk<'_, &'p P>| bits::without(&walk.used[index], &regions);
+            let users: Vec<usize> = (0..walks.len()).filter(|&at| used(&walks[at].1) != [0; 8]).collect();
+            let what = format!("both copies of the map of group {group} are damaged");
+            if !is_whole || users.len() > 1 {
+                walks[0].1.damage(what);
+                continue;
             }
+            let of = users.first().copied().unwrap_or(0);
+            let walk = &mut walks[of].1;
+            let taken = bits::either(&walk.used[index], &regions);
+            let free = bits::without(&[u64::MAX; 8], &taken);
+            let is_pool = walk.reached.keys().any(|&entry| geometry.group_of(entry) == group);
+            let of_group = match (users.is_empty(), is_pool) {
+                (true, _) => purpose::FREE,
+                (false, true) => walk.fs.geometry.pool(),
+                (false, false) => walk.fs.geometry.data(),
+            };
+            walk.problem(what, "write it anew: everything in it is known");
+            walk.put_map(group, &free, of_group);
         }
     }
 }

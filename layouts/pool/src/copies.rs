@@ -1,5 +1,7 @@
 //! Both copies of each structure, compared: for a check and for a scrub.
 
+use std::ops::Range;
+
 use nacre_media::Pm;
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -42,10 +44,10 @@ pub(crate) struct Copies<'n> {
 
 /// The result of a comparison.
 pub(crate) struct Compared {
-    /// The copy that is whole.
-    pub(crate) bytes: Option<Vec<u8>>,
-    /// A description of the damage, and the correction if there is one.
-    pub(crate) problem: Option<(String, Option<Fix>)>,
+    /// A description of the damage, and the corrections. None of them where neither copy is whole.
+    pub(crate) problem: Option<(String, Vec<Fix>)>,
+    /// A copy is whole.
+    pub(crate) is_readable: bool,
 }
 
 impl<'n> Copies<'n> {
@@ -190,7 +192,7 @@ impl<'n> Copies<'n> {
             pm.read(place, &mut bytes).ok()?;
             self.is_valid(geometry, &bytes).then_some(bytes)
         });
-        let from = |bytes: &[u8], address: u64| Some(Fix { address, bytes: bytes.to_vec() });
+        let from = |bytes: &[u8], address: u64| self.fixes(bytes, address);
         let what = &self.what;
         let problem = match (&primary, &backup) {
             (Some(primary), Some(backup)) if self.significant(primary) == self.significant(backup) => None,
@@ -203,33 +205,73 @@ impl<'n> Copies<'n> {
             (None, Some(backup)) => {
                 Some((format!("the primary of {what} is damaged"), from(backup, places[0])))
             }
-            (None, None) => self.line_by_line(pm, geometry, places),
+            (None, None) => Some(self.together(pm, geometry, places)),
         };
-        Compared { bytes: primary.or(backup), problem }
+        Compared { problem, is_readable: primary.is_some() || backup.is_some() }
     }
 
-    /// Of checked words, damage in both copies may be in different lines.
-    fn line_by_line(
-        &self,
-        pm: &impl Pm,
-        geometry: &Geometry,
-        places: [u64; 2],
-    ) -> Option<(String, Option<Fix>)> {
-        let lost = Some((format!("both copies of {} are damaged", self.what), None));
-        let Form::Words(owner) = self.form else { return lost };
-        if self.address % LINE + self.len as u64 <= LINE {
-            return lost;
+    /// The corrections that make a copy like the other one. Words within it that have their own checks stay as they
+    /// are: in the other copy they may be the damaged ones.
+    fn fixes(&self, bytes: &[u8], address: u64) -> Vec<Fix> {
+        let apart = match self.form {
+            Form::Inode => NEXT_ORPHAN as usize..NEXT_ORPHAN as usize + 16,
+            _ => self.len..self.len,
+        };
+        let parts = [0..apart.start, apart.end..self.len];
+        let fix =
+            |part: Range<usize>| Fix { address: address + part.start as u64, bytes: bytes[part].to_vec() };
+        parts.into_iter().filter(|part| !part.is_empty()).map(fix).collect()
+    }
+
+    /// Neither copy is whole, and together they may be: damage takes lines, or words.
+    fn together(&self, pm: &impl Pm, geometry: &Geometry, places: [u64; 2]) -> (String, Vec<Fix>) {
+        let fixes = match self.form {
+            Form::Words(owner) => self.word_by_word(pm, geometry, owner),
+            Form::Volume | Form::Inode => self.mixed(pm, geometry, places),
+            _ => None,
+        };
+        match fixes {
+            Some(fixes) => (format!("parts of both copies of {} are damaged", self.what), fixes),
+            None => (format!("both copies of {} are damaged", self.what), Vec::new()),
         }
-        let mut at = 0;
+    }
+
+    /// Each line of checked words from the copy in which it is whole, and each word of a line.
+    fn word_by_word(&self, pm: &impl Pm, geometry: &Geometry, owner: u64) -> Option<Vec<Fix>> {
+        let unit = if self.address % LINE + self.len as u64 > LINE { LINE } else { 8 };
+        if self.len as u64 <= 8 {
+            return None;
+        }
+        let (mut at, mut fixes) = (0, Vec::new());
         while at < self.len {
-            let count = ((LINE - (self.address + at as u64) % LINE) as usize).min(self.len - at);
-            let part = Copies::words(places[0] + at as u64, owner, count / 8, self.what.to_string());
-            if let Some((_, None)) = part.compare(pm, geometry).problem {
-                return lost;
+            let place = self.address + at as u64;
+            let count = ((unit - place % unit) as usize).min(self.len - at);
+            let part = Copies::words(place, owner, count / 8, self.what.to_string());
+            if let Some((_, of_part)) = part.compare(pm, geometry).problem {
+                if of_part.is_empty() {
+                    return None;
+                }
+                fixes.extend(of_part);
             }
             at += count;
         }
-        Some((format!("lines of both copies of {} are damaged", self.what), None))
+        Some(fixes)
+    }
+
+    /// Lines of both copies that have the checksum together.
+    fn mixed(&self, pm: &impl Pm, geometry: &Geometry, places: [u64; 2]) -> Option<Vec<Fix>> {
+        let starts: Vec<usize> = (0..self.len).step_by(LINE as usize).collect();
+        let read = |place: u64, start: usize| {
+            let mut line = vec![0; (self.len - start).min(LINE as usize)];
+            pm.read(place + start as u64, &mut line).ok().map(|()| line)
+        };
+        let lines: Vec<_> = starts.iter().map(|&start| places.map(|place| read(place, start))).collect();
+        let bytes = (1..(1usize << lines.len()) - 1).find_map(|choice| {
+            let chosen = lines.iter().enumerate().map(|(index, copies)| copies[choice >> index & 1].clone());
+            let bytes = chosen.collect::<Option<Vec<_>>>()?.concat();
+            self.is_valid(geometry, &bytes).then_some(bytes)
+        })?;
+        Some(places.into_iter().flat_map(|place| self.fixes(&bytes, place)).collect())
     }
 }
 

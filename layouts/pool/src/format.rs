@@ -131,7 +131,9 @@ pub(crate) struct RawVolume {
     pub(crate) used_blocks: u64,
     /// Inodes in use, at the last clean unmount.
     pub(crate) inodes: u64,
-    pub(crate) reserved: [u64; 22],
+    /// Damaged copies of metadata that mounts found, and wrote anew from the other ones. It never falls.
+    pub(crate) mended: u64,
+    pub(crate) reserved: [u64; 21],
     /// Checked words: the first inode of each list of orphans, or 0. Not covered by the checksum.
     pub(crate) orphans: [u64; ORPHAN_HEADS],
 }

@@ -178,6 +178,12 @@ impl Geometry {
         }
     }
 
+    /// Whether an address is in the tables of rows, of volumes or of zones.
+    pub(crate) fn has_rows(&self, address: u64) -> bool {
+        let is_in = |halves: &Halves| (halves.start..halves.start + 2 * halves.len).contains(&address);
+        [self.volumes, self.zones].iter().any(is_in)
+    }
+
     /// The map of a group.
     pub(crate) fn map(&self, group: u64) -> u64 {
         self.maps.start + group * size_of::<RawMap>() as u64

@@ -6,7 +6,8 @@
 //! | `format` | the bytes on media; nothing else defines bytes |
 //! | `geometry` | where the structures are, and where their copies are |
 //! | `mkfs`, `mount`, `recover` | making, mounting and recovering a file system |
-//! | `check`, `compare` | checking one: the walk, and its comparison with bits and counts |
+//! | `check`, `walk`, `cut`, `compare` | checking one: passes; the walk; what it gives up; its comparison with bits and counts |
+//! | `repair`, `rescue` | writing what a check corrects; repairs that need free space |
 //! | [`anatomy`] | where the structures of an image are, for fuzzing |
 //! | `superblock`, `zones`, `volumes` | the superblock of this layout; the rows of zones and of volumes |
 //! | `twin`, `mend`, `copies` | reading from the copy that is whole; mending the other; comparing both |
@@ -41,6 +42,7 @@ mod compare;
 mod copies;
 mod counting;
 mod counts;
+mod cut;
 mod directory;
 mod edits;
 mod file;
@@ -61,6 +63,8 @@ mod places;
 mod pools;
 mod recover;
 mod rename;
+mod repair;
+mod rescue;
 mod scrub;
 mod seeded;
 mod sets;
@@ -69,6 +73,7 @@ mod superblock;
 mod tree_edit;
 mod twin;
 pub mod volumes;
+mod walk;
 mod xattr;
 mod zones;
 

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use nacre_engine::{Capabilities, Result, Tier, TierReader};
+use nacre_layout_parts::findings::Findings;
 use nacre_layout_parts::lifecycle::{Lifecycle, MkfsOptions, MountOptions};
 use nacre_layout_parts::report::{CheckReport, MediaReport, RecoveryReport, Repair};
 use nacre_layout_parts::scrub::ScrubStatus;
@@ -86,5 +87,9 @@ impl<P: Pm + 'static> Lifecycle for PoolFs<P> {
 
     fn scrub_status(&self) -> ScrubStatus {
         self.scrubber.lock().status(&*self.shared)
+    }
+
+    fn findings(&self) -> Arc<Findings> {
+        Arc::clone(&self.shared.damaged.findings)
     }
 }

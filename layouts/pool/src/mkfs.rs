@@ -12,21 +12,17 @@ use zerocopy::{FromZeros, IntoBytes};
 use crate::bits;
 use crate::edits::with_purpose;
 use crate::format::{
-    CHECKSUM_CRC32C, FIRST_REGION_BLOCK, FORMAT_VERSION, GROUP_BLOCKS, GROUP_BYTES, MAGIC, MAP_WORDS,
-    OLDEST_READER, ROWS, RawMap, RawSuperblock, RawVolume, RawZone, Region, WORD_BITS, purpose, region,
-    seal_any, state,
+    CHECKSUM_CRC32C, FIRST_REGION_BLOCK, FORMAT_VERSION, GROUP_BLOCKS, MAGIC, MAP_WORDS, OLDEST_READER, ROWS,
+    RawMap, RawSuperblock, RawVolume, RawZone, Region, WORD_BITS, purpose, region, seal_any, state,
 };
 use crate::geometry::Geometry;
 use crate::lanes::write_done;
 use crate::superblock::{Summary, Superblock, put_text};
 use crate::volumes::{self, NewVolume};
+use crate::zones;
 
 /// Groups of each of several zones, at least.
 const GROUPS_OF_ZONE: u64 = 64;
-/// A device of less has few lanes with few items each, and the smallest pool blocks.
-const SMALL_DEVICE: u64 = 64 << 20;
-/// From this size on, a pool block is a group.
-const LARGE_DEVICE: u64 = 1 << 30;
 /// Groups whose maps are written at once.
 const MAPS_AT_ONCE: u64 = 4096;
 
@@ -68,21 +64,7 @@ fn zones_of(blocks: u64, count: u32) -> Result<Vec<RawZone>> {
             .object(format!("{count} zones on {}", size::print(size)))
             .advice("a device has at most 64 zones, and each of several has at least 128 MiB"));
     }
-    let mut zone = RawZone::new_zeroed();
-    zone.state = 1;
-    (zone.lanes, zone.lane_bytes) = if size < SMALL_DEVICE { (2, 1 << 10) } else { (16, 16 << 10) };
-    zone.pool_block = match size {
-        size if size < SMALL_DEVICE => 64 << 10,
-        size if size < LARGE_DEVICE => 256 << 10,
-        _ => GROUP_BYTES as u32,
-    };
-    let mut zones = vec![zone; count as usize];
-    for (index, zone) in zones.iter_mut().enumerate() {
-        zone.first_group = groups / count * index as u64;
-        // The last one has the rest.
-        zone.groups = if index as u64 + 1 == count { groups - zone.first_group } else { groups / count };
-    }
-    Ok(zones)
+    Ok(zones::rows_of(blocks, count))
 }
 
 fn describe(blocks: u64, zones: &[RawZone], options: &MkfsOptions) -> Result<Superblock> {

@@ -119,6 +119,7 @@ impl<P: Pm + 'static> PoolFs<P> {
         }
         let mut shared = open(pm, superblock, geometry, row, &recovered, read_only)?;
         shared.inode_cache = options.inode_cache;
+        shared.damaged.is_counted.store(!read_only, Ordering::Release);
         if let Some(lanes) = options.lanes {
             shared.lanes.truncate(lanes.clamp(1, shared.lanes.len()));
         }
@@ -197,6 +198,7 @@ impl<P: Pm> PoolFs<P> {
         let fs = &self.shared;
         fs.reclaim_all();
         fs.reclaim_left(&AtomicBool::new(false));
+        fs.mend_noted()?;
         fs.release_active()?;
         fs.finish_counting();
         // The next mount counts again what could not be read.

@@ -63,6 +63,23 @@ impl<P: Pm> Shared<P> {
         if is_sane { Ok(head) } else { Err(Error::corrupt(format!("the pool block at byte {block}"))) }
     }
 
+    /// The head of a pool block of a pool, as if it was made now.
+    pub(crate) fn new_head(&self, block: u64, pool: usize) -> RawPoolHead {
+        let mut head = RawPoolHead::new_zeroed();
+        head.magic = POOL_MAGIC;
+        head.pool = pool as u32;
+        head.entry_size = SIZES[pool] as u32;
+        head.count = self.entries_in_block(pool) as u32;
+        head.generation_seed = self.row.lock().generation_seed;
+        head.checksum = head.compute_checksum(self.geometry.seed(block));
+        head
+    }
+
+    /// The bits of a word of a pool block without an entry in use.
+    pub(crate) fn all_bits(&self, pool: usize, index: u64) -> u64 {
+        bits_of_word(self.entries_in_block(pool), index)
+    }
+
     /// Entries in each half of a pool block.
     pub(crate) fn entries_in_block(&self, pool: usize) -> u64 {
         self.geometry.entry_bytes() / SIZES[pool]
@@ -411,13 +428,7 @@ impl<P: Pm> Change<'_, P> {
         let geometry = fs.geometry;
         let count = fs.entries_in_block(pool);
         let seed = geometry.seed(block);
-        let mut head = RawPoolHead::new_zeroed();
-        head.magic = POOL_MAGIC;
-        head.pool = pool as u32;
-        head.entry_size = SIZES[pool] as u32;
-        head.count = count as u32;
-        head.generation_seed = fs.row.lock().generation_seed;
-        head.checksum = head.compute_checksum(seed);
+        let head = fs.new_head(block, pool);
         let mut page = [0u8; BLOCK_SIZE as usize];
         page[..size_of::<RawPoolHead>()].copy_from_slice(head.as_bytes());
         let words = page[POOL_BITS as usize..].chunks_exact_mut(8);

@@ -1,7 +1,7 @@
 //! Recovery: each lane says which operation it began last. One that is not over goes forward if all its backups are
 //! there, and is taken back otherwise. It takes time by the number of lanes, not of files, and may be interrupted.
 
-use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, Result};
+use nacre_engine::{BLOCK_SIZE, Block, Kind, Result};
 use nacre_layout_parts::tree::edit::join;
 use nacre_media::{Flushed, Pm};
 
@@ -54,9 +54,12 @@ pub(crate) fn recover<P: Pm>(pm: &P, geometry: &Geometry) -> Result<Recovered> {
     }
     let mut pending = None;
     for (_, items) in lanes.iter().filter_map(|lane| lane.begun.as_ref()) {
+        // Where the backup cannot be read, a new primary says that all backups were there. Where neither can be, that
+        // item is lost either way, and the others decide.
         let is_there = |item: &RawItem| {
-            let backup = read_item(pm, geometry.twin(item.address()), item);
-            backup.is_some_and(|bytes| crc32c::crc32c(&bytes) == item.check)
+            let copies = [geometry.twin(item.address()), item.address()];
+            let bytes = copies.into_iter().find_map(|copy| read_item(pm, copy, item));
+            bytes.is_none_or(|bytes| crc32c::crc32c(&bytes) == item.check)
         };
         if items.iter().all(is_there) || Mistake::ForwardUnchecked.is_made(pm) {
             recovered.forward += 1;
@@ -107,7 +110,8 @@ fn copy_item<P: Pm>(
         Some(bytes) => (from, to, bytes),
         None => match read_item(pm, to, item) {
             Some(bytes) => (to, from, bytes),
-            None => return Err(Error::new(Kind::Media).object(format!("both copies of byte {primary}"))),
+            // That item alone is lost: readers of it get an error.
+            None => return Ok(pending),
         },
     };
     if read_item(pm, to, item).is_some_and(|there| there == bytes) {

@@ -23,7 +23,7 @@ use crate::fs::Shared;
 use crate::geometry::Use;
 use crate::mend::mend_page;
 use crate::superblock::{Found, Superblock};
-use crate::{volumes, zones};
+use crate::{repair, volumes, zones};
 
 /// Names that are read at a time.
 const NAMES: usize = 128;
@@ -225,12 +225,12 @@ impl<P: Pm> Shared<P> {
 
     fn compare_locked(&self, copies: Vec<Copies<'_>>, found: &mut dyn FnMut(String, bool)) {
         for copies in copies {
-            let Some((what, fix)) = copies.compare(&*self.pm, &self.geometry).problem else { continue };
-            let Some(fix) = fix.filter(|_| !self.read_only) else {
+            let Some((what, fixes)) = copies.compare(&*self.pm, &self.geometry).problem else { continue };
+            if fixes.is_empty() || self.read_only {
                 found(what, false);
                 continue;
-            };
-            let mended = self.store_copy(&fix.bytes, fix.address).is_ok();
+            }
+            let mended = fixes.iter().all(|fix| self.store_copy(&fix.bytes, fix.address).is_ok());
             found(if mended { format!("{what}, and written from the other copy") } else { what }, mended);
         }
     }
@@ -353,35 +353,37 @@ pub(crate) fn check_media<P: Pm>(pm: &P, record: bool, volume: Option<&str>) -> 
     let zones = volumes::zones_to_check(pm, &superblock, volume)?;
     let [told, _] = locate(&Overlay::new(pm), &retired, &zones);
     let errors = locate(&Overlay::new(pm), &lines, &zones).concat();
-    let new_blocks = new_bad_blocks(pm, &superblock, &lines, record.then_some(share))?;
-    if record && new_blocks > 0 {
-        count_anew(pm, &superblock, &zones)?;
-    }
+    let note = |share| new_bad_blocks(pm, &superblock, &lines, share);
+    let new_blocks = match note(None)? {
+        0 => 0,
+        _ if record => and_count(pm, &superblock, &zones, || note(Some(share)))?,
+        new_blocks => new_blocks,
+    };
     Ok(MediaReport { errors, told, new_blocks })
 }
 
 /// Puts the blocks that the media lists as bad into the list of bad blocks, which takes them out of use.
 pub(crate) fn retire_listed<P: Pm>(pm: &P) -> Result<u64> {
     let superblock = crate::superblock::read(pm)?.superblock;
-    let count = nacre_layout_parts::scrub::retire_listed(pm, &superblock)?;
-    if count > 0 {
-        count_anew(pm, &superblock, &volumes::zones_to_check(pm, &superblock, None)?)?;
+    let zones = volumes::zones_to_check(pm, &superblock, None)?;
+    if pm.known_errors().is_empty() {
+        return Ok(0);
     }
-    Ok(count)
+    and_count(pm, &superblock, &zones, || nacre_layout_parts::scrub::retire_listed(pm, &superblock))
 }
 
-/// Bad blocks do not count as free: the counts that clean unmounts kept are others now.
-fn count_anew<P: Pm>(pm: &P, superblock: &Superblock, zones: &[u32]) -> Result<()> {
-    for geometry in volumes::all(pm, superblock, zones)? {
-        // A volume that cannot be read keeps its counts, which are as wrong as before.
-        let Ok(fs) = volumes::open_one(pm, superblock, geometry, false) else { continue };
-        let Ok(counts) = fs.count() else { continue };
-        if fs.row.lock().clean == 1 {
-            fs.change_rows(|row| row.keep(&counts), |zone| zone.keep(&counts))?;
-            fs.settle_lanes()?;
-        }
-    }
-    Ok(())
+/// Bad blocks do not count as free: the counts that clean unmounts kept are others then. They do not count while `note`
+/// adds blocks, so that a mount after a crash counts anew.
+fn and_count<P: Pm>(
+    pm: &P,
+    superblock: &Superblock,
+    zones: &[u32],
+    note: impl FnOnce() -> Result<u64>,
+) -> Result<u64> {
+    repair::forget_counts(pm, superblock, zones)?;
+    let count = note()?;
+    repair::recount(pm, superblock, zones, false)?;
+    Ok(count)
 }
 
 /// Describes the bad lines in files, and then those that are in no file. Operations that are not over are decided first.

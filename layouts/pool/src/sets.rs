@@ -54,7 +54,7 @@ fn is_directory(kind: u8) -> u32 {
 }
 
 /// A dentry with its head and checksum, for a place.
-fn sealed(mut raw: RawDentry, seed: u32, pool: usize, sequence: u16) -> RawDentry {
+pub(crate) fn sealed(mut raw: RawDentry, seed: u32, pool: usize, sequence: u16) -> RawDentry {
     let status = if raw.inode == 0 { status::UNUSED } else { status::CONSISTENT };
     raw.head = RawHead { status, pool: pool as u8, sequence, checksum: 0 };
     raw.head.checksum = raw.compute_checksum(seed);
@@ -112,6 +112,29 @@ impl<P: Pm> Change<'_, P> {
     fn new_set(&mut self, pool: usize, purpose: Purpose) -> Result<New> {
         let set = Set { address: self.entry(pool, purpose)?, pool };
         Ok(New { set, places: vec![RawDentry::default(); set.places() as usize] })
+    }
+
+    /// Words of a directory's node that are lost, in order, lead to new sets without names. No set of another word of
+    /// the node is for their hashes.
+    pub(crate) fn put_empty_sets(&mut self, node: u64, lost: &[u64]) -> Result<()> {
+        let mut rest = lost;
+        while let Some(&first) = rest.first() {
+            // As many words as can lead to one set: an aligned power of two.
+            let span = |depth: u32| 1 << (LEVEL_BITS - depth);
+            let are_lost = |depth: &u32| {
+                let span: u64 = span(*depth);
+                let last = rest.get(span as usize - 1);
+                first.is_multiple_of(span) && last == Some(&(first + span - 1))
+            };
+            let depth = (0..=LEVEL_BITS).find(are_lost).unwrap_or(LEVEL_BITS);
+            let new = self.new_set(SETS + 2, Purpose::Metadata)?;
+            self.write_set(&new)?;
+            let count = span(depth) as usize;
+            let words = self.sealed_words(node, &vec![set_word(new.set, depth); count]);
+            self.item(node + first * 8, words.as_bytes());
+            rest = &rest[count..];
+        }
+        Ok(())
     }
 
     /// Writes a set to which nothing leads yet.

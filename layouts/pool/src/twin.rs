@@ -5,13 +5,15 @@
 //! two copies of everything are equal.
 
 use std::collections::BTreeSet;
+use std::time::SystemTime;
 
+use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{BLOCK_SIZE, Block, Kind, Result};
 use nacre_media::Pm;
 
 use crate::format::{LINE, open_any};
 use crate::fs::Shared;
-use crate::mend::{mend_page, read_either};
+use crate::mend::{Noted, mend_page, read_either};
 
 /// Turns after which a reader believes that a structure is damaged, and not just being changed.
 const TURNS: usize = 64;
@@ -28,11 +30,17 @@ impl<P: Pm> Shared<P> {
         if self.pm.read(address, buffer).is_ok() && is_valid(buffer) {
             return Ok(());
         }
-        self.read_again(address, buffer, &is_valid).map_err(|error| error.object(lost()))
+        self.read_again(address, buffer, &is_valid, &lost)
     }
 
     #[cold]
-    fn read_again(&self, address: u64, buffer: &mut [u8], is_valid: &dyn Fn(&[u8]) -> bool) -> Result<()> {
+    fn read_again(
+        &self,
+        address: u64,
+        buffer: &mut [u8],
+        is_valid: &dyn Fn(&[u8]) -> bool,
+        lost: &dyn Fn() -> String,
+    ) -> Result<()> {
         // Another thread may be writing it: first the backup, then the primary.
         for _ in 0..TURNS {
             if self.pm.read(address, buffer).is_ok() && is_valid(buffer) {
@@ -41,11 +49,20 @@ impl<P: Pm> Shared<P> {
             nacre_engine::sync::hint::spin_loop();
         }
         let copies = [address, self.geometry.twin(address)];
-        let found = read_either(&*self.pm, copies, buffer, is_valid)?;
-        if found == 1 {
-            self.damaged.note(address, buffer.len() as u64);
+        match read_either(&*self.pm, copies, buffer, is_valid) {
+            Ok(0) => Ok(()),
+            Ok(_) => {
+                self.damaged.note_copy(address, buffer.len() as u64, lost);
+                Ok(())
+            }
+            Err(error) => {
+                // A reader without a lock may come to a pool block that was given back.
+                if self.has_metadata(address) {
+                    self.damaged.note_lost(address, lost);
+                }
+                Err(error.object(lost()))
+            }
         }
-        Ok(())
     }
 
     /// Reads checked words at an address, which all have one seed.
@@ -69,7 +86,7 @@ impl<P: Pm> Shared<P> {
                 let count = ((LINE - place % LINE) / 8) as usize;
                 let end = (at + count).min(words.len());
                 let part = words[at..end].as_mut_bytes();
-                self.read_again(place, part, &is_valid).map_err(|error| error.object(lost()))?;
+                self.read_again(place, part, &is_valid, &lost)?;
                 at = end;
             }
         }
@@ -91,24 +108,51 @@ impl<P: Pm> Shared<P> {
         Ok(words[0])
     }
 
-    /// Writes the noted lines anew. The caller has no lane.
+    /// Writes the noted lines anew, and counts what was noted in the row of the volume. The caller has no lane.
     pub(crate) fn mend_noted(&self) -> Result<()> {
         if !self.damaged.is_any() || self.read_only {
             return Ok(());
         }
+        let (mended, lost) = self.mend_lines()?;
+        if (mended, lost) == (0, 0) || !self.damaged.is_counted.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let now = self.times.pack(SystemTime::now().into());
+        // Without the lock of the superblock, which a caller may have.
+        let counted = self.change(|change| {
+            let mut row = self.row.lock();
+            let after = change.put_row(&row, |row| {
+                row.mended = row.mended.saturating_add(mended);
+                row.errors = row.errors.saturating_add(lost);
+                row.last_error = if lost > 0 { now } else { row.last_error };
+            });
+            change.commit()?;
+            *row = after;
+            Ok(())
+        });
+        // A row that cannot be written keeps the operation that waits for this from nothing.
+        drop(counted);
+        Ok(())
+    }
+
+    /// Writes the noted lines anew. Gives how many structures that mends, and how many are lost.
+    fn mend_lines(&self) -> Result<(u64, u32)> {
         // While all lanes are held, no operation is under way.
         let _lanes: Vec<_> = self.lanes.iter().map(|lane| lane.scratch.lock()).collect();
-        let lines = self.damaged.take();
+        let Noted { lines, mut places, lost, .. } = self.damaged.take();
         let pages: BTreeSet<u64> = lines.iter().map(|line| line / BLOCK_SIZE).collect();
         // A pool block may have been given back since, and have data of files now.
         for page in pages.into_iter().filter(|page| self.has_metadata(page * BLOCK_SIZE)) {
             let of_page: Vec<u64> = lines.iter().copied().filter(|line| line / BLOCK_SIZE == page).collect();
             match mend_page(&*self.pm, &self.geometry, Block(page), &of_page) {
                 Ok(()) => {}
-                Err(error) if error.kind() == Kind::Media => self.damaged.lasting.lock().extend(of_page),
+                Err(error) if error.kind() == Kind::Media => {
+                    places.retain(|place| place / BLOCK_SIZE != page);
+                    self.damaged.lasting.lock().extend(of_page);
+                }
                 Err(error) => return Err(error),
             }
         }
-        Ok(())
+        Ok((places.len() as u64, lost))
     }
 }

@@ -4,6 +4,7 @@
 //! until all its groups are free. The next mount of a volume of the zone, or the next change of its volumes, frees what
 //! such a row has.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -97,7 +98,7 @@ fn read_row(pm: &impl Pm, superblock: &Superblock, index: u32) -> Result<Option<
 /// The rows of a device, with their numbers. A damaged one leaves the others alone.
 pub(crate) struct Rows {
     /// Rows in use.
-    whole: Vec<(u32, RawVolume)>,
+    pub(crate) whole: Vec<(u32, RawVolume)>,
     /// Rows without a copy that is whole.
     pub(crate) damaged: Vec<(u32, Error)>,
 }
@@ -124,12 +125,14 @@ impl Rows {
         self.damaged.into_iter().map(|(_, error)| error).next()
     }
 
-    /// A row that is not in use.
-    fn free(&self) -> Result<u32> {
+    /// A row that is not in use, and none of those that groups say to belong to: the row of such a group was lost, and
+    /// a new volume must not take it for its own.
+    fn free(&self, owners: &BTreeMap<u64, u64>) -> Result<u32> {
         let used =
             self.whole.iter().map(|(index, _)| index).chain(self.damaged.iter().map(|(index, _)| index));
         let used: Vec<u32> = used.copied().collect();
-        (0..ROWS as u32).find(|index| !used.contains(index)).ok_or_else(|| {
+        let is_free = |index: &u32| !used.contains(index) && !owners.contains_key(&u64::from(*index));
+        (0..ROWS as u32).find(is_free).ok_or_else(|| {
             Error::no_space(Resource::Limit, 0)
                 .object(format!("the device has {ROWS} volumes"))
                 .advice("remove one with nacre volume remove")
@@ -186,7 +189,8 @@ pub(crate) fn probe(pm: &impl Pm) -> Result<Summary> {
     }
     Ok(Summary {
         clean: is_whole && live.iter().all(|row| row.clean == 1),
-        errors: live.iter().map(|row| row.errors).sum::<u32>() + rows.damaged.len() as u32,
+        errors: live.iter().map(|row| row.errors).fold(rows.damaged.len() as u32, u32::saturating_add),
+        mended: live.iter().map(|row| row.mended).fold(0, u64::saturating_add),
         mount_epoch: live.iter().map(|row| row.mount_epoch).max().unwrap_or(0),
         ..found.superblock.summary(found.valid)
     })
@@ -210,6 +214,7 @@ pub(crate) fn summary(found: &Found, row: &RawVolume) -> Summary {
         mount_epoch: row.mount_epoch,
         clean: row.clean == 1,
         errors: row.errors,
+        mended: row.mended,
         last_error: (row.last_error != 0).then(|| times.unpack(row.last_error)).flatten(),
         ..of_device
     }
@@ -279,7 +284,8 @@ pub fn create<P: Pm>(pm: Arc<P>, new: &NewVolume) -> Result<VolumeSummary> {
 
 /// Makes a volume in a row that is not in use.
 pub(crate) fn make<P: Pm>(pm: Arc<P>, superblock: &Superblock, new: &NewVolume) -> Result<VolumeSummary> {
-    let index = Rows::read(&*pm, superblock).free()?;
+    let owners = open_none(&*pm, superblock, new.zone, true)?.owners();
+    let index = Rows::read(&*pm, superblock).free(&owners)?;
     let geometry = zones::geometry(&*pm, superblock, new.zone, index)?;
     let recovered = recover(&*pm, &geometry)?;
     let mut row = RawVolume::new_zeroed();
@@ -369,11 +375,36 @@ pub(crate) fn finish<P: Pm>(pm: &Arc<P>, superblock: &Superblock, geometry: &Geo
 }
 
 /// A zone without volumes.
-pub(crate) fn open_none<'p, P: Pm>(pm: &'p P, superblock: &Superblock, zone: u32) -> Result<Shared<&'p P>> {
+pub(crate) fn open_none<'p, P: Pm>(
+    pm: &'p P,
+    superblock: &Superblock,
+    zone: u32,
+    read_only: bool,
+) -> Result<Shared<&'p P>> {
     // A row behind all rows.
     let geometry = zones::geometry(pm, superblock, zone, ROWS as u32)?;
     let recovered = recover(pm, &geometry)?;
-    open(Arc::new(pm), superblock.clone(), geometry, RawVolume::new_zeroed(), &recovered, true)
+    open(Arc::new(pm), superblock.clone(), geometry, RawVolume::new_zeroed(), &recovered, read_only)
+}
+
+/// Gives up a volume whose row is lost: the row becomes one of a volume that is going, and the groups that name it in
+/// a zone become free. So the next mount of the zone ends what a crash interrupts. Both copies of the row can be
+/// stored to.
+pub(crate) fn give_up<P: Pm>(pm: &P, superblock: &Superblock, zone: u32, index: u32) -> Result<()> {
+    let geometry = zones::geometry(pm, superblock, zone, index)?;
+    let recovered = recover(pm, &geometry)?;
+    let mut row = RawVolume::new_zeroed();
+    (row.state, row.zone) = (volume_state::GOING, zone);
+    row.orphans = row.orphans.map(|_| seal_any(0, geometry.seed(geometry.row())));
+    let fs = open(Arc::new(pm), superblock.clone(), geometry, row, &recovered, false)?;
+    // Nothing is allocated, so that nothing needs to be counted.
+    fs.take_up(Counts::none(&geometry, 0));
+    fs.change(|change| {
+        change.put_zone(|zone| zone.counted = 0)?;
+        change.put_whole_row(&row);
+        change.commit()
+    })?;
+    release(&fs)
 }
 
 /// The volumes of zones that are not mounted, after the recovery of these zones. The rows of the zones can be read.
@@ -398,8 +429,8 @@ pub(crate) fn zones_to_check(
     }
 }
 
-/// A volume of a device that is not mounted. Volumes of one zone are changed one after the other: each goes on above the
-/// sequences of the one before.
+/// A volume of a device that is not mounted. Volumes of one zone are changed one after the other: each goes on above
+/// the sequences of the one before.
 pub(crate) fn open_one<'p, P: Pm>(
     pm: &'p P,
     superblock: &Superblock,
@@ -494,6 +525,20 @@ impl RawVolume {
 }
 
 impl<P: Pm> Shared<P> {
+    /// The rows that the groups of the zone say to belong to, other than that of this volume, and how many groups do.
+    /// A map that cannot be read says nothing.
+    pub(crate) fn owners(&self) -> BTreeMap<u64, u64> {
+        let mut owners = BTreeMap::new();
+        for group in self.geometry.groups() {
+            if let Ok((_, of_group)) = self.read_map(group)
+                && let Use::Other(owner) = self.geometry.use_of(of_group)
+            {
+                *owners.entry(owner).or_default() += 1;
+            }
+        }
+        owners
+    }
+
     /// Changes the row in an operation of its own.
     pub(crate) fn change_row(&self, edit: impl Fn(&mut RawVolume)) -> Result<()> {
         self.change_rows(edit, |_| {})

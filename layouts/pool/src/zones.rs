@@ -1,18 +1,18 @@
 //! The rows of zones.
 
-use nacre_engine::{Error, Kind, Result};
+use nacre_engine::{BLOCK_SIZE, Error, Kind, Result};
 use nacre_layout_parts::superblock::Superblock;
 use nacre_media::Pm;
 use zerocopy::{FromZeros, IntoBytes};
 
 use crate::commit::Change;
 use crate::counts::Counts;
-use crate::format::{ROWS, RawZone, region, seed_at};
+use crate::format::{GROUP_BLOCKS, GROUP_BYTES, ROWS, RawZone, region, seed_at};
 use crate::geometry::{Geometry, Halves};
 use crate::mend::read_either;
 
 /// Reads the row of a zone. `None` for one that is not in use.
-fn read_row(pm: &impl Pm, superblock: &Superblock, zone: u32) -> Result<Option<RawZone>> {
+pub(crate) fn read_row(pm: &impl Pm, superblock: &Superblock, zone: u32) -> Result<Option<RawZone>> {
     let halves = Halves::of(superblock, region::ZONES)?;
     let address = halves.start + u64::from(zone) * size_of::<RawZone>() as u64;
     let seed = seed_at(superblock.seed(), address);
@@ -41,6 +41,53 @@ pub(crate) fn geometry(pm: &impl Pm, superblock: &Superblock, zone: u32, volume:
 /// The zones whose rows can be read.
 pub(crate) fn readable(pm: &impl Pm, superblock: &Superblock) -> Vec<u32> {
     (0..count(pm, superblock)).filter(|&zone| read_row(pm, superblock, zone).is_ok()).collect()
+}
+
+/// A device of less has few lanes with few items each, and the smallest pool blocks.
+const SMALL_DEVICE: u64 = 64 << 20;
+/// From this size on, a pool block is a group.
+const LARGE_DEVICE: u64 = 1 << 30;
+
+/// The rows of so many zones of a device with so many blocks, without their checksums.
+pub(crate) fn rows_of(blocks: u64, count: u64) -> Vec<RawZone> {
+    let (size, groups) = (blocks * BLOCK_SIZE, blocks / GROUP_BLOCKS);
+    let mut zone = RawZone::new_zeroed();
+    zone.state = 1;
+    (zone.lanes, zone.lane_bytes) = if size < SMALL_DEVICE { (2, 1 << 10) } else { (16, 16 << 10) };
+    zone.pool_block = match size {
+        size if size < SMALL_DEVICE => 64 << 10,
+        size if size < LARGE_DEVICE => 256 << 10,
+        _ => GROUP_BYTES as u32,
+    };
+    let mut zones = vec![zone; count as usize];
+    for (index, zone) in (0..count).zip(&mut zones) {
+        zone.first_group = groups / count * index;
+        // The last one has the rest.
+        zone.groups = if index + 1 == count { groups - zone.first_group } else { groups / count };
+    }
+    zones
+}
+
+/// The rows that mkfs gave the device, whatever they are now: its size and the region of lanes say so.
+pub(crate) fn expected(superblock: &Superblock) -> Result<Vec<RawZone>> {
+    let blocks = superblock.raw.device_blocks;
+    let lanes = Halves::of(superblock, region::LANES)?;
+    let of_zone = |row: &RawZone| u64::from(row.lanes) * u64::from(row.lane_bytes);
+    let one = rows_of(blocks, 1);
+    // Several zones are on large devices alone, where their lanes fill blocks.
+    let count = match one.first().map(of_zone) {
+        Some(bytes) if bytes.is_multiple_of(BLOCK_SIZE) => (lanes.len / bytes).clamp(1, ROWS),
+        _ => 1,
+    };
+    Ok(rows_of(blocks, count))
+}
+
+/// The row of a zone as its address makes it validate, and the address.
+pub(crate) fn sealed(superblock: &Superblock, zone: u32, mut row: RawZone) -> Result<(u64, RawZone)> {
+    let address =
+        Halves::of(superblock, region::ZONES)?.start + u64::from(zone) * size_of::<RawZone>() as u64;
+    row.checksum = row.compute_checksum(seed_at(superblock.seed(), address));
+    Ok((address, row))
 }
 
 /// The number of zones. One whose row cannot be read leaves the others alone.

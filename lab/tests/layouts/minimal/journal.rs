@@ -207,6 +207,7 @@ pub(super) fn read_superblock(pm: &SimPm) -> Result<Summary> {
         // Each mount replays the journal: there is no other state.
         clean: false,
         errors: 0,
+        mended: 0,
         last_error: None,
         valid_copies: 1,
     })

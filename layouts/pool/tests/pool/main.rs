@@ -1,4 +1,5 @@
-//! The layout over simulated PM: one volume, and several.
+//! The layout over simulated PM: one volume, several, and repairs.
 
+mod repair;
 mod volumes;
 mod whole;

@@ -341,12 +341,21 @@ fn a_damaged_volume_leaves_the_others_alone() {
         }
     }
     volumes::create(Arc::clone(&pm), &new_volume("new", 0, 0)).unwrap();
-    let report = Fs::check(&pm, Repair::All, None).unwrap();
+    // A repair without loss leaves it alone, and everything else.
+    let report = Fs::check(&pm, Repair::Safe, None).unwrap();
     let told: Vec<_> = report.problems.iter().map(|problem| problem.what.as_str()).collect();
-    assert!(told.len() == 1 && told[0].contains("the row of volume 1"), "{told:?}");
+    assert!(told.len() == 1 && told[0].contains("the row of volume 1") && report.loses(), "{told:?}");
     let after = pm.snapshot();
     let kept = (0..after.len()).step_by(4096).filter(|&at| after[at..].starts_with(&[7; 4096])).count();
     assert_eq!(kept, 400, "blocks of files, those of the damaged volume among them");
+    let report = Fs::check(&pm, Repair::All, None).unwrap();
+    assert!(report.is_sound(), "{:?}", report.problems);
+    assert_sound(&pm);
+    for (volume, files) in [("main", 1), ("build", 2), ("new", 0)] {
+        let fs = mount(&pm, volume);
+        assert_eq!(names(&fs).len(), files, "{volume}");
+        fs.unmount().unwrap();
+    }
 }
 
 /// The blocks of all files in the root.
@@ -531,4 +540,8 @@ fn a_zone_without_a_row_leaves_the_others_alone() {
     let report = Fs::check(&pm, Repair::Safe, None).unwrap();
     assert!(report.problems.iter().any(|problem| problem.what.contains("zone 1")), "{:?}", report.problems);
     assert_eq!(report.walk.files, 1);
+    // The superblock says what the row was.
+    assert!(report.is_sound() && !report.loses(), "{:?}", report.problems);
+    mount(&pm, "other").unmount().unwrap();
+    assert_sound(&pm);
 }
