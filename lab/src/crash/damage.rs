@@ -14,7 +14,7 @@ const INODES: u64 = 4;
 const PLACES: u64 = 32;
 const BLOCK: u64 = 4096;
 
-/// All of them. In each the damage is found before the operation that changes the same words.
+/// All of them. The damage is found before the operation that changes the same words, or while it is prepared.
 pub fn with_damage() -> Vec<Workload> {
     let primary = |kind, count| damaged(kind, 0..count, Twin::Primary);
     let backup = |kind, count| damaged(kind, 0..count, Twin::Backup);
@@ -40,6 +40,9 @@ pub fn with_damage() -> Vec<Workload> {
         of("mended-names", &primary("name", PLACES), &[Op::Sync("d/a"), Op::Unlink("d/a"), file("d/n")]),
         of("mended-node", &primary("node", 1), &[Op::Read("d/a"), Op::Write("d/a", BLOCK, 4096)]),
         of("mended-attributes", &primary("bytes", 1), &[Op::Read("d/a"), Op::SetXattr("d/a", "user.y", 90)]),
+        of("mended-bits", &primary("bits", 2), &[file("d/n"), Op::Write("d/n", 0, 100)]),
+        of("mended-maps", &primary("map", 4), &[file("d/n"), Op::Write("b", 0, 9000), Op::Unlink("b")]),
+        of("mended-row", &primary("row", 1), &[Op::Remount, file("d/n")]),
         of("mended-everything", &everywhere(Twin::Primary), &busy),
         of("damaged-backups", &everywhere(Twin::Backup), &busy),
         of("damaged-backup-of-an-inode", &backup("inode", INODES), &[Op::SetAttr("d/a", 0o600)]),

@@ -249,22 +249,25 @@ impl Volumes for PoolVolumes {
     }
 }
 
-/// Structures that workloads damage, by the words of [`Op::Damage`](super::op::Op::Damage).
-const DAMAGED: [(&str, anatomy::Kind); 4] = [
-    ("inode", anatomy::Kind::Inode),
-    ("name", anatomy::Kind::Name),
-    ("node", anatomy::Kind::Node),
-    ("bytes", anatomy::Kind::Bytes),
+/// Structures that workloads damage, by the words of [`Op::Damage`](super::op::Op::Damage), and the byte of them.
+const DAMAGED: [(&str, anatomy::Kind, u64); 7] = [
+    ("inode", anatomy::Kind::Inode, 8),
+    ("name", anatomy::Kind::Name, 8),
+    ("node", anatomy::Kind::Node, 8),
+    ("bytes", anatomy::Kind::Bytes, 8),
+    ("bits", anatomy::Kind::PoolBits, 0),
+    ("map", anatomy::Kind::Map, 0),
+    ("row", anatomy::Kind::Volume, 8),
 ];
 
 /// Inverts bytes of one copy.
 fn damage(pm: &SimPm, kind: &str, number: u64, twin: Twin) -> Result<()> {
     let no_such = || Error::new(Kind::NotFound).object(format!("{kind} {number}"));
-    let (_, meant) = DAMAGED.iter().find(|(name, _)| *name == kind).ok_or_else(no_such)?;
+    let (_, meant, within) = DAMAGED.iter().find(|(name, ..)| *name == kind).ok_or_else(no_such)?;
     let mut structures = anatomy::structures(pm)?.into_iter().filter(|structure| structure.kind == *meant);
     // Each has its primary before its backup.
     let found = structures.nth(2 * number as usize + usize::from(twin == Twin::Backup));
-    let at = found.ok_or_else(no_such)?.offset + 8;
+    let at = found.ok_or_else(no_such)?.offset + within;
     let mut bytes = [0; 8];
     pm.read(at, &mut bytes)?;
     pm.poke(at, &bytes.map(|byte| !byte));

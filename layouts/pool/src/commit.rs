@@ -31,6 +31,8 @@ use crate::seeded::Mistake;
 
 /// Bytes of a lane's scratch that are kept between operations.
 const KEPT: usize = 12 << 10;
+/// How often one operation is prepared again for damage that was met: each time it may meet more.
+const MENDS: u32 = 4;
 
 /// An operation that is being prepared.
 pub(crate) struct Change<'f, P: Pm> {
@@ -57,7 +59,7 @@ impl<P: Pm> Shared<P> {
     pub(crate) fn change<T>(&self, mut act: impl FnMut(&mut Change<'_, P>) -> Result<T>) -> Result<T> {
         self.check_writable()?;
         let mut wanted: SmallVec<[usize; 8]> = SmallVec::new();
-        let mut has_mended = false;
+        let mut mends = 0;
         loop {
             if self.damaged.is_any() {
                 self.mend_noted()?;
@@ -78,8 +80,8 @@ impl<P: Pm> Shared<P> {
                     wanted.sort_unstable();
                     wanted.dedup();
                 }
-                Err(error) if error.kind() == Kind::Media && self.damaged.is_any() && !has_mended => {
-                    has_mended = true;
+                Err(error) if error.kind() == Kind::Media && self.damaged.is_any() && mends < MENDS => {
+                    mends += 1;
                 }
                 Ok(value) => {
                     for block in emptied {
@@ -178,6 +180,7 @@ impl<'f, P: Pm> Change<'f, P> {
         self.put_inodes();
         self.put_bits();
         self.put_groups();
+        self.check_mended()?;
         if self.items.list.is_empty() {
             // Nothing changes.
             if let Some(pending) = self.pending.take() {
@@ -190,6 +193,15 @@ impl<'f, P: Pm> Change<'f, P> {
         }
         self.is_over();
         Ok(())
+    }
+
+    /// Ends an operation that met damage while it was prepared: it is mended, and the operation prepared again. The
+    /// primary of an item must be whole, or a crash between the backups would leave neither copy.
+    pub(crate) fn check_mended(&self) -> Result<()> {
+        match self.fs.damaged.is_any() {
+            true => Err(Error::new(Kind::Media).object("metadata that this operation found damaged")),
+            false => Ok(()),
+        }
     }
 
     /// Commits a part of an operation now: a mistake on purpose.

@@ -194,7 +194,8 @@ impl Holdable for HeldInode {
         // It may have been held again meanwhile, or let go by another thread.
         let is_it = |inode: &Arc<HeldInode>| std::ptr::eq(&**inode, self);
         let Ok(entry) = shard.held.find_entry(hash(self.number), is_it) else { return };
-        if self.holds.load(Ordering::Acquire) > 0 {
+        // Blocks that are held for direct access stay held: the next hold finds the same inode.
+        if self.holds.load(Ordering::Acquire) > 0 || self.pins.load(Ordering::Acquire) > 0 {
             return;
         }
         entry.remove();

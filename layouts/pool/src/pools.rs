@@ -446,6 +446,7 @@ impl<P: Pm> Change<'_, P> {
         }
         let group = geometry.group_of(block);
         let index = self.group(group)?;
+        self.check_mended()?;
         let (within, blocks) = (block % GROUP_BYTES / BLOCK_SIZE, geometry.pool_block / BLOCK_SIZE);
         let edit = &mut self.groups[index];
         debug_assert!(edit.is_untouched(), "the operation has blocks of this group");

@@ -84,15 +84,17 @@ fn read_row(pm: &impl Pm, superblock: &Superblock, index: u32) -> Result<Option<
     if is_zero(address) && is_zero(address + halves.len) {
         return Ok(None);
     }
-    let is_valid = |bytes: &[u8]| {
-        let mut row = RawVolume::new_zeroed();
-        row.as_mut_bytes()[..VOLUME_BYTES].copy_from_slice(bytes);
-        bytes.iter().all(|&byte| byte == 0) || row.is_whole(seed)
-    };
     let bytes = &mut row.as_mut_bytes()[..VOLUME_BYTES];
-    read_either(pm, [address, address + halves.len], bytes, is_valid)
+    read_either(pm, [address, address + halves.len], bytes, |bytes| is_row(bytes, seed))
         .map_err(|error| error.object(format!("the row of volume {index}")))?;
     Ok((row.state != 0).then_some(row))
+}
+
+/// Whether bytes are those of a row. Zeros are one that is not in use.
+fn is_row(bytes: &[u8], seed: u32) -> bool {
+    let mut row = RawVolume::new_zeroed();
+    row.as_mut_bytes()[..VOLUME_BYTES].copy_from_slice(bytes);
+    bytes.iter().all(|&byte| byte == 0) || row.is_whole(seed)
 }
 
 /// The rows of a device, with their numbers. A damaged one leaves the others alone.
@@ -562,11 +564,22 @@ impl<P: Pm> Shared<P> {
 }
 
 impl<P: Pm> Change<'_, P> {
+    /// Where the row is, whose primary is looked at: it was read at the mount, and is to be whole before an operation
+    /// has it as an item.
+    fn row_to_change(&self) -> u64 {
+        let (fs, address) = (self.fs, self.fs.geometry.row());
+        let mut bytes = [0; VOLUME_BYTES];
+        let what = || format!("the row of volume {}", fs.geometry.volume);
+        // If both copies are lost, this operation writes them anew.
+        let _ = fs.read_entry(address, &mut bytes, |bytes| is_row(bytes, fs.geometry.seed(address)), what);
+        address
+    }
+
     /// The row after an edit, which becomes a part of this operation. The caller has its lock until the commit.
     pub(crate) fn put_row(&mut self, row: &RawVolume, edit: impl Fn(&mut RawVolume)) -> RawVolume {
         let mut after = *row;
         edit(&mut after);
-        let address = self.fs.geometry.row();
+        let address = self.row_to_change();
         after.checksum = after.compute_checksum(self.fs.geometry.seed(address));
         self.item(address, &after.as_bytes()[..VOLUME_BYTES]);
         after
@@ -575,7 +588,7 @@ impl<P: Pm> Change<'_, P> {
     /// A row with its lists of orphans becomes a part of this operation. Zeros are a row that is not in use.
     fn put_whole_row(&mut self, row: &RawVolume) {
         let mut row = *row;
-        let address = self.fs.geometry.row();
+        let address = self.row_to_change();
         if row.state != 0 {
             row.checksum = row.compute_checksum(self.fs.geometry.seed(address));
         }

@@ -17,14 +17,16 @@ pub(crate) fn read_row(pm: &impl Pm, superblock: &Superblock, zone: u32) -> Resu
     let address = halves.start + u64::from(zone) * size_of::<RawZone>() as u64;
     let seed = seed_at(superblock.seed(), address);
     let mut row = RawZone::new_zeroed();
-    let is_valid = |bytes: &[u8]| {
-        let mut row = RawZone::new_zeroed();
-        row.as_mut_bytes().copy_from_slice(bytes);
-        bytes.iter().all(|&byte| byte == 0) || row.is_whole(seed)
-    };
-    read_either(pm, [address, address + halves.len], row.as_mut_bytes(), is_valid)
+    read_either(pm, [address, address + halves.len], row.as_mut_bytes(), |bytes| is_row(bytes, seed))
         .map_err(|error| error.object(format!("the row of zone {zone}")))?;
     Ok((row.state == 1).then_some(row))
+}
+
+/// Whether bytes are those of a row. Zeros are one that is not in use.
+pub(crate) fn is_row(bytes: &[u8], seed: u32) -> bool {
+    let mut row = RawZone::new_zeroed();
+    row.as_mut_bytes().copy_from_slice(bytes);
+    bytes.iter().all(|&byte| byte == 0) || row.is_whole(seed)
 }
 
 /// The places of a zone, as one of its volumes sees them.
@@ -117,14 +119,19 @@ pub(crate) fn row(pm: &impl Pm, superblock: &Superblock, geometry: &Geometry) ->
 impl<P: Pm> Change<'_, P> {
     /// The row of the zone, edited, is a part of this operation. Only mounts and unmounts change it.
     pub(crate) fn put_zone(&mut self, edit: impl Fn(&mut RawZone)) -> Result<()> {
-        let fs = self.fs;
-        let before = row(&*fs.pm, &fs.superblock.lock(), &fs.geometry)?;
+        let (fs, address) = (self.fs, self.fs.geometry.zone_row());
+        let lost = || format!("the row of zone {}", fs.geometry.zone);
+        let mut before = RawZone::new_zeroed();
+        let is_valid = |bytes: &[u8]| is_row(bytes, fs.geometry.seed(address));
+        fs.read_entry(address, before.as_mut_bytes(), is_valid, lost)?;
+        if before.state != 1 {
+            return Err(Error::corrupt(lost()));
+        }
         let mut after = before;
         edit(&mut after);
         if after.counts() == before.counts() {
             return Ok(());
         }
-        let address = fs.geometry.zone_row();
         after.checksum = after.compute_checksum(fs.geometry.seed(address));
         self.item(address, after.as_bytes());
         Ok(())
