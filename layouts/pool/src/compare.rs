@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use nacre_engine::size;
+use nacre_engine::{FileKind, size};
 use nacre_media::Pm;
 use zerocopy::IntoBytes;
 
@@ -13,9 +13,10 @@ use crate::bits;
 use crate::edits::with_purpose;
 use crate::format::pools::{INODES, SIZES};
 use crate::format::{
-    GROUP_BLOCKS, POOL_BITS, POOL_HEAD, ROOT_INODE, RawVolume, WORD_BITS, purpose, seal_any,
+    GROUP_BLOCKS, POOL_BITS, POOL_HEAD, ROOT_INODE, RawInode, RawVolume, WORD_BITS, purpose, seal_any,
 };
 use crate::geometry::Use;
+use crate::inode::kind_of;
 use crate::rescue::Rescue;
 use crate::walk::Walk;
 use crate::zones;
@@ -70,7 +71,7 @@ impl<P: Pm> Walk<'_, P> {
         let leaked: Vec<_> = self.allocated.iter().filter(is_leaked).map(|(&e, &pool)| (e, pool)).collect();
         let nameless: BTreeMap<u64, u64> = leaked
             .iter()
-            .filter(|(entry, pool)| *pool == INODES && self.has_links(*entry))
+            .filter(|(entry, pool)| *pool == INODES && self.is_worth_a_name(*entry))
             .map(|&(entry, _)| (self.fs.number_of(entry), entry))
             .collect();
         if is_whole && !nameless.is_empty() && self.unread().next().is_some() {
@@ -105,8 +106,12 @@ impl<P: Pm> Walk<'_, P> {
         }
     }
 
-    fn has_links(&self, entry: u64) -> bool {
-        self.fs.read_inode(self.fs.number_of(entry)).is_ok_and(|raw| raw.links > 0)
+    /// An inode that had a name, and is not a link without a target.
+    fn is_worth_a_name(&self, entry: u64) -> bool {
+        let number = self.fs.number_of(entry);
+        let is_link = |raw: &RawInode| kind_of(raw).is_ok_and(|kind| kind == FileKind::Symlink);
+        let has_more = |raw: RawInode| raw.links > 0 && (!is_link(&raw) || self.has_target(number, &raw));
+        self.fs.read_inode(number).is_ok_and(has_more)
     }
 
     /// The inodes that a directory names, as far as it can be read.

@@ -471,14 +471,19 @@ impl<'f, P: Pm> Walk<'f, P> {
             FileKind::Symlink => {
                 let is_inline = raw.size as usize <= INLINE_TARGET;
                 let has_bytes = is_inline || self.fs.root_of(number, raw).is_ok_and(|root| self.bytes(root));
-                let is_target = |target: Vec<u8>| !target.is_empty() && !target.contains(&0);
-                if !has_bytes || !self.fs.target_of(number, raw).is_ok_and(is_target) {
+                if !has_bytes || !self.has_target(number, raw) {
                     self.dropped.insert(number);
                 }
             }
             _ => {}
         }
         None
+    }
+
+    /// Whether the target of a symbolic link can be read. Without one the link is worth nothing.
+    pub(crate) fn has_target(&self, number: u64, raw: &RawInode) -> bool {
+        let is_target = |target: Vec<u8>| !target.is_empty() && !target.contains(&0);
+        self.fs.target_of(number, raw).is_ok_and(is_target)
     }
 
     /// Entries of bytes are led to. Whether all of them are there.
