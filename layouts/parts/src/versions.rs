@@ -155,7 +155,7 @@ impl FileVersions<'_> {
 }
 
 /// So many of the copied blocks, from the one with number `skip` on.
-fn part_of(copied: &Copied, skip: u64, len: u64) -> Copied {
+pub fn part_of(copied: &Copied, skip: u64, len: u64) -> Copied {
     Copied { from: copied.from.part(skip, len), block: copied.block.plus(skip), ..*copied }
 }
 

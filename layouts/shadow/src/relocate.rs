@@ -12,7 +12,7 @@ use nacre_engine::{
     Written,
 };
 use nacre_layout_parts::tree::edit::join;
-use nacre_layout_parts::versions::{MOST_BLOCKS, PART};
+use nacre_layout_parts::versions::{MOST_BLOCKS, PART, part_of};
 use nacre_media::{Durable, Flushed, Pm};
 
 use crate::alloc::{Purpose, Run, Runs};
@@ -139,10 +139,56 @@ impl<P: Pm> Shared<P> {
             return Ok(refused);
         }
         check_pins(inode)?;
-        let mut changes = Changes::of(self, inode, &body);
+        refused.extend(self.publish_most(inode, &mut body, current)?);
+        Ok(refused)
+    }
+
+    /// Commits the relocation of blocks, all at once where there is room for the nodes that are copied for it. Else in
+    /// parts: the first one makes room for the second. Gives those that are not committed; an error says that none is.
+    fn publish_most(
+        &self,
+        inode: &Arc<Inode>,
+        body: &mut Body,
+        mut pieces: Vec<Copied>,
+    ) -> Result<Vec<Copied>> {
+        let error = match self.publish_pieces(inode, body, &pieces) {
+            Err(error) if error.kind() == Kind::NoSpace => error,
+            done => return done.map(|()| Vec::new()),
+        };
+        let second = match &mut pieces[..] {
+            [] => return Err(error),
+            // The nodes of one block are too many.
+            [one] if one.from.extent.len < 2 => return Err(error),
+            [one] => {
+                let len = one.from.extent.len;
+                let second = part_of(one, len / 2, len - len / 2);
+                *one = part_of(one, 0, len / 2);
+                vec![second]
+            }
+            more => {
+                let half = more.len() / 2;
+                pieces.split_off(half)
+            }
+        };
+        let mut left = self.publish_most(inode, body, pieces)?;
+        if !left.is_empty() {
+            left.extend(second);
+            return Ok(left);
+        }
+        match self.publish_most(inode, body, second.clone()) {
+            // The copies of the first part are the file's, and an error says that all are unused. After a media error
+            // none is used again.
+            Err(error) if error.kind() != Kind::Media => Ok(second),
+            published => published,
+        }
+    }
+
+    /// Commits the relocation of blocks that still have their version.
+    fn publish_pieces(&self, inode: &Arc<Inode>, body: &mut Body, pieces: &[Copied]) -> Result<()> {
+        let mut changes = Changes::of(self, inode, body);
         changes.moves = true;
         let mut prepared = Ok(());
-        for copy in current {
+        for copy in pieces {
             let PlacedExtent { start: FileBlock(start), len, place } = copy.from.extent;
             if matches!(place, Place::Pm(_) | Place::Unwritten(_)) {
                 // Blocks that leave PM give back more than the nodes take that are copied for that.
@@ -152,7 +198,7 @@ impl<P: Pm> Shared<P> {
             let piece = Piece { start, len, place: on_tier(copy.tier, copy.block), is_written };
             // An error gives up what the pieces before this one have allocated.
             prepared = prepared.and_then(|()| {
-                changes.replaced.extend(self.old_run(inode, &body, start, len)?);
+                changes.replaced.extend(self.old_run(inode, body, start, len)?);
                 changes.edit.set(piece)
             });
             changes.arrived += len;
@@ -161,9 +207,8 @@ impl<P: Pm> Shared<P> {
         changes.touches(0..0);
         let prepared = prepared.and_then(|()| changes.lift());
         changes.unless_failed(prepared)?;
-        let new = inode.next(&body);
-        changes.commit(inode, &mut body, new)?;
-        Ok(refused)
+        let new = inode.next(body);
+        changes.commit(inode, body, new)
     }
 
     /// Fails for blocks that a tier does not have for files.
