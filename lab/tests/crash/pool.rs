@@ -61,7 +61,7 @@ fn damage_is_mended_before_it_is_built_on() {
     let workload =
         with_damage().into_iter().find(|workload| workload.name == "mended-inode").expect("it is one");
     let (flushes, _) = sites(&mut rig, &workload).expect("it can be run");
-    let is_mend = |site: &Site| Pool.site_name(*site) == "mend.rs mend_page 1";
+    let is_mend = |site: &Site| Pool.site_name(site) == "mend.rs mend_page 1";
     let site = flushes.into_iter().find(is_mend).expect("it mends a line");
     let report = explore(&mut rig, &workload, &settings(Flaw::Memory(Defect::SkipFlushAt(site))));
     assert!(!report.expect("it can be run").violations.is_empty(), "a line that is mended is not flushed");
