@@ -35,7 +35,7 @@ impl DiskMistake {
 
     fn words(self) -> &'static str {
         match self {
-            DiskMistake::CommitBeforeFlush => "what is on a disk is named before the disk was flushed",
+            DiskMistake::CommitBeforeFlush => "a block on a disk is named before the disk was flushed",
             DiskMistake::FlushBeforeWrite => "a disk is flushed before the last write that the flush is for",
             DiskMistake::DiskFreedEarly => "blocks that come up from a disk are free there before the commit",
         }

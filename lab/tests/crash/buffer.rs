@@ -115,7 +115,7 @@ fn wrong_beliefs_and_flaws_are_found() {
 #[test]
 fn a_commit_that_does_not_wait_for_the_disk_is_found() {
     for words in [
-        "what is on a disk is named before the disk was flushed",
+        "a block on a disk is named before the disk was flushed",
         "a disk is flushed before the last write that the flush is for",
     ] {
         for subject in [LogWithDisk::default(), LogWithDisk::ON_DISK] {

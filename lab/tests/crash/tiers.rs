@@ -156,7 +156,7 @@ fn flaws_are_found_in(subject: &impl Subject, workloads: &[Workload], name: &str
 fn mistakes_of_the_shadow_layout_with_a_disk_are_found() {
     let early = "blocks that come up from a disk are free there before the commit";
     let without_slot = "blocks move by a word, without a slot";
-    let before_flush = "what is on a disk is named before the disk was flushed";
+    let before_flush = "a block on a disk is named before the disk was flushed";
     for (subject, name, words) in [
         (ShadowWithDisk::default(), "below: promote d/a 0 64", early),
         (ShadowWithDisk::default(), "overwritten: demote d/a 1 1", without_slot),

@@ -1,6 +1,6 @@
 //! The operations of the contract that every layout answers alike: a question goes to the method of the same name of
-//! `self.shared`, and a change through `self.change`, which says whether it may happen. What a layout answers in its
-//! own way it writes beside the macro.
+//! `self.shared`, and a change through `self.change`, which says whether it may happen. A layout writes
+//! beside the macro the operations that it answers in its own way.
 //!
 //! A layout brings the field `shared`, with such a method for each operation, nodes with a field `inode`, and `change`.
 //! `Purpose` is its own: what a write takes its space for.

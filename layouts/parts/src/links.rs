@@ -1,5 +1,5 @@
-//! The check of names in a layout of inode tables. Every directory that can be reached is read. What its names prove,
-//! links and parents, is compared with what the inodes say.
+//! The check of names in a layout of inode tables. Every directory that can be reached is read. Links and
+//! parents, which its names prove, are compared with the words of the inodes.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
@@ -8,7 +8,7 @@ use nacre_engine::{FileKind, Result, size};
 use crate::report::{CheckReport, Problem};
 use crate::rules::check_name;
 
-/// What an inode in use says of itself.
+/// The words of an inode in use about itself.
 pub struct Said {
     /// Its kind.
     pub kind: u8,
@@ -35,7 +35,7 @@ pub struct Name<'n> {
 /// Receives names, until it wants no more.
 pub type Visitor<'v> = dyn FnMut(&Name<'_>) -> std::ops::ControlFlow<()> + 'v;
 
-/// What a repair makes of an inode.
+/// The values that a repair gives an inode.
 pub struct Proved {
     /// Its number.
     pub number: u64,

@@ -78,9 +78,9 @@ fn run<P: Pm>(pm: &P, repair: Repair, volume: Option<&str>) -> Result<CheckRepor
         let mut goes_on = false;
         let may_repair = round < MOST_ROUNDS && (repair == Repair::All || !report.loses());
         if may_repair && !report.problems.is_empty() {
-            let has_room = repair::write(pm, &fixes, &zones)?;
+            let left = repair::write(pm, &fixes, &zones)?;
             for problem in report.problems.iter_mut().filter(|problem| !problem.repair.is_empty()) {
-                problem.repaired = has_room || !Rescue::REPAIRS.contains(&problem.repair);
+                problem.repaired = !left.contains(&problem.repair);
                 goes_on |= problem.repaired && problem.repair != FORGET;
             }
         }
@@ -143,7 +143,7 @@ fn examine<P: Pm>(pm: &P, volume: Option<&str>, tells_errors: bool) -> Result<(C
     let bad = badblocks::read(pm, &superblock)?;
     if !bad.damaged.is_empty() && is_device {
         let what = format!("the list of bad blocks has {} words that do not validate", bad.damaged.len());
-        report.add(what, "forget what they said; fsck -c finds bad blocks again");
+        report.add(what, repair::FORGET_BAD_WORDS);
         fixes.forgets_bad_words = true;
     }
     report.bad_blocks = bad.blocks.len() as u64;

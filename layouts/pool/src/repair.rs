@@ -49,11 +49,20 @@ impl Fixes {
     }
 }
 
-/// Writes the corrections of one pass. False if those that need free space could not all be done.
-pub(crate) fn write<P: Pm>(pm: &P, fixes: &Fixes, zones: &[u32]) -> Result<bool> {
+/// The repair of words of the list of bad blocks.
+pub(crate) const FORGET_BAD_WORDS: &str = "forget what they said; fsck -c finds bad blocks again";
+
+/// Writes the corrections of one pass. Gives the repairs that could not all be done: for want of free space, or because
+/// a media error stays.
+pub(crate) fn write<P: Pm>(pm: &P, fixes: &Fixes, zones: &[u32]) -> Result<Vec<&'static str>> {
     let superblock = &crate::superblock::read(pm)?.superblock;
+    let mut left = Vec::new();
     if fixes.forgets_bad_words {
-        badblocks::clear_damaged(pm, superblock, &badblocks::read(pm, superblock)?)?;
+        match badblocks::clear_damaged(pm, superblock, &badblocks::read(pm, superblock)?) {
+            // The rest of the list counts nevertheless.
+            Err(error) if error.kind() == Kind::Media => left.push(FORGET_BAD_WORDS),
+            done => done?,
+        }
     }
     for (geometry, fix) in &fixes.mends {
         store(pm, geometry, fix)?;
@@ -90,7 +99,10 @@ pub(crate) fn write<P: Pm>(pm: &P, fixes: &Fixes, zones: &[u32]) -> Result<bool>
     }
     recount(pm, superblock, zones, false)?;
     write_superblock(pm, false)?;
-    Ok(has_room)
+    if !has_room {
+        left.extend(Rescue::REPAIRS);
+    }
+    Ok(left)
 }
 
 /// Writes both copies of the superblock, if the process has the device alone.

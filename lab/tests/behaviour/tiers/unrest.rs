@@ -52,6 +52,14 @@ pub(crate) fn counts_space(name: &str) -> bool {
 }
 
 fn a_file_system_is_full_when_all_of_its_devices_are<L: Layout>() {
+    // Without maps in DRAM, a full file system reads the tree of each file for each operation: that takes minutes.
+    let (machine, fs) = Machine::<L>::new(true);
+    let has_maps = fs.layout().has_logs();
+    machine.unmount(fs);
+    if !has_maps && number("NACRE_MODEL_SECONDS").is_none() {
+        println!("left out: a full file system without maps in DRAM (NACRE_MODEL_SECONDS runs it)");
+        return;
+    }
     passes::<L>(true, counts_space);
 }
 

@@ -1,4 +1,4 @@
-//! What each inode of a table has in DRAM, whatever its layout keeps beside that.
+//! The part of an inode of a table in DRAM that is the same in each layout.
 
 use std::ops::Deref;
 use std::sync::Arc;
