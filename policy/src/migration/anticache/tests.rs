@@ -149,7 +149,7 @@ fn a_walk_that_finds_nothing_is_not_made_again_at_once() {
     assert!(!list.begin_walk(10 * PAUSE_MS, true), "one goes on");
     list.miss();
     list.end_names(2 * PAUSE_MS);
-    assert!(list.is_incomplete(), "what it missed may be behind it");
+    assert!(list.is_incomplete(), "blocks that it missed may be behind it");
     assert!(walk(&mut list, &[], 3 * PAUSE_MS, true));
     assert!(!list.begin_walk(13 * PAUSE_MS - 1, true) && list.begin_walk(13 * PAUSE_MS, false));
 }
