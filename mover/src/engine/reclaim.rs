@@ -128,11 +128,9 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
         let _waiting = Waiting::begin(&self.places.waiting);
         // It is full for every operation.
         self.engine.large_to_disk.store(true, Ordering::Relaxed);
-        // Where nothing has room, no file is looked at: every operation on a full file system comes here.
-        let takes_some = |tier: &Tier| self.places.room_on(tier.number, why == Why::Reserved) > 0;
-        let moved = match self.places.usable().iter().any(takes_some) {
-            true => self.demote_until(wanted, why),
-            false => Ok(0),
+        let moved = match self.places.usable().is_empty() {
+            true => Ok(0),
+            false => self.demote_until(wanted, why),
         };
         // Where that was all that can move.
         let compacted = match &moved {
