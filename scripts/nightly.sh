@@ -297,7 +297,7 @@ step_programs() { system_tests programs::; }
 step_model() { NACRE_MODEL_SECONDS=${NACRE_MODEL_SECONDS:-20} cargo test --release -p nacre-lab --test behaviour model::; }
 step_dram() { NACRE_FILES=${NACRE_FILES:-1000000} cargo test --release -p nacre-lab --test dram; }
 step_calls() { NACRE_MODEL_SECONDS=${NACRE_MODEL_SECONDS:-40} cargo test --release -p nacre-lab --test behaviour -- \
-    calls:: library:: linearizable:: tiers::unrest::shadow::a_file_system; }
+    calls:: library:: linearizable:: tiers::unrest::shadow::a_file_system tiers::buffered::shadow::a_file_system; }
 step_schedules() { NACRE_SCHEDULES=${NACRE_SCHEDULES:-1000} NACRE_SEED=${NACRE_SEED:-$(date +%j)} scripts/schedules.sh; }
 step_calls_on_mount() { NACRE_MODEL_SECONDS=${NACRE_MODEL_SECONDS:-40} system_tests calls::; }
 
