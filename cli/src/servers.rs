@@ -108,7 +108,7 @@ fn other_volume_of(pids: &[libc::pid_t], device: &Path) -> Option<String> {
     let (_, other) = nacre::device_and_volume(Path::new(&mount.source));
     let dir = mount.mountpoint.display();
     Some(format!(
-        "volume {} of the same zone is mounted on {dir}; volumes of other zones can be beside it",
+        "volume {} of the same zone is mounted on {dir}; a zone is mounted by one process at a time",
         other?
     ))
 }

@@ -131,9 +131,8 @@ pub(crate) fn run(args: VolumeArgs) -> Result<(), Failure> {
 fn volumes_of(operation: &str, path: &Path) -> Result<Vec<VolumeRow>, Failure> {
     let (device, _) = nacre::device_and_volume(path);
     let found = nacre::volumes(path);
-    let is_tellable = |error: &nacre::Error| error.kind() == Kind::Busy;
     let mounts = match &found {
-        Err(error) if !is_tellable(error) => Vec::new(),
+        Err(error) if error.kind() != Kind::Busy => Vec::new(),
         _ => mounted::all_of_device(&device)?,
     };
     let mut infos: Vec<Info> = Vec::new();

@@ -35,9 +35,7 @@ pub fn parse(text: &str) -> Result<u64, String> {
 pub fn print(bytes: u64) -> String {
     // From a twentieth of the smaller unit below it on, a size is rounded to one of the larger unit.
     let rounded = |factor: u64| bytes.saturating_add(factor / 1024 / 20);
-    let Some((letter, factor)) =
-        UNITS.iter().find(|(_, factor)| bytes >= 1024 && rounded(*factor) >= *factor)
-    else {
+    let Some((letter, factor)) = UNITS.iter().find(|(_, factor)| rounded(*factor) >= *factor) else {
         return format!("{bytes} B");
     };
     if bytes.is_multiple_of(*factor) {

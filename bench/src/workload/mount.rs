@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use nacre_engine::size;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
@@ -151,7 +152,8 @@ impl Mount {
 
 impl Workload for Mount {
     fn describe(&self) -> String {
-        let of = format!("{} files in {} directories", self.files, self.filled());
+        let files = size::count(self.files, "file", "files");
+        let of = format!("{files} in {}", size::count(self.filled(), "directory", "directories"));
         let after = if self.after_kill { "kill -9" } else { "a clean unmount" };
         match self.kind {
             Kind::Layout => format!("the layout's own mount of {of} after {after}"),
@@ -324,7 +326,7 @@ mod tests {
         let work = make(&"mount.dram,files=1000000,dirs=1000".parse().unwrap(), 0.001).unwrap();
         assert_eq!(
             work.describe(),
-            "the DRAM that 1000 files in 1 directories leave when they were made and let go"
+            "the DRAM that 1000 files in 1 directory leave when they were made and let go"
         );
         let one = Mount { kind: Kind::Dram, files: 10, dirs: 4, after_kill: false, grown: 0.into() };
         assert_eq!((one.per_dir(), one.filled()), (3, 4));

@@ -17,7 +17,8 @@ use crate::namespace::Gone;
 use crate::seeded::Mistake;
 use crate::sets::Entry;
 
-pub(crate) type Side<'a> = rules::Side<'a, HeldInode>;
+/// One side of a rename.
+type Side<'a> = rules::Side<'a, HeldInode>;
 /// A rename as its caller asked for it.
 pub(crate) type Asked<'a> = rules::Asked<'a, HeldInode>;
 
