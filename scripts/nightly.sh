@@ -245,7 +245,7 @@ step_crash_mutants() {
     done
 }
 step_crash_inplace() {
-    (cd "$logs" && "$nacre" crash --layout inplace --seed "${NACRE_CRASH_SEED:-$(date +%j)}") || return 1
+    (cd "$logs" && "$nacre" crash --layout inplace --time 300 --seed "${NACRE_CRASH_SEED:-$(date +%j)}") || return 1
     # Directories without an index of names. Its flushes and fences are those above.
     (cd "$logs" && "$nacre" crash --layout inplace-linear --sequences 1 --images 100000 --time 80 \
         --seed "${NACRE_CRASH_SEED:-$(date +%j)}")
@@ -298,7 +298,7 @@ step_model() { NACRE_MODEL_SECONDS=${NACRE_MODEL_SECONDS:-20} cargo test --relea
 step_dram() { NACRE_FILES=${NACRE_FILES:-1000000} cargo test --release -p nacre-lab --test dram; }
 step_calls() { NACRE_MODEL_SECONDS=${NACRE_MODEL_SECONDS:-40} cargo test --release -p nacre-lab --test behaviour -- \
     calls:: library:: linearizable:: tiers::unrest::shadow::a_file_system tiers::buffered::shadow::a_file_system; }
-step_schedules() { NACRE_SCHEDULES=${NACRE_SCHEDULES:-1000} NACRE_SEED=${NACRE_SEED:-$(date +%j)} scripts/schedules.sh; }
+step_schedules() { NACRE_SCHEDULES=${NACRE_SCHEDULES:-250} NACRE_SEED=${NACRE_SEED:-$(date +%j)} scripts/schedules.sh; }
 step_calls_on_mount() { NACRE_MODEL_SECONDS=${NACRE_MODEL_SECONDS:-40} system_tests calls::; }
 
 # What an experiment waits for, a reason on each line, from lines "PREFIX WHAT: REASON". A counter that so short a run gave
