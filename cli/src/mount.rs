@@ -69,6 +69,9 @@ pub(crate) struct MountArgs {
     /// Refuse a device whose persistence domain is less than this: process, power
     #[arg(long, value_name = "DOMAIN", value_parser = |text: &str| text.parse::<Promise>())]
     require: Option<Promise>,
+    /// The device of a tier (repeatable), as the option tier=PATH
+    #[arg(long = "tier", value_name = "PATH")]
+    tiers: Vec<String>,
     /// Threads that answer requests; by default one a core, and at least 8 over tiers
     #[arg(long, value_name = "N", value_parser = mount_options::threads)]
     threads: Option<usize>,
@@ -123,6 +126,7 @@ pub(crate) fn plan(args: MountArgs) -> Result<Plan, String> {
     for options in &args.options {
         settings.take(options, false)?;
     }
+    args.tiers.iter().try_for_each(|tier| settings.take_tier(tier))?;
     settings.read_only |= args.ro;
     settings.emulation = args.emulate.or(settings.emulation);
     settings.require = args.require.or(settings.require);
@@ -630,7 +634,9 @@ pub(crate) fn is_helper(name: &Path) -> bool {
 mod tests {
     use std::path::Path;
 
-    use super::{is_ended_first, is_helper, parse_helper};
+    use clap::Parser as _;
+
+    use super::{MountArgs, is_ended_first, is_helper, parse_helper, plan};
 
     fn parse(args: &[&str]) -> Result<super::Plan, String> {
         parse_helper(args.iter().map(Into::into))
@@ -665,6 +671,26 @@ mod tests {
         assert!(parse(&["/dev/pmem0", "/mnt", "-o"]).unwrap_err().contains("value"));
         assert!(parse(&["/dev/pmem0", "/mnt", "-q"]).unwrap_err().contains("-q"));
         assert!(parse(&["/dev/pmem0", "/mnt", "-o", "unheard-of"]).unwrap_err().contains("unheard-of"));
+    }
+
+    #[test]
+    fn an_option_for_a_tier_is_the_mount_option() {
+        #[derive(clap::Parser)]
+        struct Mount {
+            #[command(flatten)]
+            args: MountArgs,
+        }
+        let of = |words: &[&str]| {
+            let words = ["mount"].iter().chain(words).chain(&["/dev/pmem0", "/mnt"]);
+            plan(Mount::try_parse_from(words).unwrap().args).map(|plan| plan.settings)
+        };
+        let (as_option, named) =
+            (of(&["--tier", "/dev/sdb", "--tier", "/dev/sdc"]), of(&["-o", "tier=/dev/sdb,tier=/dev/sdc"]));
+        assert_eq!(as_option.clone().unwrap(), named.unwrap());
+        assert_eq!(as_option.unwrap().tiers.len(), 2);
+        let with_comma = of(&["--tier", "/srv/a,b"]).unwrap();
+        assert_eq!(with_comma.tiers[0].path, Path::new("/srv/a,b"));
+        assert!(of(&["--tier", ""]).unwrap_err().contains("give a path"));
     }
 
     #[test]

@@ -177,6 +177,11 @@ impl MountSettings {
         Ok(())
     }
 
+    /// Takes the option `tier=`, whose path may have commas here.
+    pub(crate) fn take_tier(&mut self, path: &str) -> Result<(), String> {
+        self.take_value("tier", path).map(|_| ())
+    }
+
     /// Parses one option; false if it is unknown.
     fn take_one(&mut self, option: &str) -> Result<bool, String> {
         if let Some((name, value)) = option.split_once('=')
