@@ -226,9 +226,15 @@ step_rocksdb() {
     on_mount 4G rocksdb_body
 }
 
+# program, argument...: one of our programs of tests. The packages are the same each time, so that all that they build on
+# is built once.
+run_tests() {
+    cargo test --release -p nacre-cli -p nacre-lab --test "$@"
+}
+
 # name...: tests of the whole system, by name.
 system_tests() {
-    cargo test --release -p nacre-cli --test system -- --nocapture "$@"
+    run_tests system -- --nocapture "$@"
 }
 
 step_fsx_seeds() { NACRE_FSX_SEEDS=5 NACRE_FSX_OPERATIONS=20000 system_tests suites::fsx; }
@@ -266,7 +272,7 @@ step_crash_shadow() {
 }
 # Over memory alone, and over memory and one disk or two together.
 step_crash_cached() {
-    NACRE_CRASH_ALL=1 cargo test --release -p nacre-lab --test crash -- buffer:: || return 1
+    NACRE_CRASH_ALL=1 run_tests crash -- buffer:: || return 1
     for layout in log inplace pool shadow shadow-in-place log-with-disk log-on-disk log-with-disks; do
         (cd "$logs" && "$nacre" crash --layout $layout --cached 100000 --images 100000 \
             --seed "${NACRE_CRASH_SEED:-$(date +%j)}") || return 1
@@ -289,14 +295,14 @@ step_crash_tiers() {
 }
 # Each line of the pool layout's metadata in turn: some 5000 file systems, two or three minutes on two cores.
 step_poison() {
-    NACRE_POISON_ALL=1 cargo test --release -p nacre-lab --test behaviour -- media_errors::pool::one_lost_copy_of_anything
+    NACRE_POISON_ALL=1 run_tests behaviour -- media_errors::pool::one_lost_copy_of_anything
 }
 step_buffered() { NACRE_ALL_MOUNTS=1 system_tests behaviour::; }
 step_lazy_suites() { NACRE_ALL_MOUNTS=1 NACRE_FSX_SEEDS=2 system_tests lazy_suites::; }
 step_programs() { system_tests programs::; }
-step_model() { NACRE_MODEL_SECONDS=${NACRE_MODEL_SECONDS:-20} cargo test --release -p nacre-lab --test behaviour model::; }
-step_dram() { NACRE_FILES=${NACRE_FILES:-1000000} cargo test --release -p nacre-lab --test dram; }
-step_calls() { NACRE_MODEL_SECONDS=${NACRE_MODEL_SECONDS:-40} cargo test --release -p nacre-lab --test behaviour -- \
+step_model() { NACRE_MODEL_SECONDS=${NACRE_MODEL_SECONDS:-20} run_tests behaviour model::; }
+step_dram() { NACRE_FILES=${NACRE_FILES:-1000000} run_tests dram; }
+step_calls() { NACRE_MODEL_SECONDS=${NACRE_MODEL_SECONDS:-40} run_tests behaviour -- \
     calls:: library:: linearizable:: tiers::unrest::shadow::a_file_system tiers::buffered::shadow::a_file_system; }
 step_schedules() { NACRE_SCHEDULES=${NACRE_SCHEDULES:-250} NACRE_SEED=${NACRE_SEED:-$(date +%j)} scripts/schedules.sh; }
 step_calls_on_mount() { NACRE_MODEL_SECONDS=${NACRE_MODEL_SECONDS:-40} system_tests calls::; }
@@ -353,7 +359,7 @@ step_experiments() {
 all_steps="cargo_deny stress_ng dbench fs_mark postmark git postgresql rocksdb fsx_seeds kill_9 flipped_bits crash_images crash_mutants crash_inplace crash_pool crash_shadow crash_cached crash_tiers poison buffered lazy_suites programs model dram calls calls_on_mount schedules experiments"
 
 scripts/install-deps.sh nightly
-cargo build --release -p nacre-cli || exit 1
+run_tests system --test crash --test behaviour --test dram --no-run || exit 1
 
 table=""
 begun=$SECONDS
