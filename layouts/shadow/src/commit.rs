@@ -9,7 +9,9 @@
 //!    of the switch take the generation; one fence. Nothing tagged counts before one of these words is on media, and
 //!    all of it after.
 //!
-//! A commit holds the locks of all inodes that it writes until it is acknowledged, and a lane until its last fence.
+//! A commit holds the locks of all inodes that it writes until it is acknowledged, and a lane until its last fence. The
+//! state in DRAM that only these locks give access to changes while a switch is on its way ([`Switched`]). Values that
+//! are read without a lock change behind the last fence.
 
 use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{Error, Kind, Result};
@@ -22,6 +24,7 @@ use crate::fs::Shared;
 use crate::lift::Publish;
 use crate::seeded::Mistake;
 use crate::state::NewSlot;
+use crate::switches::Switched;
 
 impl<P: Pm> Shared<P> {
     /// Refuses changes after a commit that failed half way.
@@ -133,12 +136,13 @@ impl<P: Pm> Shared<P> {
         Ok(())
     }
 
-    /// Publishes by a switch the slots, and what `write` writes under a tag.
+    /// Publishes by a switch the slots, and what `write` writes under a tag. The switch is on its way then, and no
+    /// error can follow.
     pub(crate) fn commit_tagged(
         &self,
         slots: &mut [&mut NewSlot],
         write: impl FnOnce(Tag) -> Result<Option<Flushed>>,
-    ) -> Result<()> {
+    ) -> Result<Switched<'_, P>> {
         let lane = self.switches.lane();
         let mut next = Some(lane.next.lock());
         // Also after a failure of another commit while this waited for the lane.
@@ -158,15 +162,7 @@ impl<P: Pm> Shared<P> {
             true => (Durable::nothing_before(), written),
             false => (self.wait_for(written), None),
         };
-        self.unless_broken(lane.publish(&*self.pm, tag.generation, before))?;
-        if let Some(early) = early {
-            self.pm.fence(early);
-        }
-        if let Some(next) = &mut next
-            && !Mistake::GenerationRepeated.is_made(&*self.pm)
-        {
-            **next += 1;
-        }
-        Ok(())
+        let pending = self.unless_broken(lane.publish(&*self.pm, generation, before, early))?;
+        Ok(lane.switched(&*self.pm, next, generation, pending))
     }
 }

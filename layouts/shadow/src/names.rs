@@ -191,14 +191,12 @@ impl<'a, P: Pm> Edit<'a, P> {
         lines
     }
 
-    /// After the commit: the state in DRAM follows.
-    pub(crate) fn done(self, body: &mut Body) {
+    /// While the switch is on its way: the state in DRAM follows that only the lock of the directory gives access to.
+    pub(crate) fn follow(&self, body: &mut Body) {
         let Some(directory) = &mut body.directory else { return };
         let is_directory = |kind: FileKind| u32::from(kind == FileKind::Directory);
         if let Some(grown) = &self.grown {
             directory.grown(grown.runs[0].start.0, grown.taken);
-            self.inode.size.store(grown.tree.tree.end * nacre_engine::BLOCK_SIZE, Release);
-            self.inode.blocks.fetch_add(1, Relaxed);
         }
         for removed in &self.removed {
             directory.index.remove(hash(&removed.name, self.fs.hash_seed), removed.line);
@@ -213,6 +211,15 @@ impl<'a, P: Pm> Edit<'a, P> {
             directory.index.insert(added.hash, added.line);
             directory.entries += 1;
             directory.subdirectories += is_directory(added.kind);
+        }
+    }
+
+    /// After the commit, behind [`Edit::follow`]: so do the values that are read without the lock.
+    pub(crate) fn show(&self, body: &Body) {
+        let Some(directory) = &body.directory else { return };
+        if let Some(grown) = &self.grown {
+            self.inode.size.store(grown.tree.tree.end * nacre_engine::BLOCK_SIZE, Release);
+            self.inode.blocks.fetch_add(1, Relaxed);
         }
         self.inode.entries.store(directory.entries, Relaxed);
         self.inode.subdirectories.store(directory.subdirectories, Relaxed);
@@ -240,8 +247,10 @@ impl<'a, P: Pm> Edit<'a, P> {
         }
         let directory = body.directory_mut()?;
         self.added.iter().filter_map(|added| added.lines).for_each(|lines| directory.dig_up(lines));
-        self.fs.commit_tagged(&mut [], |tag| self.write(body, tag, None))?;
-        self.done(body);
+        let switched = self.fs.commit_tagged(&mut [], |tag| self.write(body, tag, None))?;
+        self.follow(body);
+        drop(switched);
+        self.show(body);
         Ok(())
     }
 

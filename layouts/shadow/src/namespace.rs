@@ -105,15 +105,20 @@ impl<P: Pm> Shared<P> {
                 self.put_header(&node.inode, &header, pending)
             })
         });
-        if let Err(error) = result {
-            edit.give_up(body)?;
-            drop(locked);
-            self.unlinked(node);
-            return Err(error);
-        }
-        node.inode.links.store(1, Ordering::Release);
+        let switched = match result {
+            Ok(switched) => switched,
+            Err(error) => {
+                edit.give_up(body)?;
+                drop(locked);
+                self.unlinked(node);
+                return Err(error);
+            }
+        };
         body.state = parent.state();
-        edit.done(body);
+        edit.follow(body);
+        drop(switched);
+        node.inode.links.store(1, Ordering::Release);
+        edit.show(body);
         dir.modified(new.now);
         Ok(node)
     }
@@ -280,13 +285,18 @@ impl<P: Pm> Shared<P> {
         let result = inserted.and_then(|()| {
             self.commit_tagged(&mut [&mut child, &mut parent], |tag| edit.write(body, tag, None))
         });
-        if let Err(error) = result {
-            edit.give_up(body)?;
-            return Err(error);
-        }
+        let switched = match result {
+            Ok(switched) => switched,
+            Err(error) => {
+                edit.give_up(body)?;
+                return Err(error);
+            }
+        };
         body.state = parent.state();
-        edit.done(body);
+        edit.follow(body);
         locked.body(inode)?.state = child.state();
+        drop(switched);
+        edit.show(locked.body(dir)?);
         inode.links.store(links, Ordering::Release);
         inode.unnamed.store(false, Ordering::Release);
         inode.changed(now);
@@ -371,10 +381,13 @@ impl<P: Pm> Shared<P> {
         edit.remove(&found, name);
         let body = locked.body(dir)?;
         let mut parent = edit.slot(body, now);
-        self.commit_tagged(&mut [&mut slot, &mut parent], |tag| edit.write(body, tag, None))?;
+        let switched =
+            self.commit_tagged(&mut [&mut slot, &mut parent], |tag| edit.write(body, tag, None))?;
         body.state = parent.state();
-        edit.done(body);
+        edit.follow(body);
         locked.body(&child.inode)?.state = slot.state();
+        drop(switched);
+        edit.show(locked.body(dir)?);
         child.inode.links.store(left, Ordering::Release);
         child.inode.changed(now);
         dir.modified(now);

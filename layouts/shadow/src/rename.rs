@@ -143,13 +143,13 @@ impl<P: Pm> Shared<P> {
             let in_steps = Mistake::RenamedInSteps.is_made(&*self.pm) && asked.is_across();
             if in_steps {
                 let body = locked.body(from.dir)?;
-                self.commit_tagged(&mut [&mut from_slot], |tag| from_edit.write(body, tag, None))?;
+                drop(self.commit_tagged(&mut [&mut from_slot], |tag| from_edit.write(body, tag, None))?);
             }
             let mut sealed: SmallVec<[&mut NewSlot; 5]> =
                 slots.list.iter_mut().map(|(_, slot)| slot).collect();
             sealed.extend((!in_steps).then_some(&mut from_slot));
             sealed.extend(asked.is_across().then_some(&mut to_slot));
-            self.commit_tagged(&mut sealed, |tag| {
+            let switched = self.commit_tagged(&mut sealed, |tag| {
                 let mut pending = None;
                 if !in_steps {
                     pending = from_edit.write(locked.body(from.dir)?, tag, None)?;
@@ -160,9 +160,9 @@ impl<P: Pm> Shared<P> {
                 Ok(pending)
             })?;
             drop(sealed);
-            Ok((slots, from_slot, to_slot))
+            Ok((switched, slots, from_slot, to_slot))
         });
-        let (slots, from_slot, to_slot) = match result {
+        let (switched, slots, from_slot, to_slot) = match result {
             Ok(committed) => committed,
             Err(error) => {
                 from_edit.give_up(locked.body(from.dir)?)?;
@@ -175,10 +175,16 @@ impl<P: Pm> Shared<P> {
         }
         let (from_back, to_back) = (from_edit.back(), to_edit.back());
         locked.body(from.dir)?.state = from_slot.state();
-        from_edit.done(locked.body(from.dir)?);
+        from_edit.follow(locked.body(from.dir)?);
         if asked.is_across() {
             locked.body(to.dir)?.state = to_slot.state();
-            to_edit.done(locked.body(to.dir)?);
+            to_edit.follow(locked.body(to.dir)?);
+        }
+        // Before the names come back, in the same lane.
+        drop(switched);
+        from_edit.show(locked.body(from.dir)?);
+        if asked.is_across() {
+            to_edit.show(locked.body(to.dir)?);
         }
         self.renamed(asked, names, slots.left);
         // Readers of the directories meet a name once that was there all the time.
