@@ -22,7 +22,7 @@ use nacre_media::{Flushed, Pm};
 use zerocopy::IntoBytes;
 
 use crate::alloc::{Purpose, Runs};
-use crate::directory::{Directory, Found};
+use crate::directory::{Directory, Found, Name};
 use crate::format::{INLINE_TARGET, INODE_MAGIC, INODE_VERSION, MAX_XATTR_SIZE, RawHeader, inode_seed};
 use crate::fs::Shared;
 use crate::inode::{Body, Identity, Inode, Node};
@@ -62,18 +62,23 @@ pub(crate) struct LookedUp {
 }
 
 impl<P: Pm> Shared<P> {
+    /// A name that is looked up or changed. It is hashed once for an operation.
+    pub(crate) fn name<'n>(&self, bytes: &'n [u8]) -> Name<'n> {
+        Name::new(bytes, self.hash_seed)
+    }
+
     /// Looks a name up in a directory, which is locked.
-    pub(crate) fn find(&self, directory: &Directory, name: &[u8]) -> Result<Option<Found>> {
-        directory.find(&*self.pm, self.hash_seed, name)
+    pub(crate) fn find(&self, directory: &Directory, name: Name<'_>) -> Result<Option<Found>> {
+        directory.find(&*self.pm, name)
     }
 
     pub(crate) fn lookup(&self, dir: &Inode, name: &[u8]) -> Result<Node> {
-        self.look_up(dir, name).map(|looked_up| looked_up.node)
+        self.look_up(dir, self.name(name)).map(|looked_up| looked_up.node)
     }
 
-    pub(crate) fn look_up(&self, dir: &Inode, name: &[u8]) -> Result<LookedUp> {
+    pub(crate) fn look_up(&self, dir: &Inode, name: Name<'_>) -> Result<LookedUp> {
         dir.check_directory()?;
-        check_lookup(name)?;
+        check_lookup(name.bytes)?;
         // Held before the name can go away, so that the inode cannot be reclaimed in between.
         let body = dir.body.read();
         let found = self.find(body.directory()?, name)?.ok_or(Error::new(Kind::NotFound))?;
@@ -88,6 +93,7 @@ impl<P: Pm> Shared<P> {
         check_name(name)?;
         check_new(new, MAX_XATTR_SIZE)?;
         self.reclaim_buried();
+        let name = self.name(name);
         let mut locked = lock_all(&[dir]);
         if self.find(directory(&mut locked, dir)?, name)?.is_some() {
             return Err(Error::new(Kind::Exists));
@@ -265,6 +271,7 @@ impl<P: Pm> Shared<P> {
         now: Timestamp,
     ) -> Result<()> {
         check_name(name)?;
+        let name = self.name(name);
         let mut locked = lock_all(&[dir, inode]);
         // The error for an existing name comes before those that forbid the link, as in the kernel.
         if self.find(directory(&mut locked, dir)?, name)?.is_some() {
@@ -315,6 +322,7 @@ impl<P: Pm> Shared<P> {
     pub(crate) fn unlink(&self, dir: &Arc<Inode>, name: &[u8], now: Timestamp) -> Result<()> {
         check_name(name)?;
         self.reclaim_buried();
+        let name = self.name(name);
         loop {
             let looked_up = self.look_up(dir, name)?;
             let child = &looked_up.node;
@@ -333,6 +341,7 @@ impl<P: Pm> Shared<P> {
     pub(crate) fn rmdir(&self, dir: &Arc<Inode>, name: &[u8], now: Timestamp) -> Result<()> {
         check_name(name)?;
         self.reclaim_buried();
+        let name = self.name(name);
         loop {
             let looked_up = self.look_up(dir, name)?;
             let child = &looked_up.node;
@@ -355,7 +364,7 @@ impl<P: Pm> Shared<P> {
         &self,
         locked: &mut Locked<'_>,
         dir: &Inode,
-        name: &[u8],
+        name: Name<'_>,
         LookedUp { node, found, change }: &LookedUp,
     ) -> Result<Option<Found>> {
         if dir.change.load(Ordering::Relaxed) == *change {
@@ -370,7 +379,7 @@ impl<P: Pm> Shared<P> {
         &self,
         locked: &mut Locked<'_>,
         dir: &Arc<Inode>,
-        name: &[u8],
+        name: Name<'_>,
         found: Found,
         child: &Node,
         now: Timestamp,

@@ -66,7 +66,7 @@ impl<P: Pm> Shared<P> {
         // Durable before the locks. The commit of the rename gives it its name; without that it is an orphan.
         let whiteout = whiteout(mode, now).map(|new| self.make_unnamed(&new)).transpose()?;
         loop {
-            let source = self.look_up(from.dir, from.name)?;
+            let source = self.look_up(from.dir, self.name(from.name))?;
             let target = match self.lookup(to.dir, to.name) {
                 Ok(target) => Some(target),
                 Err(error) if error.kind() == Kind::NotFound => None,
@@ -108,10 +108,10 @@ impl<P: Pm> Shared<P> {
             true => lock_as_given(&inodes),
             false => lock_all(&inodes),
         };
-        let Some(found) = self.found_again(&mut locked, from.dir, from.name, source)? else {
+        let Some(found) = self.found_again(&mut locked, from.dir, self.name(from.name), source)? else {
             return Ok(Outcome::Again);
         };
-        let now_there = self.find(directory(&mut locked, to.dir)?, to.name)?;
+        let now_there = self.find(directory(&mut locked, to.dir)?, self.name(to.name))?;
         if now_there.map(|found| found.id) != target.map(|target| target.inode.id()) {
             return Ok(Outcome::Again);
         }
@@ -197,23 +197,24 @@ impl<P: Pm> Shared<P> {
     fn change_names<'a>(
         &self,
         locked: &mut Locked<'_>,
-        asked: &Asked<'_>,
+        asked: &Asked<'a>,
         names: &Names<'_>,
         from_edit: &mut Edit<'a, P>,
         to_edit: &mut Edit<'a, P>,
     ) -> Result<()> {
         let Asked { from, to, mode, .. } = *asked;
+        let (from_name, to_name) = (self.name(from.name), self.name(to.name));
         let leads_to = |node: &Node| (node.inode.id(), node.inode.kind);
-        from_edit.remove(&names.from, from.name);
+        from_edit.remove(&names.from, from_name);
         // A file system without a free block can still be tidied up.
         if let Some(other) = names.left_behind(mode) {
-            from_edit.insert(locked.body(from.dir)?, from.name, leads_to(other), Purpose::Metadata)?;
+            from_edit.insert(locked.body(from.dir)?, from_name, leads_to(other), Purpose::Metadata)?;
         }
         let edit = if asked.is_across() { to_edit } else { from_edit };
         if let Some((_, found)) = &names.target {
-            edit.remove(found, to.name);
+            edit.remove(found, to_name);
         }
-        edit.insert(locked.body(to.dir)?, to.name, leads_to(names.source), Purpose::Metadata)
+        edit.insert(locked.body(to.dir)?, to_name, leads_to(names.source), Purpose::Metadata)
     }
 
     /// The next slots of the inodes that the names refer to.
