@@ -49,7 +49,17 @@ pub fn lock_as_given<'a, I: Lockable>(inodes: &[&'a Arc<I>]) -> Locked<'a, I> {
     Locked { list }
 }
 
-impl<I: Lockable> Locked<'_, I> {
+impl<'a, I: Lockable> Locked<'a, I> {
+    /// Locks one more, if its number is above those of all that are locked. False if it is not.
+    pub fn lock_above(&mut self, inode: &'a Arc<I>) -> bool {
+        let number = inode.number();
+        if self.list.last().is_some_and(|(last, _)| *last >= number) {
+            return false;
+        }
+        self.list.push((number, inode.body().write()));
+        true
+    }
+
     /// The state of one of them.
     pub fn body(&mut self, inode: &I) -> Result<&mut I::Body> {
         let found = self.list.iter_mut().find(|(number, _)| *number == inode.number());
@@ -107,5 +117,16 @@ mod tests {
             }
         }
         assert!([&one, &two, &three].iter().all(|inode| inode.body.try_write().is_some()));
+    }
+
+    #[test]
+    fn one_more_is_locked_if_it_is_above_the_others() {
+        let [one, two, three] = [1, 2, 3].map(numbered);
+        let mut locked = lock_all(&[&two]);
+        assert!(!locked.lock_above(&one) && !locked.lock_above(&two));
+        assert!(one.body.try_write().is_some());
+        assert!(locked.lock_above(&three));
+        assert!(three.body.try_write().is_none() && !locked.lock_above(&three));
+        assert_eq!([&two, &three].map(|inode| *locked.body(inode).unwrap()), [20, 30]);
     }
 }

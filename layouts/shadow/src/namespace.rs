@@ -5,7 +5,8 @@
 //! slot goes where the free inode's state is not. So whatever part of it a crash leaves, the place is free.
 //!
 //! An operation that changes names holds every inode concerned exclusively, locked in the order of their numbers. An
-//! inode that a name leads to is found first and locked then, so the name is looked up again under the locks.
+//! inode that a name leads to is found first and locked then. Where the directory was not locked all the while, the
+//! name is looked up again under the locks.
 
 use std::sync::Arc;
 
@@ -81,7 +82,12 @@ impl<P: Pm> Shared<P> {
         check_lookup(name.bytes)?;
         // Held before the name can go away, so that the inode cannot be reclaimed in between.
         let body = dir.body.read();
-        let found = self.find(body.directory()?, name)?.ok_or(Error::new(Kind::NotFound))?;
+        self.look_up_in(dir, body.directory()?, name)
+    }
+
+    /// The same under the lock of the directory.
+    fn look_up_in(&self, dir: &Inode, directory: &Directory, name: Name<'_>) -> Result<LookedUp> {
+        let found = self.find(directory, name)?.ok_or(Error::new(Kind::NotFound))?;
         let node = self.hold(found.id.number)?;
         if node.inode.generation != found.id.generation || node.inode.kind != found.kind {
             return Err(Error::corrupt(format!("directory {}: a name of another inode", dir.number)));
@@ -324,13 +330,21 @@ impl<P: Pm> Shared<P> {
         self.reclaim_buried();
         let name = self.name(name);
         loop {
-            let looked_up = self.look_up(dir, name)?;
+            let looked_up; // declared first: dropped behind the locks
+            let mut locked = lock_all(&[dir]);
+            looked_up = self.look_up_in(dir, directory(&mut locked, dir)?, name)?;
             let child = &looked_up.node;
             if child.inode.is_directory() {
                 return Err(Error::new(Kind::IsDirectory));
             }
-            let mut locked = lock_all(&[dir, &child.inode]);
-            let Some(found) = self.found_again(&mut locked, dir, name, &looked_up)? else { continue };
+            let mut found = Some(looked_up.found);
+            if !locked.lock_above(&child.inode) {
+                // A file that is older than its directory comes before it.
+                drop(locked);
+                locked = lock_all(&[dir, &child.inode]);
+                found = self.found_again(&mut locked, dir, name, &looked_up)?;
+            }
+            let Some(found) = found else { continue };
             let left = self.remove(&mut locked, dir, name, found, child, now)?;
             drop(locked);
             self.name_gone(looked_up.node, left);
@@ -430,5 +444,45 @@ impl<P: Pm> Shared<P> {
         };
         self.pm.read(at, &mut target)?;
         Ok(target)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use nacre_engine::{FileKind, Kind, Names, NewInode, RenameMode, Timestamp};
+    use nacre_media::SimPm;
+
+    use crate::{MkfsOptions, MountOptions, Node, ShadowFs, mkfs};
+
+    /// A file is locked behind its directory if it is younger, else before it.
+    #[test]
+    fn names_go_of_files_that_are_older_and_younger_than_their_directory() {
+        let pm = Arc::new(SimPm::new(16 << 20));
+        mkfs(&*pm, &MkfsOptions::default()).unwrap();
+        let fs = ShadowFs::mount(pm, &MountOptions::default()).unwrap();
+        let (root, now) = (fs.root(), Timestamp::new(1, 0));
+        let make = |dir: &Node, name: &[u8], kind| {
+            fs.create(dir, name, &NewInode::of_root(kind, 0o755, now)).unwrap()
+        };
+        let old = make(&root, b"old", FileKind::Regular);
+        let dir = make(&root, b"dir", FileKind::Directory);
+        let young = make(&dir, b"young", FileKind::Regular);
+        fs.rename(&root, b"old", &dir, b"old", RenameMode::Replace, now).unwrap();
+        let numbers = [&old, &dir, &young].map(|node| fs.id(node).number);
+        assert!(numbers.is_sorted(), "{numbers:?}");
+        for (file, name) in [(&old, &b"old"[..]), (&young, b"young")] {
+            fs.link(file, &dir, b"second", now).unwrap();
+            for (name, left) in [(name, 1), (b"second", 0)] {
+                fs.unlink(&dir, name, now).unwrap();
+                assert_eq!(fs.getattr(file).unwrap().links, left);
+                assert_eq!(fs.lookup(&dir, name).map(drop).unwrap_err().kind(), Kind::NotFound);
+                assert_eq!(fs.unlink(&dir, name, now).unwrap_err().kind(), Kind::NotFound);
+            }
+        }
+        assert_eq!(fs.unlink(&root, b"dir", now).unwrap_err().kind(), Kind::IsDirectory);
+        fs.rmdir(&root, b"dir", now).unwrap();
+        assert_eq!(fs.unlink(&dir, b"old", now).unwrap_err().kind(), Kind::NotFound);
     }
 }
