@@ -42,8 +42,7 @@ impl<P: Pm> Shared<P> {
         result.inspect_err(|_| self.broken.store(true, Ordering::Release))
     }
 
-    /// Computes the rest of a slot, which counts under a condition. Before anything else of the commit is written: a
-    /// checksum loads what was stored a moment ago, and would wait for all stores past the cache before that.
+    /// Computes the rest of a slot, which counts under a condition.
     fn seal(&self, new: &mut NewSlot, when: Condition) {
         if Mistake::SequenceKept.is_made(&*self.pm) {
             new.slot.sequence = new.slot.sequence.wrapping_sub(1);
@@ -81,6 +80,8 @@ impl<P: Pm> Shared<P> {
             }
             _ => Condition::Always,
         };
+        // Before data is written: a checksum loads bytes of the slot that were stored a moment ago. It would wait for
+        // all stores past the cache before them.
         self.seal(new, when);
         let pending = write()?;
         self.unless_broken(match publish {
@@ -154,10 +155,13 @@ impl<P: Pm> Shared<P> {
         {
             *next += 1;
         }
+        let written = write(tag).and_then(|pending| {
+            // Names are few lines: the checksums cost nothing while these are on their way.
+            slots.iter_mut().for_each(|slot| self.seal(slot, Condition::Switch(tag)));
+            slots.iter().try_fold(pending, |pending, slot| self.put_sealed(slot, pending))
+        });
         // Broken before the lane is unlocked: nothing may take this generation again.
-        slots.iter_mut().for_each(|slot| self.seal(slot, Condition::Switch(tag)));
-        let put = |pending| slots.iter().try_fold(pending, |pending, slot| self.put_sealed(slot, pending));
-        let written = self.unless_broken(write(tag).and_then(put))?;
+        let written = self.unless_broken(written)?;
         let (before, early) = match Mistake::SwitchEarly.is_made(&*self.pm) {
             true => (Durable::nothing_before(), written),
             false => (self.wait_for(written), None),
