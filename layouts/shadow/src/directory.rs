@@ -293,9 +293,16 @@ impl Directory {
 
     /// The inode in the record at a line, if it has this name.
     fn found_at(&self, pm: &impl Pm, line: u64, name: &[u8]) -> Result<Option<Found>> {
-        let mut bytes = [0; MAX_SPAN * LINE_BYTES];
+        let (mut short, mut long);
         let span = span_of(name.len());
-        let bytes = &mut bytes[..span * LINE_BYTES];
+        // Most names are short, and every step along a path comes here.
+        let bytes: &mut [u8] = if span == 1 {
+            short = [0; LINE_BYTES];
+            &mut short
+        } else {
+            long = [0; MAX_SPAN * LINE_BYTES];
+            &mut long[..span * LINE_BYTES]
+        };
         if line as usize % BLOCK_LINES + span > BLOCK_LINES {
             return Ok(None);
         }
