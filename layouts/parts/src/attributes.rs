@@ -145,6 +145,13 @@ impl AttributeCell {
         });
     }
 
+    /// Sets ctime.
+    pub fn touch_ctime(&self, now: Timestamp) {
+        let _writer = self.writer.lock();
+        let word = self.times.pack(now);
+        self.change(|words| words[4].store(word, Ordering::Relaxed));
+    }
+
     #[inline]
     fn load(&self) -> [u64; WORDS] {
         self.words.each_ref().map(|word| word.load(Ordering::Relaxed))
@@ -215,6 +222,9 @@ mod tests {
         cell.touch(Timestamp::new(-5, 9));
         let time = Timestamp::new(-5, 9);
         assert_eq!(cell.get(), Attributes { mtime: time, ctime: time, ..sample(77) });
+        let later = Timestamp::new(6, 8);
+        cell.touch_ctime(later);
+        assert_eq!(cell.get(), Attributes { mtime: time, ctime: later, ..sample(77) });
     }
 
     /// Readers never see a mixture of two changes.

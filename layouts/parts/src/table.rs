@@ -12,7 +12,7 @@ use std::hash::BuildHasherDefault;
 use std::sync::Arc;
 
 use nacre_engine::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use nacre_engine::sync::{Mutex, RwLock};
+use nacre_engine::sync::{Mutex, MutexGuard, RwLock};
 use nacre_engine::{BLOCK_SIZE, Block, Error, InodeHasher, Kind, Resource, Result};
 
 use crate::eviction::Eviction;
@@ -178,6 +178,7 @@ pub struct Table<I> {
     state: Mutex<State>,
     /// Numbers that are free again. Apart from the rest, because growing the table may free inodes to find space.
     freed: Mutex<Vec<Free>>,
+    /// Changed under the lock of `freed`, read without it.
     in_use: AtomicU64,
     shards: Vec<RwLock<Loaded<I>>>,
     /// How many of them have their state in DRAM.
@@ -255,11 +256,20 @@ impl<I> Table<I> {
 
     /// A number for a new inode. When none is free, `grow` commits a larger table.
     pub fn allocate(&self, grow: impl FnOnce(&Full) -> Result<Grown>) -> Result<Free> {
-        let freed = self.freed.lock().pop();
+        // Counted under the lock that is needed anyway: a locked instruction fewer.
+        let freed = {
+            let mut freed = self.freed.lock();
+            self.in_use.store(self.in_use() + 1, Ordering::Relaxed);
+            freed.pop()
+        };
         if let Some(free) = freed {
-            self.in_use.fetch_add(1, Ordering::Relaxed);
             return Ok(free);
         }
+        self.allocate_unused(grow).inspect_err(|_| self.count_one_fewer(&self.freed.lock()))
+    }
+
+    /// A number that was not in use since the mount.
+    fn allocate_unused(&self, grow: impl FnOnce(&Full) -> Result<Grown>) -> Result<Free> {
         let mut state = self.state.lock();
         if state.free.is_empty() {
             let old = self.blocks.read().len() as u64;
@@ -275,20 +285,53 @@ impl<I> Table<I> {
             state.free.extend((old * BLOCK_INODES..end * BLOCK_INODES).rev());
         }
         let number = state.free.pop().ok_or_else(|| Error::no_space(Resource::Inodes, 0))?;
-        self.in_use.fetch_add(1, Ordering::Relaxed);
         let before = if number < state.grown_from { Before::Unknown } else { Before::Nothing };
         Ok(Free { number, before })
     }
 
     /// A number is free again.
     pub fn free(&self, free: Free) {
-        self.freed.lock().push(free);
-        self.in_use.fetch_sub(1, Ordering::Relaxed);
+        let mut freed = self.freed.lock();
+        freed.push(free);
+        self.count_one_fewer(&freed);
+    }
+
+    /// One fewer is in use.
+    fn count_one_fewer(&self, _lock: &MutexGuard<'_, Vec<Free>>) {
+        self.in_use.store(self.in_use() - 1, Ordering::Relaxed);
     }
 
     /// Bytes of DRAM that it takes, without the inodes.
     pub fn index_bytes(&self) -> u64 {
         let words = self.blocks.read().capacity() + self.state.lock().free.capacity();
         (8 * words + size_of::<Free>() * self.freed.lock().capacity()) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nacre_engine::{Error, Kind};
+
+    use super::{Before, Free, Full, Grown, Table};
+    use crate::tree::Tree;
+
+    #[test]
+    fn a_number_that_could_not_be_had_is_not_in_use() {
+        // One block of 16, of which 0 is the table's own.
+        let table = Table::<()>::new(Tree::default(), vec![20], vec![3, 4], 4096, 100);
+        let fails = |_: &Full| Err(Error::new(Kind::Media));
+        assert_eq!(table.in_use(), 13);
+        let numbers = [(); 2].map(|()| table.allocate(fails).unwrap().number);
+        assert_eq!((numbers, table.in_use()), ([3, 4], 15));
+        assert_eq!(table.allocate(fails).unwrap_err().kind(), Kind::Media);
+        assert_eq!(table.in_use(), 15);
+        table.free(Free { number: 4, before: Before::Nothing });
+        assert_eq!(table.in_use(), 14);
+        assert_eq!((table.allocate(fails).unwrap().number, table.in_use()), (4, 15));
+        let grow = |full: &Full| {
+            assert_eq!((full.blocks, full.want), (1, 16));
+            Ok(Grown { root: full.root, blocks: vec![30] })
+        };
+        assert_eq!((table.allocate(grow).unwrap().number, table.in_use()), (16, 16));
     }
 }

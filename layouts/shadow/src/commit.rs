@@ -9,7 +9,9 @@
 //!    of the switch take the generation; one fence. Nothing tagged counts before one of these words is on media, and
 //!    all of it after.
 //!
-//! A commit holds the locks of all inodes that it writes until it is acknowledged, and a lane until its last fence.
+//! A commit holds the locks of all inodes that it writes until it is acknowledged, and a lane until its last fence. The
+//! state in DRAM that only these locks give access to changes while a switch is on its way ([`Switched`]). Values that
+//! are read without a lock change behind the last fence.
 
 use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{Error, Kind, Result};
@@ -22,6 +24,7 @@ use crate::fs::Shared;
 use crate::lift::Publish;
 use crate::seeded::Mistake;
 use crate::state::NewSlot;
+use crate::switches::Switched;
 
 impl<P: Pm> Shared<P> {
     /// Refuses changes after a commit that failed half way.
@@ -39,8 +42,7 @@ impl<P: Pm> Shared<P> {
         result.inspect_err(|_| self.broken.store(true, Ordering::Release))
     }
 
-    /// Computes the rest of a slot, which counts under a condition. Before anything else of the commit is written: a
-    /// checksum loads what was stored a moment ago, and would wait for all stores past the cache before that.
+    /// Computes the rest of a slot, which counts under a condition.
     fn seal(&self, new: &mut NewSlot, when: Condition) {
         if Mistake::SequenceKept.is_made(&*self.pm) {
             new.slot.sequence = new.slot.sequence.wrapping_sub(1);
@@ -78,6 +80,8 @@ impl<P: Pm> Shared<P> {
             }
             _ => Condition::Always,
         };
+        // Before data is written: a checksum loads bytes of the slot that were stored a moment ago. It would wait for
+        // all stores past the cache before them.
         self.seal(new, when);
         let pending = write()?;
         self.unless_broken(match publish {
@@ -133,12 +137,13 @@ impl<P: Pm> Shared<P> {
         Ok(())
     }
 
-    /// Publishes by a switch the slots, and what `write` writes under a tag.
+    /// Publishes by a switch the slots, and what `write` writes under a tag. The switch is on its way then, and no
+    /// error can follow.
     pub(crate) fn commit_tagged(
         &self,
         slots: &mut [&mut NewSlot],
         write: impl FnOnce(Tag) -> Result<Option<Flushed>>,
-    ) -> Result<()> {
+    ) -> Result<Switched<'_, P>> {
         let lane = self.switches.lane();
         let mut next = Some(lane.next.lock());
         // Also after a failure of another commit while this waited for the lane.
@@ -150,23 +155,18 @@ impl<P: Pm> Shared<P> {
         {
             *next += 1;
         }
+        let written = write(tag).and_then(|pending| {
+            // Names are few lines: the checksums cost nothing while these are on their way.
+            slots.iter_mut().for_each(|slot| self.seal(slot, Condition::Switch(tag)));
+            slots.iter().try_fold(pending, |pending, slot| self.put_sealed(slot, pending))
+        });
         // Broken before the lane is unlocked: nothing may take this generation again.
-        slots.iter_mut().for_each(|slot| self.seal(slot, Condition::Switch(tag)));
-        let put = |pending| slots.iter().try_fold(pending, |pending, slot| self.put_sealed(slot, pending));
-        let written = self.unless_broken(write(tag).and_then(put))?;
+        let written = self.unless_broken(written)?;
         let (before, early) = match Mistake::SwitchEarly.is_made(&*self.pm) {
             true => (Durable::nothing_before(), written),
             false => (self.wait_for(written), None),
         };
-        self.unless_broken(lane.publish(&*self.pm, tag.generation, before))?;
-        if let Some(early) = early {
-            self.pm.fence(early);
-        }
-        if let Some(next) = &mut next
-            && !Mistake::GenerationRepeated.is_made(&*self.pm)
-        {
-            **next += 1;
-        }
-        Ok(())
+        let pending = self.unless_broken(lane.publish(&*self.pm, generation, before, early))?;
+        Ok(lane.switched(&*self.pm, next, generation, pending))
     }
 }

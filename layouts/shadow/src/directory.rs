@@ -174,6 +174,19 @@ pub(crate) fn for_each_name<P: Pm>(
     Ok(())
 }
 
+/// A name, with its hash in the indexes of this file system.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Name<'n> {
+    pub(crate) bytes: &'n [u8],
+    pub(crate) hash: u64,
+}
+
+impl<'n> Name<'n> {
+    pub(crate) fn new(bytes: &'n [u8], hash_seed: u64) -> Name<'n> {
+        Name { bytes, hash: hash(bytes, hash_seed) }
+    }
+}
+
 /// A name that was found.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Found {
@@ -266,12 +279,12 @@ impl Directory {
     }
 
     /// Looks a name up.
-    pub(crate) fn find(&self, pm: &impl Pm, hash_seed: u64, name: &[u8]) -> Result<Option<Found>> {
-        if name.len() > MAX_NAME {
+    pub(crate) fn find(&self, pm: &impl Pm, name: Name<'_>) -> Result<Option<Found>> {
+        if name.bytes.len() > MAX_NAME {
             return Ok(None);
         }
-        for line in self.index.find(hash(name, hash_seed)) {
-            if let Some(found) = self.found_at(pm, line, name)? {
+        for line in self.index.find(name.hash) {
+            if let Some(found) = self.found_at(pm, line, name.bytes)? {
                 return Ok(Some(found));
             }
         }
@@ -280,9 +293,16 @@ impl Directory {
 
     /// The inode in the record at a line, if it has this name.
     fn found_at(&self, pm: &impl Pm, line: u64, name: &[u8]) -> Result<Option<Found>> {
-        let mut bytes = [0; MAX_SPAN * LINE_BYTES];
+        let (mut short, mut long);
         let span = span_of(name.len());
-        let bytes = &mut bytes[..span * LINE_BYTES];
+        // Most names are short, and every step along a path comes here.
+        let bytes: &mut [u8] = if span == 1 {
+            short = [0; LINE_BYTES];
+            &mut short
+        } else {
+            long = [0; MAX_SPAN * LINE_BYTES];
+            &mut long[..span * LINE_BYTES]
+        };
         if line as usize % BLOCK_LINES + span > BLOCK_LINES {
             return Ok(None);
         }

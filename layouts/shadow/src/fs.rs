@@ -95,8 +95,13 @@ impl<P: Pm> Shared<P> {
 
     /// Counts blocks of data of a regular file that came to PM, and those that left.
     pub(crate) fn count_data(&self, came: u64, left: u64) {
-        self.data_on_pm.fetch_add(came, Ordering::Relaxed);
-        self.data_on_pm.fetch_sub(left, Ordering::Relaxed);
+        // All threads share the count: it is left alone where nothing changes.
+        if came != 0 {
+            self.data_on_pm.fetch_add(came, Ordering::Relaxed);
+        }
+        if left != 0 {
+            self.data_on_pm.fetch_sub(left, Ordering::Relaxed);
+        }
     }
 
     /// Frees blocks of a tier, as soon as no read can be using them.

@@ -5,14 +5,13 @@
 
 use nacre_engine::sync::atomic::Ordering::{Relaxed, Release};
 use nacre_engine::{Error, FileKind, InodeId, Result, Timestamp};
-use nacre_layout_parts::names::hash;
 use nacre_layout_parts::tree::edit::join;
 use nacre_media::{Flushed, Pm, Stored};
 use smallvec::SmallVec;
 
 use crate::alloc::{Purpose, Runs};
 use crate::blockmap::Piece;
-use crate::directory::{BLOCK, Directory, Found, Line, Lines, lines_of, span_of};
+use crate::directory::{BLOCK, Directory, Found, Line, Lines, Name, lines_of, span_of};
 use crate::format::{BLOCK_LINES, LINE, STATUS, Status, Tag};
 use crate::fs::Shared;
 use crate::inode::{Body, Inode};
@@ -24,22 +23,21 @@ use crate::state::NewSlot;
 const WORTH_A_FENCE: usize = BLOCK_LINES / 2;
 
 /// A name that is added.
-struct Added {
+struct Added<'a> {
     /// Where, if it is not in a new block.
     lines: Option<Lines>,
     /// Its first line in the directory.
     line: u64,
-    name: SmallVec<[u8; 40]>,
-    hash: u64,
+    name: Name<'a>,
     id: InodeId,
     kind: FileKind,
 }
 
 /// A name that goes.
-struct Removed {
+struct Removed<'a> {
     line: u64,
     span: usize,
-    name: SmallVec<[u8; 40]>,
+    name: Name<'a>,
     kind: FileKind,
 }
 
@@ -55,8 +53,8 @@ struct Grown<'a, P: Pm> {
 pub(crate) struct Edit<'a, P: Pm> {
     fs: &'a Shared<P>,
     inode: &'a Inode,
-    added: SmallVec<[Added; 2]>,
-    removed: SmallVec<[Removed; 2]>,
+    added: SmallVec<[Added<'a>; 2]>,
+    removed: SmallVec<[Removed<'a>; 2]>,
     grown: Option<Grown<'a, P>>,
 }
 
@@ -66,8 +64,7 @@ impl<'a, P: Pm> Edit<'a, P> {
     }
 
     /// Takes a name away.
-    pub(crate) fn remove(&mut self, found: &Found, name: &[u8]) {
-        let name = SmallVec::from_slice(name);
+    pub(crate) fn remove(&mut self, found: &Found, name: Name<'a>) {
         self.removed.push(Removed { line: found.line, span: found.span, name, kind: found.kind });
     }
 
@@ -75,11 +72,11 @@ impl<'a, P: Pm> Edit<'a, P> {
     pub(crate) fn insert(
         &mut self,
         body: &mut Body,
-        name: &[u8],
+        name: Name<'a>,
         (id, kind): (InodeId, FileKind),
         purpose: Purpose,
     ) -> Result<()> {
-        let span = span_of(name.len());
+        let span = span_of(name.bytes.len());
         let mut lines = body.directory_mut()?.take(span);
         if lines.is_none() && self.grown.is_none() && body.directory()?.dead_lines() >= WORTH_A_FENCE {
             self.free_dead(body.directory_mut()?)?;
@@ -89,8 +86,7 @@ impl<'a, P: Pm> Edit<'a, P> {
             Some(lines) => lines.line,
             None => self.take_new(body, span, purpose)?,
         };
-        let hash = hash(name, self.fs.hash_seed);
-        self.added.push(Added { lines, line, name: SmallVec::from_slice(name), hash, id, kind });
+        self.added.push(Added { lines, line, name, id, kind });
         Ok(())
     }
 
@@ -178,8 +174,8 @@ impl<'a, P: Pm> Edit<'a, P> {
         Ok(pending)
     }
 
-    fn lines_of(&self, added: &Added, tag: Tag) -> SmallVec<[Line; 1]> {
-        let mut lines = lines_of(&added.name, added.id, added.kind, Status::Born(tag));
+    fn lines_of(&self, added: &Added<'_>, tag: Tag) -> SmallVec<[Line; 1]> {
+        let mut lines = lines_of(added.name.bytes, added.id, added.kind, Status::Born(tag));
         if Mistake::NameLineTagged.is_made(&*self.fs.pm) {
             let status = Status::Born(tag).pack().to_le_bytes();
             lines.iter_mut().for_each(|line| line[STATUS as usize..].copy_from_slice(&status));
@@ -191,28 +187,35 @@ impl<'a, P: Pm> Edit<'a, P> {
         lines
     }
 
-    /// After the commit: the state in DRAM follows.
-    pub(crate) fn done(self, body: &mut Body) {
+    /// While the switch is on its way: the state in DRAM follows that only the lock of the directory gives access to.
+    pub(crate) fn follow(&self, body: &mut Body) {
         let Some(directory) = &mut body.directory else { return };
         let is_directory = |kind: FileKind| u32::from(kind == FileKind::Directory);
         if let Some(grown) = &self.grown {
             directory.grown(grown.runs[0].start.0, grown.taken);
-            self.inode.size.store(grown.tree.tree.end * nacre_engine::BLOCK_SIZE, Release);
-            self.inode.blocks.fetch_add(1, Relaxed);
         }
         for removed in &self.removed {
-            directory.index.remove(hash(&removed.name, self.fs.hash_seed), removed.line);
+            directory.index.remove(removed.name.hash, removed.line);
             directory.bury(removed.line, removed.span);
             directory.entries -= 1;
             directory.subdirectories -= is_directory(removed.kind);
         }
         for added in &self.added {
             if let Some(lines) = added.lines {
-                directory.fill(lines, span_of(added.name.len()));
+                directory.fill(lines, span_of(added.name.bytes.len()));
             }
-            directory.index.insert(added.hash, added.line);
+            directory.index.insert(added.name.hash, added.line);
             directory.entries += 1;
             directory.subdirectories += is_directory(added.kind);
+        }
+    }
+
+    /// After the commit, behind [`Edit::follow`]: so do the values that are read without the lock.
+    pub(crate) fn show(&self, body: &Body) {
+        let Some(directory) = &body.directory else { return };
+        if let Some(grown) = &self.grown {
+            self.inode.size.store(grown.tree.tree.end * nacre_engine::BLOCK_SIZE, Release);
+            self.inode.blocks.fetch_add(1, Relaxed);
         }
         self.inode.entries.store(directory.entries, Relaxed);
         self.inode.subdirectories.store(directory.subdirectories, Relaxed);
@@ -222,12 +225,12 @@ impl<'a, P: Pm> Edit<'a, P> {
     pub(crate) fn back(&self) -> Edit<'a, P> {
         let mut back = Edit::new(self.fs, self.inode);
         for added in &self.added {
-            if let Some(removed) = self.removed.iter().find(|removed| removed.name == added.name) {
+            let Added { line: from, name, id, kind, .. } = *added;
+            if let Some(removed) = self.removed.iter().find(|removed| removed.name.bytes == name.bytes) {
                 let Removed { line, span, .. } = *removed;
                 let lines = Some(Lines::of_dead(line, span));
-                let Added { line: from, ref name, hash, id, kind, .. } = *added;
-                back.added.push(Added { lines, line, name: name.clone(), hash, id, kind });
-                back.removed.push(Removed { line: from, span, name: name.clone(), kind });
+                back.added.push(Added { lines, line, name, id, kind });
+                back.removed.push(Removed { line: from, span, name, kind });
             }
         }
         back
@@ -240,8 +243,10 @@ impl<'a, P: Pm> Edit<'a, P> {
         }
         let directory = body.directory_mut()?;
         self.added.iter().filter_map(|added| added.lines).for_each(|lines| directory.dig_up(lines));
-        self.fs.commit_tagged(&mut [], |tag| self.write(body, tag, None))?;
-        self.done(body);
+        let switched = self.fs.commit_tagged(&mut [], |tag| self.write(body, tag, None))?;
+        self.follow(body);
+        drop(switched);
+        self.show(body);
         Ok(())
     }
 

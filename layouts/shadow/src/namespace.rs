@@ -5,7 +5,8 @@
 //! slot goes where the free inode's state is not. So whatever part of it a crash leaves, the place is free.
 //!
 //! An operation that changes names holds every inode concerned exclusively, locked in the order of their numbers. An
-//! inode that a name leads to is found first and locked then, so the name is looked up again under the locks.
+//! inode that a name leads to is found first and locked then. Where the directory was not locked all the while, the
+//! name is looked up again under the locks.
 
 use std::sync::Arc;
 
@@ -22,7 +23,7 @@ use nacre_media::{Flushed, Pm};
 use zerocopy::IntoBytes;
 
 use crate::alloc::{Purpose, Runs};
-use crate::directory::{Directory, Found};
+use crate::directory::{Directory, Found, Name};
 use crate::format::{INLINE_TARGET, INODE_MAGIC, INODE_VERSION, MAX_XATTR_SIZE, RawHeader, inode_seed};
 use crate::fs::Shared;
 use crate::inode::{Body, Identity, Inode, Node};
@@ -62,21 +63,31 @@ pub(crate) struct LookedUp {
 }
 
 impl<P: Pm> Shared<P> {
+    /// A name that is looked up or changed. It is hashed once for an operation.
+    pub(crate) fn name<'n>(&self, bytes: &'n [u8]) -> Name<'n> {
+        Name::new(bytes, self.hash_seed)
+    }
+
     /// Looks a name up in a directory, which is locked.
-    pub(crate) fn find(&self, directory: &Directory, name: &[u8]) -> Result<Option<Found>> {
-        directory.find(&*self.pm, self.hash_seed, name)
+    pub(crate) fn find(&self, directory: &Directory, name: Name<'_>) -> Result<Option<Found>> {
+        directory.find(&*self.pm, name)
     }
 
     pub(crate) fn lookup(&self, dir: &Inode, name: &[u8]) -> Result<Node> {
-        self.look_up(dir, name).map(|looked_up| looked_up.node)
+        self.look_up(dir, self.name(name)).map(|looked_up| looked_up.node)
     }
 
-    pub(crate) fn look_up(&self, dir: &Inode, name: &[u8]) -> Result<LookedUp> {
+    pub(crate) fn look_up(&self, dir: &Inode, name: Name<'_>) -> Result<LookedUp> {
         dir.check_directory()?;
-        check_lookup(name)?;
+        check_lookup(name.bytes)?;
         // Held before the name can go away, so that the inode cannot be reclaimed in between.
         let body = dir.body.read();
-        let found = self.find(body.directory()?, name)?.ok_or(Error::new(Kind::NotFound))?;
+        self.look_up_in(dir, body.directory()?, name)
+    }
+
+    /// The same under the lock of the directory.
+    fn look_up_in(&self, dir: &Inode, directory: &Directory, name: Name<'_>) -> Result<LookedUp> {
+        let found = self.find(directory, name)?.ok_or(Error::new(Kind::NotFound))?;
         let node = self.hold(found.id.number)?;
         if node.inode.generation != found.id.generation || node.inode.kind != found.kind {
             return Err(Error::corrupt(format!("directory {}: a name of another inode", dir.number)));
@@ -88,6 +99,7 @@ impl<P: Pm> Shared<P> {
         check_name(name)?;
         check_new(new, MAX_XATTR_SIZE)?;
         self.reclaim_buried();
+        let name = self.name(name);
         let mut locked = lock_all(&[dir]);
         if self.find(directory(&mut locked, dir)?, name)?.is_some() {
             return Err(Error::new(Kind::Exists));
@@ -105,15 +117,20 @@ impl<P: Pm> Shared<P> {
                 self.put_header(&node.inode, &header, pending)
             })
         });
-        if let Err(error) = result {
-            edit.give_up(body)?;
-            drop(locked);
-            self.unlinked(node);
-            return Err(error);
-        }
-        node.inode.links.store(1, Ordering::Release);
+        let switched = match result {
+            Ok(switched) => switched,
+            Err(error) => {
+                edit.give_up(body)?;
+                drop(locked);
+                self.unlinked(node);
+                return Err(error);
+            }
+        };
         body.state = parent.state();
-        edit.done(body);
+        edit.follow(body);
+        drop(switched);
+        node.inode.links.store(1, Ordering::Release);
+        edit.show(body);
         dir.modified(new.now);
         Ok(node)
     }
@@ -260,6 +277,7 @@ impl<P: Pm> Shared<P> {
         now: Timestamp,
     ) -> Result<()> {
         check_name(name)?;
+        let name = self.name(name);
         let mut locked = lock_all(&[dir, inode]);
         // The error for an existing name comes before those that forbid the link, as in the kernel.
         if self.find(directory(&mut locked, dir)?, name)?.is_some() {
@@ -280,13 +298,18 @@ impl<P: Pm> Shared<P> {
         let result = inserted.and_then(|()| {
             self.commit_tagged(&mut [&mut child, &mut parent], |tag| edit.write(body, tag, None))
         });
-        if let Err(error) = result {
-            edit.give_up(body)?;
-            return Err(error);
-        }
+        let switched = match result {
+            Ok(switched) => switched,
+            Err(error) => {
+                edit.give_up(body)?;
+                return Err(error);
+            }
+        };
         body.state = parent.state();
-        edit.done(body);
+        edit.follow(body);
         locked.body(inode)?.state = child.state();
+        drop(switched);
+        edit.show(locked.body(dir)?);
         inode.links.store(links, Ordering::Release);
         inode.unnamed.store(false, Ordering::Release);
         inode.changed(now);
@@ -305,14 +328,23 @@ impl<P: Pm> Shared<P> {
     pub(crate) fn unlink(&self, dir: &Arc<Inode>, name: &[u8], now: Timestamp) -> Result<()> {
         check_name(name)?;
         self.reclaim_buried();
+        let name = self.name(name);
         loop {
-            let looked_up = self.look_up(dir, name)?;
+            let looked_up; // declared first: dropped behind the locks
+            let mut locked = lock_all(&[dir]);
+            looked_up = self.look_up_in(dir, directory(&mut locked, dir)?, name)?;
             let child = &looked_up.node;
             if child.inode.is_directory() {
                 return Err(Error::new(Kind::IsDirectory));
             }
-            let mut locked = lock_all(&[dir, &child.inode]);
-            let Some(found) = self.found_again(&mut locked, dir, name, &looked_up)? else { continue };
+            let mut found = Some(looked_up.found);
+            if !locked.lock_above(&child.inode) {
+                // A file that is older than its directory comes before it.
+                drop(locked);
+                locked = lock_all(&[dir, &child.inode]);
+                found = self.found_again(&mut locked, dir, name, &looked_up)?;
+            }
+            let Some(found) = found else { continue };
             let left = self.remove(&mut locked, dir, name, found, child, now)?;
             drop(locked);
             self.name_gone(looked_up.node, left);
@@ -323,6 +355,7 @@ impl<P: Pm> Shared<P> {
     pub(crate) fn rmdir(&self, dir: &Arc<Inode>, name: &[u8], now: Timestamp) -> Result<()> {
         check_name(name)?;
         self.reclaim_buried();
+        let name = self.name(name);
         loop {
             let looked_up = self.look_up(dir, name)?;
             let child = &looked_up.node;
@@ -345,7 +378,7 @@ impl<P: Pm> Shared<P> {
         &self,
         locked: &mut Locked<'_>,
         dir: &Inode,
-        name: &[u8],
+        name: Name<'_>,
         LookedUp { node, found, change }: &LookedUp,
     ) -> Result<Option<Found>> {
         if dir.change.load(Ordering::Relaxed) == *change {
@@ -360,7 +393,7 @@ impl<P: Pm> Shared<P> {
         &self,
         locked: &mut Locked<'_>,
         dir: &Arc<Inode>,
-        name: &[u8],
+        name: Name<'_>,
         found: Found,
         child: &Node,
         now: Timestamp,
@@ -371,10 +404,13 @@ impl<P: Pm> Shared<P> {
         edit.remove(&found, name);
         let body = locked.body(dir)?;
         let mut parent = edit.slot(body, now);
-        self.commit_tagged(&mut [&mut slot, &mut parent], |tag| edit.write(body, tag, None))?;
+        let switched =
+            self.commit_tagged(&mut [&mut slot, &mut parent], |tag| edit.write(body, tag, None))?;
         body.state = parent.state();
-        edit.done(body);
+        edit.follow(body);
         locked.body(&child.inode)?.state = slot.state();
+        drop(switched);
+        edit.show(locked.body(dir)?);
         child.inode.links.store(left, Ordering::Release);
         child.inode.changed(now);
         dir.modified(now);
@@ -408,5 +444,45 @@ impl<P: Pm> Shared<P> {
         };
         self.pm.read(at, &mut target)?;
         Ok(target)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use nacre_engine::{FileKind, Kind, Names, NewInode, RenameMode, Timestamp};
+    use nacre_media::SimPm;
+
+    use crate::{MkfsOptions, MountOptions, Node, ShadowFs, mkfs};
+
+    /// A file is locked behind its directory if it is younger, else before it.
+    #[test]
+    fn names_go_of_files_that_are_older_and_younger_than_their_directory() {
+        let pm = Arc::new(SimPm::new(16 << 20));
+        mkfs(&*pm, &MkfsOptions::default()).unwrap();
+        let fs = ShadowFs::mount(pm, &MountOptions::default()).unwrap();
+        let (root, now) = (fs.root(), Timestamp::new(1, 0));
+        let make = |dir: &Node, name: &[u8], kind| {
+            fs.create(dir, name, &NewInode::of_root(kind, 0o755, now)).unwrap()
+        };
+        let old = make(&root, b"old", FileKind::Regular);
+        let dir = make(&root, b"dir", FileKind::Directory);
+        let young = make(&dir, b"young", FileKind::Regular);
+        fs.rename(&root, b"old", &dir, b"old", RenameMode::Replace, now).unwrap();
+        let numbers = [&old, &dir, &young].map(|node| fs.id(node).number);
+        assert!(numbers.is_sorted(), "{numbers:?}");
+        for (file, name) in [(&old, &b"old"[..]), (&young, b"young")] {
+            fs.link(file, &dir, b"second", now).unwrap();
+            for (name, left) in [(name, 1), (b"second", 0)] {
+                fs.unlink(&dir, name, now).unwrap();
+                assert_eq!(fs.getattr(file).unwrap().links, left);
+                assert_eq!(fs.lookup(&dir, name).map(drop).unwrap_err().kind(), Kind::NotFound);
+                assert_eq!(fs.unlink(&dir, name, now).unwrap_err().kind(), Kind::NotFound);
+            }
+        }
+        assert_eq!(fs.unlink(&root, b"dir", now).unwrap_err().kind(), Kind::IsDirectory);
+        fs.rmdir(&root, b"dir", now).unwrap();
+        assert_eq!(fs.unlink(&dir, b"old", now).unwrap_err().kind(), Kind::NotFound);
     }
 }

@@ -66,7 +66,7 @@ impl<P: Pm> Shared<P> {
         // Durable before the locks. The commit of the rename gives it its name; without that it is an orphan.
         let whiteout = whiteout(mode, now).map(|new| self.make_unnamed(&new)).transpose()?;
         loop {
-            let source = self.look_up(from.dir, from.name)?;
+            let source = self.look_up(from.dir, self.name(from.name))?;
             let target = match self.lookup(to.dir, to.name) {
                 Ok(target) => Some(target),
                 Err(error) if error.kind() == Kind::NotFound => None,
@@ -108,10 +108,10 @@ impl<P: Pm> Shared<P> {
             true => lock_as_given(&inodes),
             false => lock_all(&inodes),
         };
-        let Some(found) = self.found_again(&mut locked, from.dir, from.name, source)? else {
+        let Some(found) = self.found_again(&mut locked, from.dir, self.name(from.name), source)? else {
             return Ok(Outcome::Again);
         };
-        let now_there = self.find(directory(&mut locked, to.dir)?, to.name)?;
+        let now_there = self.find(directory(&mut locked, to.dir)?, self.name(to.name))?;
         if now_there.map(|found| found.id) != target.map(|target| target.inode.id()) {
             return Ok(Outcome::Again);
         }
@@ -143,13 +143,13 @@ impl<P: Pm> Shared<P> {
             let in_steps = Mistake::RenamedInSteps.is_made(&*self.pm) && asked.is_across();
             if in_steps {
                 let body = locked.body(from.dir)?;
-                self.commit_tagged(&mut [&mut from_slot], |tag| from_edit.write(body, tag, None))?;
+                drop(self.commit_tagged(&mut [&mut from_slot], |tag| from_edit.write(body, tag, None))?);
             }
             let mut sealed: SmallVec<[&mut NewSlot; 5]> =
                 slots.list.iter_mut().map(|(_, slot)| slot).collect();
             sealed.extend((!in_steps).then_some(&mut from_slot));
             sealed.extend(asked.is_across().then_some(&mut to_slot));
-            self.commit_tagged(&mut sealed, |tag| {
+            let switched = self.commit_tagged(&mut sealed, |tag| {
                 let mut pending = None;
                 if !in_steps {
                     pending = from_edit.write(locked.body(from.dir)?, tag, None)?;
@@ -160,9 +160,9 @@ impl<P: Pm> Shared<P> {
                 Ok(pending)
             })?;
             drop(sealed);
-            Ok((slots, from_slot, to_slot))
+            Ok((switched, slots, from_slot, to_slot))
         });
-        let (slots, from_slot, to_slot) = match result {
+        let (switched, slots, from_slot, to_slot) = match result {
             Ok(committed) => committed,
             Err(error) => {
                 from_edit.give_up(locked.body(from.dir)?)?;
@@ -175,10 +175,16 @@ impl<P: Pm> Shared<P> {
         }
         let (from_back, to_back) = (from_edit.back(), to_edit.back());
         locked.body(from.dir)?.state = from_slot.state();
-        from_edit.done(locked.body(from.dir)?);
+        from_edit.follow(locked.body(from.dir)?);
         if asked.is_across() {
             locked.body(to.dir)?.state = to_slot.state();
-            to_edit.done(locked.body(to.dir)?);
+            to_edit.follow(locked.body(to.dir)?);
+        }
+        // Before the names come back, in the same lane.
+        drop(switched);
+        from_edit.show(locked.body(from.dir)?);
+        if asked.is_across() {
+            to_edit.show(locked.body(to.dir)?);
         }
         self.renamed(asked, names, slots.left);
         // Readers of the directories meet a name once that was there all the time.
@@ -191,23 +197,24 @@ impl<P: Pm> Shared<P> {
     fn change_names<'a>(
         &self,
         locked: &mut Locked<'_>,
-        asked: &Asked<'_>,
+        asked: &Asked<'a>,
         names: &Names<'_>,
         from_edit: &mut Edit<'a, P>,
         to_edit: &mut Edit<'a, P>,
     ) -> Result<()> {
         let Asked { from, to, mode, .. } = *asked;
+        let (from_name, to_name) = (self.name(from.name), self.name(to.name));
         let leads_to = |node: &Node| (node.inode.id(), node.inode.kind);
-        from_edit.remove(&names.from, from.name);
+        from_edit.remove(&names.from, from_name);
         // A file system without a free block can still be tidied up.
         if let Some(other) = names.left_behind(mode) {
-            from_edit.insert(locked.body(from.dir)?, from.name, leads_to(other), Purpose::Metadata)?;
+            from_edit.insert(locked.body(from.dir)?, from_name, leads_to(other), Purpose::Metadata)?;
         }
         let edit = if asked.is_across() { to_edit } else { from_edit };
         if let Some((_, found)) = &names.target {
-            edit.remove(found, to.name);
+            edit.remove(found, to_name);
         }
-        edit.insert(locked.body(to.dir)?, to.name, leads_to(names.source), Purpose::Metadata)
+        edit.insert(locked.body(to.dir)?, to_name, leads_to(names.source), Purpose::Metadata)
     }
 
     /// The next slots of the inodes that the names refer to.

@@ -1,7 +1,7 @@
 //! The switches: for each lane the generation of its last operation, in two lines.
 
-use nacre_engine::sync::Mutex;
 use nacre_engine::sync::atomic::{AtomicU64, Ordering};
+use nacre_engine::sync::{Mutex, MutexGuard};
 use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, Result};
 use nacre_layout_parts::renew::store_word;
 use nacre_layout_parts::tree::edit::join;
@@ -22,6 +22,22 @@ pub(crate) struct Lane {
     pub(crate) next: Mutex<u64>,
     /// The switch.
     done: AtomicU64,
+}
+
+/// A switch that is stored, and on its way to media.
+///
+/// Dropping it waits for the media and gives the lane to the next operation. Until then its operation is not
+/// acknowledged, and the locks of its inodes are held. The state that only these locks give access to may change
+/// meanwhile: it costs nothing beside the wait. A locked instruction would end the overlap, because it waits for the
+/// stores before it.
+#[must_use = "the operation is durable once this is dropped"]
+pub(crate) struct Switched<'l, P: Pm> {
+    pm: &'l P,
+    lane: &'l Lane,
+    /// The lane, unless it was let go of too early by mistake.
+    next: Option<MutexGuard<'l, u64>>,
+    generation: u64,
+    pending: Option<Flushed>,
 }
 
 /// All lanes, in DRAM.
@@ -180,31 +196,90 @@ impl Switches {
 }
 
 impl Lane {
-    /// Both copies of the switch become `generation`, after everything that it makes count.
-    pub(crate) fn publish<P: Pm>(&self, pm: &P, generation: u64, after: Durable) -> Result<()> {
+    /// Both copies of the switch become `generation`, after everything that it makes count. They are on their way then.
+    pub(crate) fn publish(
+        &self,
+        pm: &impl Pm,
+        generation: u64,
+        after: Durable,
+        mut pending: Option<Flushed>,
+    ) -> Result<Option<Flushed>> {
         let mut line = [0; LINE as usize];
         line[..8].copy_from_slice(&seal_any(generation, self.seed).to_le_bytes());
         let [first, second] = self.addresses;
-        let mut flushed = None;
         if let Some(first) = first {
-            flushed = join(flushed, pm.publish_entry(first, &line, after.again())?);
+            pending = join(pending, pm.publish_entry(first, &line, after.again())?);
         }
         if let Some(second) = second
             && !Mistake::SwitchInOneLine.is_made(pm)
         {
-            flushed = join(flushed, pm.publish_entry(second, &line, after)?);
+            pending = join(pending, pm.publish_entry(second, &line, after)?);
         }
-        if let Some(flushed) = flushed {
-            pm.fence(flushed);
+        Ok(pending)
+    }
+
+    /// The switch became `generation`; `pending` is on its way. `next` is the lane, locked.
+    pub(crate) fn switched<'l, P: Pm>(
+        &'l self,
+        pm: &'l P,
+        next: Option<MutexGuard<'l, u64>>,
+        generation: u64,
+        pending: Option<Flushed>,
+    ) -> Switched<'l, P> {
+        Switched { pm, lane: self, next, generation, pending }
+    }
+}
+
+impl<P: Pm> Drop for Switched<'_, P> {
+    fn drop(&mut self) {
+        if let Some(pending) = self.pending.take() {
+            self.pm.fence(pending);
         }
-        self.done.store(generation, Ordering::Release);
-        Ok(())
+        self.lane.done.store(self.generation, Ordering::Release);
+        if let Some(next) = &mut self.next
+            && !Mistake::GenerationRepeated.is_made(self.pm)
+        {
+            **next += 1;
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::usable;
+    use nacre_engine::sync::Mutex;
+    use nacre_engine::sync::atomic::{AtomicU64, Ordering};
+    use nacre_media::sim::Event;
+    use nacre_media::{Durable, Pm, SimPm};
+
+    use super::{Lane, open_any, usable};
+
+    /// What waits for a switch does not count before the switch is durable. No other operation has the lane until then.
+    #[test]
+    fn a_switch_counts_once_it_is_durable() {
+        let pm = SimPm::new(8192);
+        let (addresses, seed) = ([64, 4160], 5);
+        let lane = Lane {
+            number: 3,
+            addresses: addresses.map(Some),
+            seed,
+            next: Mutex::new(7),
+            done: AtomicU64::new(6),
+        };
+        pm.start_recording();
+        let next = lane.next.lock();
+        let pending = lane.publish(&pm, 7, Durable::nothing_before(), None).unwrap();
+        let switched = lane.switched(&pm, Some(next), 7, pending);
+        let fences = |pm: &SimPm| {
+            let events = pm.take_trace().events;
+            events.iter().filter(|event| matches!(event, Event::Fence { .. })).count()
+        };
+        assert_eq!(addresses.map(|at| open_any(pm.load_u64(at).unwrap(), seed)), [Some(7); 2]);
+        assert_eq!((fences(&pm), lane.done.load(Ordering::Acquire)), (0, 6));
+        assert!(lane.next.try_lock().is_none());
+        drop(switched);
+        assert_eq!((fences(&pm), lane.done.load(Ordering::Acquire)), (1, 7));
+        assert_eq!(*lane.next.lock(), 8);
+    }
 
     #[test]
     fn one_copy_is_enough_and_none_is_not() {

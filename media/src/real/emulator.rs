@@ -242,8 +242,10 @@ impl Emulator {
         let end = (now + debt.owed.saturating_sub(spent)).max(debt.not_before);
         // Before the delay, so that it costs nothing beside it.
         self.count(|shard| &shard.busy_ticks, spent + (end - now));
-        // The last look at the clock takes time, too: half of it is behind the reading.
-        spin_until(end.saturating_sub(self.clock_ticks / 2));
+        if end > now {
+            // The last look at the clock takes time, too: half of it is behind the reading.
+            spin_until(end.saturating_sub(self.clock_ticks / 2));
+        }
     }
 
     /// A thread in the background pays a delay, and waits for its share of the bandwidth: when both together are long

@@ -37,7 +37,7 @@ pub struct Core {
     pub size: AtomicU64,
     /// Blocks of data.
     pub blocks: AtomicU64,
-    /// Grows with every change.
+    /// Grows with every change, under its layout's lock of it.
     pub change: AtomicU64,
     /// Its attributes.
     pub attr: AttributeCell,
@@ -223,14 +223,15 @@ impl Core {
 
     /// ctime is `now`: after the commit.
     pub fn changed(&self, now: Timestamp) {
-        self.attr.lock().ctime = now;
+        self.attr.touch_ctime(now);
         self.noted();
     }
 
-    /// Something of it was changed.
+    /// Something of it was changed. Under its layout's lock of it, exclusively, as the two before.
     pub fn noted(&self) {
         self.relatime.changed();
-        self.change.fetch_add(1, Ordering::Relaxed);
+        // No other thread counts meanwhile, so that no locked instruction is needed.
+        self.change.store(self.change.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
     /// Ends one pin.

@@ -10,6 +10,7 @@
 //! cannot be written stays. So does one without names, to which nothing leads. After a failed commit all of them stay,
 //! because the state in place may be undone.
 
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use nacre_engine::sync::atomic::Ordering;
@@ -96,10 +97,13 @@ pub trait Inodes: Sized {
     fn reclaim(&self, number: u64) {
         let inode = {
             let mut shard = self.table().shard(number).write();
+            let Loaded { inodes, parked } = &mut *shard;
             let is_gone =
-                |inode: &&Arc<Self::Inode>| inode.links() == 0 && inode.holds().load(Ordering::Acquire) == 0;
-            match shard.inodes.get(&number).filter(is_gone) {
-                Some(_) if !shard.parked.contains(&number) => shard.inodes.remove(&number),
+                |inode: &Arc<Self::Inode>| inode.links() == 0 && inode.holds().load(Ordering::Acquire) == 0;
+            match inodes.entry(number) {
+                Entry::Occupied(loaded) if is_gone(loaded.get()) && !parked.contains(&number) => {
+                    Some(loaded.remove())
+                }
                 _ => None,
             }
         };
