@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use clap::{Args, ValueEnum};
 use nacre_lab::crash::sequences::Length;
 use nacre_lab::crash::{
-    Campaign, Case, Inplace, InplaceLinear, Limits, Log, LogWithDisk, MEMORY, Mutant, Outcome, Pool,
+    COVERED, Campaign, Case, Inplace, InplaceLinear, Limits, Log, LogWithDisk, MEMORY, Mutant, Outcome, Pool,
     PoolVolumes, Progress, Rig, SelfTest, SelfTestStep, Shadow, ShadowInPlace, ShadowInPlaceWithDisk,
     ShadowWithDisk, Stage, Subject, Verdict, minimise, reproduce, self_test,
 };
@@ -19,8 +19,6 @@ use serde_json::{Value, json};
 use crate::failure::{EXIT_FAILURE, Failure};
 use crate::output;
 
-/// Images that cover a commit point.
-const COVERED: u64 = 100;
 /// The workloads of a run that must cover every commit point.
 const LONG_RUN: &str = "all workloads, pairs of operations among them";
 /// The time between lines of progress when standard error is no terminal.
@@ -72,10 +70,13 @@ pub(crate) struct CrashArgs {
     /// Threads; the number of CPUs by default
     #[arg(long, value_name = "COUNT", value_parser = at_least_one)]
     jobs: Option<usize>,
-    /// Stop after this number of seconds
+    /// Stop after this number of seconds. Until then the run is spread over the workloads as with --images
     #[arg(long, value_name = "SECONDS")]
     time: Option<u64>,
-    /// Stop after this number of images. With --self-test: look no longer for a mutant that is argued to do no harm
+    /// Stop after this number of images. Until then the run is spread over the workloads. It tries few images of each
+    /// crash point of one workload of each kind. The other workloads follow, first those of kinds that reach a commit
+    /// point with fewer than 100 images. In the end each is explored in full. With --resume, all are explored in full,
+    /// one after the other. With --self-test: look no longer for a mutant that is argued to do no harm
     #[arg(long, value_name = "COUNT")]
     images: Option<u64>,
     /// Stop after this number of violations
@@ -292,12 +293,17 @@ fn rate(images: u64, elapsed: Duration) -> f64 {
     images as f64 / elapsed.as_secs_f64().max(0.001)
 }
 
+/// Workloads that are explored, of how many, and how many of them in full.
+fn workloads(visited: usize, (done, all): (usize, usize)) -> String {
+    let in_full = if done == visited { String::new() } else { format!(" ({done} of them in full)") };
+    format!("{visited} of {all} workloads{in_full}")
+}
+
 fn describe_progress(progress: &Progress<'_>) -> String {
     let covered = progress.report.commit_points.iter().filter(|&&count| count >= COVERED).count();
     format!(
-        "{} of {} workloads, {} images, {:.0} images/s, {}, {covered} of {} commit points covered",
-        progress.workloads.0,
-        progress.workloads.1,
+        "{}, {} images, {:.0} images/s, {}, {covered} of {} commit points covered",
+        workloads(progress.visited, progress.workloads),
         progress.report.images + progress.report.recovery_crashes,
         rate(progress.images, progress.elapsed),
         output::count(progress.report.violations.len() as u64, "violation", "violations"),
@@ -328,9 +334,8 @@ fn describe(outcome: &Outcome, coverage: &Coverage, traces: &[PathBuf]) -> Strin
         counts.map(|(name, count)| vec![(*name).to_owned(), count.to_string()]).collect();
     let mut text = output::table(&["commit point ", "images"], &rows);
     text += &format!(
-        "\n{} of {} workloads in {:.0} s, {:.0} images/s\n{report}",
-        outcome.workloads.0,
-        outcome.workloads.1,
+        "\n{} in {:.0} s, {:.0} images/s\n{report}",
+        workloads(outcome.visited, outcome.workloads),
         outcome.elapsed.as_secs_f64(),
         rate(outcome.images, outcome.elapsed),
     );
@@ -374,7 +379,7 @@ fn outcome_json<S: Subject>(
         "layout": subject.name(),
         "seed": args.seed,
         "complete": outcome.workloads.0 == outcome.workloads.1,
-        "workloads": { "done": outcome.workloads.0, "all": outcome.workloads.1 },
+        "workloads": { "visited": outcome.visited, "done": outcome.workloads.0, "all": outcome.workloads.1 },
         "seconds": outcome.elapsed.as_secs_f64(),
         "images_per_second": rate(outcome.images, outcome.elapsed),
         "crash_points": { "all": report.points, "exhaustive": report.exhaustive },
