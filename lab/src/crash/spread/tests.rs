@@ -6,8 +6,8 @@ use super::super::explore::{MEMORY, Settings, explore};
 use super::super::record::Rig;
 use super::super::report::Report;
 use super::super::sequences::Length;
-use super::super::workload::fixed;
-use super::super::{Campaign, Limits, Log, Outcome, Stage};
+use super::super::workload::{deep, fixed};
+use super::super::{Campaign, Limits, Log, Outcome, Pool, Shadow, Stage, Subject};
 use super::{COVERED, FEW, Kinds, MORE, few, kind_of, short_of_images};
 
 #[test]
@@ -111,6 +111,33 @@ fn few_images_reach_what_many_reach() {
     assert_eq!(few.points, many.points);
     assert!(few.images > 0 && few.images < many.images, "{} and {}", few.images, many.images);
     assert!(few.commit_points[0] > 0, "an inode is made: {:?}", few.commit_points);
+}
+
+/// Images at the time of a read, in each workload that is there for it.
+fn images_of_reads<S: Subject>(subject: &S) -> Vec<u64> {
+    let name = "the time of a read";
+    let point = subject.commit_points().iter().position(|point| *point == name).expect("a commit point");
+    let mut rig = Rig::new(subject, MEMORY);
+    let sampling = Sampling { exhaustive_up_to: 8, samples: 8, seed: 1 };
+    let settings = Settings { sampling, few: true, ..Settings::default() };
+    let reads = deep().into_iter().filter(|workload| workload.name.starts_with("times-of-reads"));
+    let images = reads.map(|workload| {
+        let report = explore(&mut rig, &workload, &settings).expect("it can be run");
+        assert!(report.violations.is_empty(), "{}: {report}", workload.name);
+        report.commit_points[point]
+    });
+    images.collect()
+}
+
+/// A run of the pool layout had 61 such images, one of the shadow layout 8.
+#[test]
+fn times_of_reads_are_covered() {
+    for images in [images_of_reads(&Pool), images_of_reads(&Shadow)] {
+        assert!(
+            images.iter().all(|images| *images > 10) && images.iter().sum::<u64>() >= COVERED,
+            "{images:?}"
+        );
+    }
 }
 
 fn run(stages: &[Stage], images: Option<u64>) -> Outcome {
