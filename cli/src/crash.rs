@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use clap::{Args, ValueEnum};
 use nacre_lab::crash::sequences::Length;
 use nacre_lab::crash::{
-    COVERED, Campaign, Case, Inplace, InplaceLinear, Limits, Log, LogWithDisk, MEMORY, Mutant, Outcome, Pool,
-    PoolVolumes, Progress, Rig, SelfTest, SelfTestStep, Shadow, ShadowInPlace, ShadowInPlaceWithDisk,
-    ShadowWithDisk, Stage, Subject, Verdict, minimise, reproduce, self_test,
+    COVERED, Campaign, Case, Elsewhere, Inplace, InplaceLinear, Limits, Log, LogWithDisk, MEMORY, Mutant,
+    Outcome, Pool, PoolVolumes, Progress, Rig, SelfTest, SelfTestStep, Shadow, ShadowInPlace,
+    ShadowInPlaceWithDisk, ShadowWithDisk, Stage, Subject, Verdict, minimise, reproduce, self_test,
 };
 use serde_json::{Value, json};
 
@@ -235,6 +235,8 @@ fn explore<S: Subject>(subject: &S, args: &CrashArgs) -> Result<bool, Failure> {
 /// The images at each commit point of the layout.
 struct Coverage {
     counts: Vec<(&'static str, u64)>,
+    /// Commit points that other runs cover.
+    elsewhere: Vec<Elsewhere>,
     /// True if this run must have enough images at each commit point.
     is_demanded: bool,
 }
@@ -246,6 +248,7 @@ impl Coverage {
         let is_complete = outcome.workloads.0 == outcome.workloads.1;
         Coverage {
             counts: counts.collect(),
+            elsewhere: subject.elsewhere(args.cached.is_some()),
             is_demanded: is_complete
                 && args.sequences != Sequences::One
                 && args.cached.is_none()
@@ -253,8 +256,18 @@ impl Coverage {
         }
     }
 
+    /// Why this run need not cover a commit point.
+    fn reason(&self, name: &str) -> Option<&'static str> {
+        self.elsewhere.iter().find(|other| other.points.contains(&name)).map(|other| other.reason)
+    }
+
+    /// The commit points that this run is to cover.
+    fn own(&self) -> impl Iterator<Item = &(&'static str, u64)> {
+        self.counts.iter().filter(|(name, _)| self.reason(name).is_none())
+    }
+
     fn missing(&self) -> impl Iterator<Item = &(&'static str, u64)> {
-        self.counts.iter().filter(|(_, count)| *count < COVERED)
+        self.own().filter(|(_, count)| *count < COVERED)
     }
 
     fn fails(&self) -> bool {
@@ -262,10 +275,11 @@ impl Coverage {
     }
 
     fn least(&self) -> Option<&(&'static str, u64)> {
-        self.counts.iter().min_by_key(|(_, count)| *count)
+        self.own().min_by_key(|(_, count)| *count)
     }
 
-    /// The end of a report: the least covered commit point, and those with too few images.
+    /// The end of a report: the least covered commit point, and those with too few images. Those that other runs cover
+    /// are named with the reason.
     fn in_words(&self) -> String {
         let mut text = String::new();
         if let Some((name, count)) = self.least() {
@@ -274,6 +288,14 @@ impl Coverage {
         for (name, count) in self.missing() {
             let word = if self.is_demanded { "NOT COVERED" } else { "not covered by this run" };
             text += &format!("{word}: {count} images at \"{name}\", fewer than {COVERED}\n");
+        }
+        for other in &self.elsewhere {
+            let few =
+                self.counts.iter().filter(|(name, count)| other.points.contains(name) && *count < COVERED);
+            let few: Vec<String> = few.map(|(name, count)| format!("\"{name}\" ({count} images)")).collect();
+            if !few.is_empty() {
+                text += &format!("covered elsewhere: {}: {}\n", few.join(", "), other.reason);
+            }
         }
         if self.fails() {
             text +=
@@ -356,8 +378,10 @@ fn outcome_json<S: Subject>(
     traces: &[PathBuf],
 ) -> Value {
     let report = &outcome.report;
-    let point =
-        |(name, count): &(&str, u64)| json!({ "name": name, "images": count, "covered": *count >= COVERED });
+    let point = |(name, count): &(&str, u64)| {
+        let elsewhere = coverage.reason(name);
+        json!({ "name": name, "images": count, "covered": *count >= COVERED, "elsewhere": elsewhere })
+    };
     let points: Vec<Value> = coverage.counts.iter().map(point).collect();
     let violations: Vec<Value> = report
         .violations

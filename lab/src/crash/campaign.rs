@@ -21,7 +21,7 @@ use super::randomly::random;
 use super::record::{Flaw, Rig};
 use super::report::Report;
 use super::sequences::{Length, sequences};
-use super::spread::{self, Kinds, at_most, kind_of, short_of_images};
+use super::spread::{self, Kinds, at_most, kind_of, own_points, short_of_images};
 use super::subject::{Mounting, Subject};
 use super::threads::{Threads, explore_threads, threads_for};
 use super::workload::{Workload, deep, deep_for, fixed};
@@ -289,8 +289,10 @@ impl Campaign {
             None => Saved::default(),
         };
         let todo = (0..workloads.len()).filter(|index| !saved.done.contains(index)).collect();
+        let is_buffered = self.stages.iter().any(|stage| matches!(stage, Stage::Cached(_)));
         let shared = Shared {
             workloads,
+            own: own_points(subject, is_buffered),
             limits,
             started,
             stop: AtomicBool::new(false),
@@ -348,6 +350,8 @@ impl Round {
 /// The state that the workers share.
 struct Shared<'c> {
     workloads: Vec<Job>,
+    /// Whether the run is to cover each commit point.
+    own: Vec<bool>,
     limits: &'c Limits,
     started: Instant,
     stop: AtomicBool,
@@ -379,11 +383,6 @@ impl Found {
     fn visited(&self) -> usize {
         self.saved.done.len() + self.few.len()
     }
-
-    /// Workloads that reach a commit point that is short of images.
-    fn wanted(&self) -> BTreeSet<usize> {
-        short_of_images(&self.saved.report, &self.few)
-    }
 }
 
 impl Shared<'_> {
@@ -406,12 +405,18 @@ impl Shared<'_> {
         let kinds = Kinds::new(kinds, seed);
         todo.extend(kinds.firsts());
         self.round(subject, &Round::new(todo, false), watch)?;
-        let wanted = self.found().wanted();
+        let wanted = self.wanted();
         self.round(subject, &Round::new(kinds.others(&wanted), false), watch)?;
-        let mut todo = kinds.all(&self.found().wanted());
+        let mut todo = kinds.all(&self.wanted());
         // The rest could not be run, or has its violations.
         todo.retain(|workload| self.found().few.contains_key(workload));
         self.round(subject, &Round::new(todo, true), watch)
+    }
+
+    /// Workloads that reach a commit point that is short of images.
+    fn wanted(&self) -> BTreeSet<usize> {
+        let found = self.found();
+        short_of_images(&self.own, &found.saved.report, &found.few)
     }
 
     /// Has workers explore these workloads. `watch` is called meanwhile.

@@ -83,7 +83,7 @@ pub use shadow::{Shadow, ShadowInPlace};
 pub use source::{Sources, Spot};
 pub use spread::COVERED;
 pub use subject::{
-    Harmless, Mistake, Moment, Mounting, Overwrites, Registered, Subject, VolumeState, Volumes,
+    Elsewhere, Harmless, Mistake, Moment, Mounting, Overwrites, Registered, Subject, VolumeState, Volumes,
 };
 pub use thread_case::ThreadsCase;
 pub use threads::{Threads, explore_threads, threads};

@@ -17,6 +17,7 @@ use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 
 use super::report::Report;
+use super::subject::Subject;
 
 /// Images that cover a commit point.
 pub const COVERED: u64 = 100;
@@ -111,9 +112,16 @@ fn in_turn(kinds: &[&Vec<usize>]) -> Vec<usize> {
     (1..longest).flat_map(|turn| kinds.iter().filter_map(move |kind| kind.get(turn).copied())).collect()
 }
 
-/// Those of some workloads that reach a commit point with fewer than [`COVERED`] images in all.
-pub(super) fn short_of_images(all: &Report, each: &BTreeMap<usize, Report>) -> BTreeSet<usize> {
-    let is_short = |point: usize| all.commit_points.get(point).is_none_or(|count| *count < COVERED);
+/// The commit points that a run is to cover: whether each is one.
+pub(super) fn own_points<S: Subject>(subject: &S, is_buffered: bool) -> Vec<bool> {
+    let elsewhere = subject.elsewhere(is_buffered);
+    let is_own = |name: &&str| !elsewhere.iter().any(|other| other.points.contains(name));
+    subject.commit_points().iter().map(is_own).collect()
+}
+
+/// Those of some workloads that reach one of the run's own commit points with fewer than [`COVERED`] images in all.
+pub(super) fn short_of_images(own: &[bool], all: &Report, each: &BTreeMap<usize, Report>) -> BTreeSet<usize> {
+    let is_short = |point: usize| own[point] && all.commit_points[point] < COVERED;
     let reaches = |report: &Report| {
         report.commit_points.iter().enumerate().any(|(point, count)| *count > 0 && is_short(point))
     };

@@ -7,8 +7,11 @@ use super::super::record::Rig;
 use super::super::report::Report;
 use super::super::sequences::Length;
 use super::super::workload::{deep, fixed};
-use super::super::{Campaign, Limits, Log, Outcome, Pool, Shadow, Stage, Subject};
-use super::{COVERED, FEW, Kinds, MORE, few, kind_of, short_of_images};
+use super::super::{
+    Campaign, Inplace, InplaceLinear, Limits, Log, LogWithDisk, Outcome, Pool, PoolVolumes, Shadow,
+    ShadowInPlace, ShadowWithDisk, Stage, Subject,
+};
+use super::{COVERED, FEW, Kinds, MORE, few, kind_of, own_points, short_of_images};
 
 #[test]
 fn a_kind_has_neither_numbers_nor_paths() {
@@ -86,10 +89,10 @@ fn what_reaches_a_commit_point_with_few_images_is_known() {
     let report =
         |commit_points: [u64; 3]| Report { commit_points: commit_points.to_vec(), ..Report::default() };
     let each = BTreeMap::from([(4, report([50, 0, 2])), (5, report([50, 0, 0])), (6, report([0, 0, 97]))]);
-    let all = report([COVERED, 0, COVERED - 1]);
-    assert_eq!(short_of_images(&all, &each), BTreeSet::from([4, 6]));
-    let all = report([COVERED, 0, COVERED]);
-    assert_eq!(short_of_images(&all, &each), BTreeSet::new());
+    let short = |own: [bool; 3], all: [u64; 3]| short_of_images(&own, &report(all), &each);
+    assert_eq!(short([true; 3], [COVERED, 0, COVERED - 1]), BTreeSet::from([4, 6]));
+    assert_eq!(short([true, true, false], [COVERED, 0, COVERED - 1]), BTreeSet::new(), "others cover it");
+    assert_eq!(short([true; 3], [COVERED, 0, COVERED]), BTreeSet::new());
 }
 
 #[test]
@@ -138,6 +141,30 @@ fn times_of_reads_are_covered() {
             "{images:?}"
         );
     }
+}
+
+fn names_elsewhere_are_commit_points<S: Subject>(subject: &S) {
+    for other in subject.covered_elsewhere().iter().chain(subject.covered_unbuffered()) {
+        for point in other.points {
+            assert!(subject.commit_points().contains(point), "{}: {point}", subject.name());
+        }
+    }
+}
+
+#[test]
+fn what_other_runs_cover_is_a_commit_point() {
+    names_elsewhere_are_commit_points(&Log);
+    names_elsewhere_are_commit_points(&LogWithDisk::with_two());
+    names_elsewhere_are_commit_points(&InplaceLinear);
+    names_elsewhere_are_commit_points(&PoolVolumes);
+    names_elsewhere_are_commit_points(&ShadowInPlace);
+    names_elsewhere_are_commit_points(&ShadowWithDisk::anticached());
+    let own = own_points(&Pool, true);
+    assert_eq!(own.iter().filter(|is_own| !**is_own).count(), Pool.covered_unbuffered()[0].points.len());
+    assert!(own_points(&Pool, false).iter().all(|is_own| *is_own));
+    // The layouts themselves leave none to others.
+    let own = [Log.covered_elsewhere(), Inplace.covered_elsewhere(), Pool.covered_elsewhere()];
+    assert!(own.concat().is_empty() && Shadow.covered_elsewhere().is_empty());
 }
 
 fn run(stages: &[Stage], images: Option<u64>) -> Outcome {
