@@ -277,11 +277,11 @@ impl Campaign {
         progress: &mut dyn FnMut(&Progress<'_>),
     ) -> Result<Outcome> {
         let started = Instant::now();
-        let stages = self.stages.iter().enumerate();
         let of_stage = |(number, stage): (usize, &Stage)| {
             let jobs = stage.jobs(subject, self.seed, self.per_point);
             jobs.into_iter().map(move |job| (number, job))
         };
+        let stages = self.stages.iter().enumerate();
         let (stages, workloads): (Vec<usize>, Vec<Job>) = stages.flat_map(of_stage).unzip();
         let key = self.key(subject.name());
         let saved = match file.filter(|file| file.exists()) {
@@ -390,7 +390,7 @@ impl Shared<'_> {
         self.found.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All of them, of these stages, in the rounds of a run that may end early.
+    /// All workloads, each of the stage with this number, in the rounds of a run that may end early.
     fn spread<S: Subject>(
         &self,
         subject: &S,

@@ -2,7 +2,7 @@
 //!
 //! A run with a limit would spend it on the workloads that come first. So it goes through them in three rounds:
 //!
-//! 1. one workload of each kind, with few images of each crash point;
+//! 1. one workload of each kind, stage by stage, with few images of each crash point;
 //! 2. the other workloads, in the same way; first those of kinds whose first one reached a commit point that is short
 //!    of images;
 //! 3. all of them in full, first those that reached such a commit point themselves.
@@ -71,17 +71,19 @@ fn without_number(word: &str) -> &str {
 pub(super) struct Kinds(Vec<Vec<usize>>);
 
 impl Kinds {
-    /// Groups workloads: the number of each, and its kind.
-    pub(super) fn new<K: Ord>(workloads: impl Iterator<Item = (usize, K)>, seed: u64) -> Kinds {
-        let mut groups: BTreeMap<K, Vec<usize>> = BTreeMap::new();
+    /// Groups workloads: the number of each, its stage, and its kind there. Kinds of one stage are in a random order.
+    pub(super) fn new<K: Ord>(workloads: impl Iterator<Item = (usize, (usize, K))>, seed: u64) -> Kinds {
+        let mut groups: BTreeMap<(usize, K), Vec<usize>> = BTreeMap::new();
         for (workload, kind) in workloads {
             groups.entry(kind).or_default().push(workload);
         }
         let mut rng = SmallRng::seed_from_u64(seed ^ 0x59e);
-        let mut kinds: Vec<Vec<usize>> = groups.into_values().collect();
-        kinds.iter_mut().for_each(|kind| kind.shuffle(&mut rng));
+        let mut kinds: Vec<(usize, Vec<usize>)> =
+            groups.into_iter().map(|((stage, _), workloads)| (stage, workloads)).collect();
+        kinds.iter_mut().for_each(|(_, workloads)| workloads.shuffle(&mut rng));
         kinds.shuffle(&mut rng);
-        Kinds(kinds)
+        kinds.sort_by_key(|(stage, _)| *stage);
+        Kinds(kinds.into_iter().map(|(_, workloads)| workloads).collect())
     }
 
     /// One workload of each kind.

@@ -36,7 +36,7 @@ fn a_kind_has_neither_numbers_nor_paths() {
 
 /// Five workloads of one kind, three of another, and one of a third one.
 fn kinds(seed: u64) -> Kinds {
-    Kinds::new((0..9).map(|workload| (workload, kind(workload))), seed)
+    Kinds::new((0..9).map(|workload| (workload, (0, kind(workload)))), seed)
 }
 
 /// The kind of a workload of these.
@@ -60,6 +60,18 @@ fn each_kind_has_its_turn() {
     assert_eq!(sorted(others[..2].iter().map(|workload| kind(*workload))), [0, 1]);
     assert_eq!(sorted(others[2..4].iter().map(|workload| kind(*workload))), [0, 1]);
     assert_eq!(others[4..].iter().map(|workload| kind(*workload)).collect::<Vec<_>>(), [0, 0]);
+}
+
+#[test]
+fn the_stages_are_in_their_order() {
+    for seed in 0..8 {
+        // Three workloads of one kind each in the first stage, six of two kinds in the second one.
+        let stage = |workload: usize| (workload / 3).min(1);
+        let kind = |workload: usize| if stage(workload) == 0 { workload } else { workload % 2 };
+        let kinds = Kinds::new((0..9).map(|workload| (workload, (stage(workload), kind(workload)))), seed);
+        let firsts: Vec<usize> = kinds.firsts().into_iter().map(stage).collect();
+        assert_eq!(firsts, [0, 0, 0, 1, 1], "seed {seed}");
+    }
 }
 
 #[test]
