@@ -361,7 +361,7 @@ struct Shared<'c> {
 
 struct Found {
     saved: Saved,
-    /// What workloads gave that were explored with few images. The saved report has it, too.
+    /// The counts of workloads that were explored with few images. The saved report has them, too.
     few: BTreeMap<usize, Report>,
     failures: Vec<String>,
 }

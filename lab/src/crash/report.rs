@@ -188,7 +188,7 @@ impl Report {
     }
 }
 
-/// What happened before a crash point and what comes next.
+/// The stores before a crash point, and the fences around them.
 fn moment<'m>(replay: &'m Replay<'_>, point: Point) -> Moment<'m> {
     Moment { stores: replay.stores(), fence: point.fence, last_fence: replay.last_fence() }
 }

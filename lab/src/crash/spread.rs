@@ -3,8 +3,7 @@
 //! A run with a limit would spend it on the workloads that come first. So it goes through them in three rounds:
 //!
 //! 1. one workload of each kind, stage by stage, with few images of each crash point;
-//! 2. the other workloads, in the same way; first those of kinds whose first one reached a commit point that is short
-//!    of images;
+//! 2. the other workloads, in the same way; first the kinds of those that reached a commit point short of images;
 //! 3. all of them in full, first those that reached such a commit point themselves.
 //!
 //! The order depends on the seed and on the counts of whole rounds. So it does not depend on the number of threads.

@@ -56,7 +56,7 @@ fn each_kind_has_its_turn() {
     let (firsts, others) = (kinds.firsts(), kinds.others(&BTreeSet::new()));
     assert_eq!(sorted(firsts.iter().map(|workload| kind(*workload))), [0, 1, 2]);
     assert_eq!(sorted(firsts.iter().chain(&others).copied()), (0..9).collect::<Vec<_>>(), "each once");
-    // The second and third of two kinds in turn, then what only one of them has left.
+    // The second and third of two kinds in turn, then those that only one of them has left.
     assert_eq!(sorted(others[..2].iter().map(|workload| kind(*workload))), [0, 1]);
     assert_eq!(sorted(others[2..4].iter().map(|workload| kind(*workload))), [0, 1]);
     assert_eq!(others[4..].iter().map(|workload| kind(*workload)).collect::<Vec<_>>(), [0, 0]);
@@ -187,7 +187,7 @@ fn run(stages: &[Stage], images: Option<u64>) -> Outcome {
     outcome
 }
 
-/// What was explored twice counts once, with all its images.
+/// A workload that was explored twice counts once, with all its images.
 #[test]
 fn a_limit_that_is_not_reached_changes_nothing() {
     let all = run(&[Stage::Random(2)], None);
