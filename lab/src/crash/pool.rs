@@ -145,8 +145,8 @@ const COVERED_UNBUFFERED: [Elsewhere; 1] = [Elsewhere {
 
 /// Commit points that runs reach which begin with other workloads than those of volumes.
 const COVERED_WITHOUT_VOLUMES: [Elsewhere; 1] = [Elsewhere {
-    points: &["a list of items outside its lane"],
-    reason: "a run of the layout pool covers it, by the same lines: it begins with the workloads that need such a list",
+    points: &["a list of items outside its lane", "the time of a read"],
+    reason: "a run of the layout pool covers them, by the same lines: it begins with the workloads that have them",
 }];
 
 /// Workloads with the commits that are rare elsewhere.
