@@ -256,15 +256,16 @@ step_crash_inplace() {
     (cd "$logs" && "$nacre" crash --layout inplace-linear --sequences 1 --images 100000 --time 80 \
         --seed "${NACRE_CRASH_SEED:-$(date +%j)}")
 }
+# Runs with a limit are spread over all workloads. Their reports name commit points with too few images.
 step_crash_pool() {
-    (cd "$logs" && "$nacre" crash --layout pool --sequences 1 --images 250000 \
+    (cd "$logs" && "$nacre" crash --layout pool --sequences 1 --images 250000 --time 150 \
         --seed "${NACRE_CRASH_SEED:-$(date +%j)}") || return 1
     # Volumes, whose workloads come first.
     (cd "$logs" && "$nacre" crash --layout pool-volumes --sequences 1 --images 40000 --time 60 \
         --seed "${NACRE_CRASH_SEED:-$(date +%j)}")
 }
 step_crash_shadow() {
-    (cd "$logs" && "$nacre" crash --layout shadow --sequences 1 --images 250000 \
+    (cd "$logs" && "$nacre" crash --layout shadow --sequences 1 --images 250000 --time 150 \
         --seed "${NACRE_CRASH_SEED:-$(date +%j)}") || return 1
     # Overwrites in place.
     (cd "$logs" && "$nacre" crash --layout shadow-in-place --sequences 1 --images 100000 --time 80 \
@@ -274,24 +275,25 @@ step_crash_shadow() {
 step_crash_cached() {
     NACRE_CRASH_ALL=1 run_tests crash -- buffer:: || return 1
     for layout in log inplace pool shadow shadow-in-place log-with-disk log-on-disk log-with-disks; do
-        (cd "$logs" && "$nacre" crash --layout $layout --cached 100000 --images 100000 \
+        (cd "$logs" && "$nacre" crash --layout $layout --cached 100000 --images 100000 --time 60 \
             --seed "${NACRE_CRASH_SEED:-$(date +%j)}") || return 1
     done
 }
 # Memory and disks together; mutants of what moves blocks.
 step_crash_tiers() {
     for layout in log-with-disk log-on-disk; do
-        (cd "$logs" && "$nacre" crash --layout $layout --sequences 1 --images 60000 \
+        (cd "$logs" && "$nacre" crash --layout $layout --sequences 1 --images 60000 --time 60 \
             --seed "${NACRE_CRASH_SEED:-$(date +%j)}") &&
             "$nacre" crash --layout $layout --self-test --mutants publish.rs || return 1
     done
     # The layout's own flushes and fences are those of the step above.
     for layout in shadow-with-disk shadow-anticache shadow-in-place-anticache; do
-        (cd "$logs" && "$nacre" crash --layout $layout --sequences 1 --images 60000 \
+        (cd "$logs" && "$nacre" crash --layout $layout --sequences 1 --images 60000 --time 60 \
             --seed "${NACRE_CRASH_SEED:-$(date +%j)}") || return 1
     done
     # Blocks also move from one disk to another: by the same lines, so that no mutants are made again.
-    (cd "$logs" && "$nacre" crash --layout log-with-disks --images 60000 --seed "${NACRE_CRASH_SEED:-$(date +%j)}")
+    (cd "$logs" && "$nacre" crash --layout log-with-disks --sequences 1 --images 60000 --time 60 \
+        --seed "${NACRE_CRASH_SEED:-$(date +%j)}")
 }
 # Each line of the pool layout's metadata in turn: some 5000 file systems, two or three minutes on two cores.
 step_poison() {

@@ -10,17 +10,15 @@ use std::time::{Duration, Instant};
 use clap::{Args, ValueEnum};
 use nacre_lab::crash::sequences::Length;
 use nacre_lab::crash::{
-    Campaign, Case, Inplace, InplaceLinear, Limits, Log, LogWithDisk, MEMORY, Mutant, Outcome, Pool,
-    PoolVolumes, Progress, Rig, SelfTest, SelfTestStep, Shadow, ShadowInPlace, ShadowInPlaceWithDisk,
-    ShadowWithDisk, Stage, Subject, Verdict, minimise, reproduce, self_test,
+    COVERED, Campaign, Case, Elsewhere, Inplace, InplaceLinear, Limits, Log, LogWithDisk, MEMORY, Mutant,
+    Outcome, Pool, PoolVolumes, Progress, Rig, SelfTest, SelfTestStep, Shadow, ShadowInPlace,
+    ShadowInPlaceWithDisk, ShadowWithDisk, Stage, Subject, Verdict, minimise, reproduce, self_test,
 };
 use serde_json::{Value, json};
 
 use crate::failure::{EXIT_FAILURE, Failure};
 use crate::output;
 
-/// Images that cover a commit point.
-const COVERED: u64 = 100;
 /// The workloads of a run that must cover every commit point.
 const LONG_RUN: &str = "all workloads, pairs of operations among them";
 /// The time between lines of progress when standard error is no terminal.
@@ -72,10 +70,13 @@ pub(crate) struct CrashArgs {
     /// Threads; the number of CPUs by default
     #[arg(long, value_name = "COUNT", value_parser = at_least_one)]
     jobs: Option<usize>,
-    /// Stop after this number of seconds
+    /// Stop after this number of seconds. Until then the run is spread over the workloads as with --images
     #[arg(long, value_name = "SECONDS")]
     time: Option<u64>,
-    /// Stop after this number of images. With --self-test: look no longer for a mutant that is argued to do no harm
+    /// Stop after this number of images. Until then the run is spread over the workloads. It tries few images of each
+    /// crash point of one workload of each kind. The other workloads follow, first those of kinds that reach a commit
+    /// point with fewer than 100 images. In the end each is explored in full. With --resume, all are explored in full,
+    /// one after the other. With --self-test: look no longer for a mutant that is argued to do no harm
     #[arg(long, value_name = "COUNT")]
     images: Option<u64>,
     /// Stop after this number of violations
@@ -234,6 +235,8 @@ fn explore<S: Subject>(subject: &S, args: &CrashArgs) -> Result<bool, Failure> {
 /// The images at each commit point of the layout.
 struct Coverage {
     counts: Vec<(&'static str, u64)>,
+    /// Commit points that other runs cover.
+    elsewhere: Vec<Elsewhere>,
     /// True if this run must have enough images at each commit point.
     is_demanded: bool,
 }
@@ -245,6 +248,7 @@ impl Coverage {
         let is_complete = outcome.workloads.0 == outcome.workloads.1;
         Coverage {
             counts: counts.collect(),
+            elsewhere: subject.elsewhere(args.cached.is_some()),
             is_demanded: is_complete
                 && args.sequences != Sequences::One
                 && args.cached.is_none()
@@ -252,8 +256,18 @@ impl Coverage {
         }
     }
 
+    /// Why this run need not cover a commit point.
+    fn reason(&self, name: &str) -> Option<&'static str> {
+        self.elsewhere.iter().find(|other| other.points.contains(&name)).map(|other| other.reason)
+    }
+
+    /// The commit points that this run is to cover.
+    fn own(&self) -> impl Iterator<Item = &(&'static str, u64)> {
+        self.counts.iter().filter(|(name, _)| self.reason(name).is_none())
+    }
+
     fn missing(&self) -> impl Iterator<Item = &(&'static str, u64)> {
-        self.counts.iter().filter(|(_, count)| *count < COVERED)
+        self.own().filter(|(_, count)| *count < COVERED)
     }
 
     fn fails(&self) -> bool {
@@ -261,10 +275,11 @@ impl Coverage {
     }
 
     fn least(&self) -> Option<&(&'static str, u64)> {
-        self.counts.iter().min_by_key(|(_, count)| *count)
+        self.own().min_by_key(|(_, count)| *count)
     }
 
-    /// The end of a report: the least covered commit point, and those with too few images.
+    /// The end of a report: the least covered commit point, and those with too few images. Those that other runs cover
+    /// are named with the reason.
     fn in_words(&self) -> String {
         let mut text = String::new();
         if let Some((name, count)) = self.least() {
@@ -273,6 +288,14 @@ impl Coverage {
         for (name, count) in self.missing() {
             let word = if self.is_demanded { "NOT COVERED" } else { "not covered by this run" };
             text += &format!("{word}: {count} images at \"{name}\", fewer than {COVERED}\n");
+        }
+        for other in &self.elsewhere {
+            let few =
+                self.counts.iter().filter(|(name, count)| other.points.contains(name) && *count < COVERED);
+            let few: Vec<String> = few.map(|(name, count)| format!("\"{name}\" ({count} images)")).collect();
+            if !few.is_empty() {
+                text += &format!("covered elsewhere: {}: {}\n", few.join(", "), other.reason);
+            }
         }
         if self.fails() {
             text +=
@@ -292,12 +315,17 @@ fn rate(images: u64, elapsed: Duration) -> f64 {
     images as f64 / elapsed.as_secs_f64().max(0.001)
 }
 
+/// Workloads that are explored, of how many, and how many of them in full.
+fn workloads(visited: usize, (done, all): (usize, usize)) -> String {
+    let in_full = if done == visited { String::new() } else { format!(" ({done} of them in full)") };
+    format!("{visited} of {all} workloads{in_full}")
+}
+
 fn describe_progress(progress: &Progress<'_>) -> String {
     let covered = progress.report.commit_points.iter().filter(|&&count| count >= COVERED).count();
     format!(
-        "{} of {} workloads, {} images, {:.0} images/s, {}, {covered} of {} commit points covered",
-        progress.workloads.0,
-        progress.workloads.1,
+        "{}, {} images, {:.0} images/s, {}, {covered} of {} commit points covered",
+        workloads(progress.visited, progress.workloads),
         progress.report.images + progress.report.recovery_crashes,
         rate(progress.images, progress.elapsed),
         output::count(progress.report.violations.len() as u64, "violation", "violations"),
@@ -328,9 +356,8 @@ fn describe(outcome: &Outcome, coverage: &Coverage, traces: &[PathBuf]) -> Strin
         counts.map(|(name, count)| vec![(*name).to_owned(), count.to_string()]).collect();
     let mut text = output::table(&["commit point ", "images"], &rows);
     text += &format!(
-        "\n{} of {} workloads in {:.0} s, {:.0} images/s\n{report}",
-        outcome.workloads.0,
-        outcome.workloads.1,
+        "\n{} in {:.0} s, {:.0} images/s\n{report}",
+        workloads(outcome.visited, outcome.workloads),
         outcome.elapsed.as_secs_f64(),
         rate(outcome.images, outcome.elapsed),
     );
@@ -351,8 +378,10 @@ fn outcome_json<S: Subject>(
     traces: &[PathBuf],
 ) -> Value {
     let report = &outcome.report;
-    let point =
-        |(name, count): &(&str, u64)| json!({ "name": name, "images": count, "covered": *count >= COVERED });
+    let point = |(name, count): &(&str, u64)| {
+        let elsewhere = coverage.reason(name);
+        json!({ "name": name, "images": count, "covered": *count >= COVERED, "elsewhere": elsewhere })
+    };
     let points: Vec<Value> = coverage.counts.iter().map(point).collect();
     let violations: Vec<Value> = report
         .violations
@@ -374,7 +403,7 @@ fn outcome_json<S: Subject>(
         "layout": subject.name(),
         "seed": args.seed,
         "complete": outcome.workloads.0 == outcome.workloads.1,
-        "workloads": { "done": outcome.workloads.0, "all": outcome.workloads.1 },
+        "workloads": { "visited": outcome.visited, "done": outcome.workloads.0, "all": outcome.workloads.1 },
         "seconds": outcome.elapsed.as_secs_f64(),
         "images_per_second": rate(outcome.images, outcome.elapsed),
         "crash_points": { "all": report.points, "exhaustive": report.exhaustive },

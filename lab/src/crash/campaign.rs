@@ -1,6 +1,6 @@
 //! Many workloads on many cores.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -21,6 +21,7 @@ use super::randomly::random;
 use super::record::{Flaw, Rig};
 use super::report::Report;
 use super::sequences::{Length, sequences};
+use super::spread::{self, Kinds, at_most, kind_of, own_points, short_of_images};
 use super::subject::{Mounting, Subject};
 use super::threads::{Threads, explore_threads, threads_for};
 use super::workload::{Workload, deep, deep_for, fixed};
@@ -56,9 +57,49 @@ pub enum Stage {
 /// The unit of work of a worker.
 enum Job {
     Workload(Workload, Settings),
+    /// One that the subject wants first. It is never explored with few images.
+    First(Workload, Settings),
     Threads(Threads, u64, Sampling),
     /// The sequence of this seed: there may be millions, so that they are made when their turn comes.
     Cached(u64, CachedSettings),
+}
+
+impl Job {
+    /// The kind of its workload; `None` when it comes first anyway.
+    fn kind(&self) -> Option<String> {
+        match self {
+            Job::Workload(workload, _) => Some(kind_of(&workload.name)),
+            Job::First(..) => None,
+            Job::Threads(workload, ..) => Some(kind_of(&workload.name)),
+            Job::Cached(..) => Some(String::new()),
+        }
+    }
+
+    /// Explores its workload, in full or with few images; returns its name, too.
+    fn explore<S: Subject>(&self, rig: &mut Rig<'_, S>, is_full: bool) -> (String, Result<Report>) {
+        match self {
+            Job::Workload(workload, settings) if !is_full => {
+                let recovery_sampling = spread::few(settings.recovery_sampling, false);
+                let settings = Settings { few: true, recovery_sampling, ..*settings };
+                (workload.name.clone(), explore(rig, workload, &settings))
+            }
+            Job::Workload(workload, settings) | Job::First(workload, settings) => {
+                (workload.name.clone(), explore(rig, workload, settings))
+            }
+            Job::Threads(workload, seed, sampling) => {
+                let sampling = if is_full { *sampling } else { spread::few(*sampling, false) };
+                (workload.name.clone(), explore_threads(rig, workload, *seed, &sampling, Flaw::None))
+            }
+            Job::Cached(seed, settings) => {
+                let sequence = cached(rig.subject, *seed);
+                let few = spread::few(settings.recovery_sampling, false);
+                let recovery_sampling = if is_full { settings.recovery_sampling } else { few };
+                let settings = CachedSettings { few: !is_full, recovery_sampling, ..*settings };
+                let explored = explore_cached(rig, &sequence, &settings);
+                (sequence.name, explored)
+            }
+        }
+    }
 }
 
 /// The scope of an exploration.
@@ -85,6 +126,13 @@ pub struct Limits {
     pub violations: usize,
 }
 
+impl Limits {
+    /// It may end before all is explored and nothing is wrong.
+    fn are_bounds(&self) -> bool {
+        self.time.is_some() || self.images.is_some()
+    }
+}
+
 /// How far it is.
 #[derive(Debug, Clone, Copy)]
 pub struct Progress<'p> {
@@ -96,6 +144,8 @@ pub struct Progress<'p> {
     pub images: u64,
     /// Workloads that are done, and all of them.
     pub workloads: (usize, usize),
+    /// Workloads that are explored, be it with few images.
+    pub visited: usize,
 }
 
 /// The outcome of a campaign.
@@ -109,6 +159,8 @@ pub struct Outcome {
     pub images: u64,
     /// Workloads that are done, and all of them.
     pub workloads: (usize, usize),
+    /// Workloads that are explored, be it with few images.
+    pub visited: usize,
     /// Workloads that could not be run.
     pub failures: Vec<String>,
 }
@@ -131,9 +183,7 @@ impl Stage {
     fn jobs<S: Subject>(self, subject: &S, seed: u64, per_point: Option<u64>) -> Vec<Job> {
         let mut settings = self.settings(seed);
         if let Some(most) = per_point {
-            let sampling = &mut settings.sampling;
-            sampling.exhaustive_up_to = sampling.exhaustive_up_to.min(most);
-            sampling.samples = sampling.samples.min(most);
+            settings.sampling = at_most(settings.sampling, most);
         }
         let workloads = match self {
             Stage::Fixed => fixed(),
@@ -154,7 +204,7 @@ impl Stage {
                         ..settings
                     };
                     let all = [each(1 << 11, 256, 128), each(16, 8, 1)];
-                    all.map(|settings| Job::Workload(workload.clone(), settings))
+                    all.map(|settings| Job::First(workload.clone(), settings))
                 });
                 let own = own.into_iter().map(|workload| Job::Workload(workload, settings));
                 return first.chain(own).collect();
@@ -218,6 +268,7 @@ impl Campaign {
     }
 
     /// Explores. With `file`, continues from that progress file, and writes it from time to time and at the end.
+    /// Without one, and with limits, it explores few images of many workloads first (see [`spread`](super::spread)).
     pub fn run<S: Subject>(
         &self,
         subject: &S,
@@ -226,40 +277,44 @@ impl Campaign {
         progress: &mut dyn FnMut(&Progress<'_>),
     ) -> Result<Outcome> {
         let started = Instant::now();
-        let stages = self.stages.iter();
-        let workloads: Vec<Job> =
-            stages.flat_map(|stage| stage.jobs(subject, self.seed, self.per_point)).collect();
+        let of_stage = |(number, stage): (usize, &Stage)| {
+            let jobs = stage.jobs(subject, self.seed, self.per_point);
+            jobs.into_iter().map(move |job| (number, job))
+        };
+        let stages = self.stages.iter().enumerate();
+        let (stages, workloads): (Vec<usize>, Vec<Job>) = stages.flat_map(of_stage).unzip();
         let key = self.key(subject.name());
         let saved = match file.filter(|file| file.exists()) {
             Some(file) => Saved::read(file, &key, subject)?,
             None => Saved::default(),
         };
+        let todo = (0..workloads.len()).filter(|index| !saved.done.contains(index)).collect();
+        let is_buffered = self.stages.iter().any(|stage| matches!(stage, Stage::Cached(_)));
         let shared = Shared {
-            todo: (0..workloads.len()).filter(|index| !saved.done.contains(index)).collect(),
             workloads,
+            own: own_points(subject, is_buffered),
             limits,
             started,
-            next: AtomicUsize::new(0),
             stop: AtomicBool::new(false),
             images: AtomicU64::new(0),
-            found: Mutex::new(Found { saved, failures: Vec::new() }),
+            found: Mutex::new(Found { saved, few: BTreeMap::new(), failures: Vec::new() }),
         };
-        std::thread::scope(|scope| {
-            let workers: Vec<_> =
-                (0..limits.jobs.max(1)).map(|_| scope.spawn(|| shared.work(subject))).collect();
-            let mut last_save = Instant::now();
-            while workers.iter().any(|worker| !worker.is_finished()) {
-                std::thread::sleep(TICK);
-                shared.report_progress(progress);
-                if let Some(file) = file
-                    && last_save.elapsed() >= SAVE_EVERY
-                {
-                    shared.save(file, &key, subject)?;
-                    last_save = Instant::now();
-                }
+        let mut last_save = Instant::now();
+        let mut watch = || {
+            shared.report_progress(progress);
+            if let Some(file) = file
+                && last_save.elapsed() >= SAVE_EVERY
+            {
+                shared.save(file, &key, subject)?;
+                last_save = Instant::now();
             }
-            Ok::<(), Error>(())
-        })?;
+            Ok(())
+        };
+        if limits.are_bounds() && file.is_none() {
+            shared.spread(subject, &stages, self.seed, &mut watch)?;
+        } else {
+            shared.round(subject, &Round::new(todo, true), &mut watch)?;
+        }
         shared.report_progress(progress);
         if let Some(file) = file {
             shared.save(file, &key, subject)?;
@@ -271,19 +326,34 @@ impl Campaign {
             elapsed: started.elapsed(),
             images,
             workloads: (found.saved.done.len(), total),
+            visited: found.visited(),
             report: found.saved.report,
             failures: found.failures,
         })
     }
 }
 
+/// Workloads that the workers take in turn.
+struct Round {
+    todo: Vec<usize>,
+    next: AtomicUsize,
+    /// They are explored in full.
+    is_full: bool,
+}
+
+impl Round {
+    fn new(todo: Vec<usize>, is_full: bool) -> Round {
+        Round { todo, next: AtomicUsize::new(0), is_full }
+    }
+}
+
 /// The state that the workers share.
 struct Shared<'c> {
     workloads: Vec<Job>,
-    todo: Vec<usize>,
+    /// Whether the run is to cover each commit point.
+    own: Vec<bool>,
     limits: &'c Limits,
     started: Instant,
-    next: AtomicUsize,
     stop: AtomicBool,
     images: AtomicU64,
     found: Mutex<Found>,
@@ -291,7 +361,28 @@ struct Shared<'c> {
 
 struct Found {
     saved: Saved,
+    /// The counts of workloads that were explored with few images. The saved report has them, too.
+    few: BTreeMap<usize, Report>,
     failures: Vec<String>,
+}
+
+impl Found {
+    /// Takes in an exploration without a violation. One in full stands for the one with few images.
+    fn add(&mut self, workload: usize, report: Report, is_full: bool) {
+        if let Some(few) = self.few.remove(&workload) {
+            self.saved.report.take_away(&few);
+        }
+        if is_full {
+            self.saved.done.insert(workload);
+        } else {
+            self.few.insert(workload, report.clone());
+        }
+        self.saved.report.add(report);
+    }
+
+    fn visited(&self) -> usize {
+        self.saved.done.len() + self.few.len()
+    }
 }
 
 impl Shared<'_> {
@@ -299,31 +390,69 @@ impl Shared<'_> {
         self.found.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn work<S: Subject>(&self, subject: &S) {
+    /// All workloads, each of the stage with this number, in the rounds of a run that may end early.
+    fn spread<S: Subject>(
+        &self,
+        subject: &S,
+        stages: &[usize],
+        seed: u64,
+        watch: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<()> {
+        let jobs = || self.workloads.iter().zip(stages).enumerate();
+        let comes_first = jobs().filter(|(_, (job, _))| job.kind().is_none());
+        let mut todo: Vec<usize> = comes_first.map(|(index, _)| index).collect();
+        let kinds = jobs().filter_map(|(index, (job, stage))| Some((index, (*stage, job.kind()?))));
+        let kinds = Kinds::new(kinds, seed);
+        todo.extend(kinds.firsts());
+        self.round(subject, &Round::new(todo, false), watch)?;
+        let wanted = self.wanted();
+        self.round(subject, &Round::new(kinds.others(&wanted), false), watch)?;
+        let mut todo = kinds.all(&self.wanted());
+        // The rest could not be run, or has its violations.
+        todo.retain(|workload| self.found().few.contains_key(workload));
+        self.round(subject, &Round::new(todo, true), watch)
+    }
+
+    /// Workloads that reach a commit point that is short of images.
+    fn wanted(&self) -> BTreeSet<usize> {
+        let found = self.found();
+        short_of_images(&self.own, &found.saved.report, &found.few)
+    }
+
+    /// Has workers explore these workloads. `watch` is called meanwhile.
+    fn round<S: Subject>(
+        &self,
+        subject: &S,
+        round: &Round,
+        watch: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<()> {
+        std::thread::scope(|scope| {
+            let jobs = self.limits.jobs.max(1).min(round.todo.len());
+            let workers: Vec<_> = (0..jobs).map(|_| scope.spawn(|| self.work(subject, round))).collect();
+            while workers.iter().any(|worker| !worker.is_finished()) {
+                std::thread::sleep(TICK);
+                watch()?;
+            }
+            Ok(())
+        })
+    }
+
+    fn work<S: Subject>(&self, subject: &S, round: &Round) {
+        if self.is_over() {
+            return;
+        }
         let mut rig = Rig::new(subject, MEMORY);
         while !self.is_over() {
-            let Some(&index) = self.todo.get(self.next.fetch_add(1, Ordering::Relaxed)) else { return };
+            let Some(&index) = round.todo.get(round.next.fetch_add(1, Ordering::Relaxed)) else { return };
             let job = &self.workloads[index];
-            let (name, explored) = match job {
-                Job::Workload(workload, settings) => {
-                    (workload.name.clone(), explore(&mut rig, workload, settings))
-                }
-                Job::Threads(workload, seed, sampling) => {
-                    (workload.name.clone(), explore_threads(&mut rig, workload, *seed, sampling, Flaw::None))
-                }
-                Job::Cached(seed, settings) => {
-                    let sequence = cached(subject, *seed);
-                    let explored = explore_cached(&mut rig, &sequence, settings);
-                    (sequence.name, explored)
-                }
-            };
+            let is_full = round.is_full || matches!(job, Job::First(..));
+            let (name, explored) = job.explore(&mut rig, is_full);
             let mut found = self.found();
             match explored {
                 Ok(report) => {
                     self.images.fetch_add(report.images + report.recovery_crashes, Ordering::Relaxed);
                     if report.violations.is_empty() {
-                        found.saved.report.add(report);
-                        found.saved.done.insert(index);
+                        found.add(index, report, is_full);
                     } else {
                         found.saved.report.violations.extend(report.violations);
                     }
@@ -350,6 +479,7 @@ impl Shared<'_> {
             report: &found.saved.report,
             images: self.images.load(Ordering::Relaxed),
             workloads: (found.saved.done.len(), self.workloads.len()),
+            visited: found.visited(),
         });
     }
 

@@ -11,7 +11,8 @@ use super::op::Op;
 use super::record::{Flaw, Progress, Recording, Rig, sites_of};
 use super::recovery::{crash_again, in_words, trace_recovery};
 use super::report::{Again, Case, Lines, Recovery, Report, Violation, WorkloadCase, lines_of};
-use super::subject::{Moment, Mounting, Overwrites, Subject};
+use super::spread::{self, RARE};
+use super::subject::{Mounting, Overwrites, Subject};
 use super::thread_case;
 use super::verify::{Depth, Expected, Judged, Remaking, caught, judge, turn_of};
 use super::volumes::look_around;
@@ -32,6 +33,8 @@ pub struct Settings {
     pub recovery_every: u64,
     /// The images of each point of such a recovery.
     pub recovery_sampling: Sampling,
+    /// Few images of each point, and more only where the workload has had few of a commit point.
+    pub few: bool,
     /// The exploration ends after so many violations.
     pub max_violations: usize,
     /// The deliberate flaw, to test whether it is found.
@@ -60,6 +63,7 @@ impl Default for Settings {
             empty_every: 4,
             recovery_every: 64,
             recovery_sampling: Sampling { exhaustive_up_to: 8, samples: 8, seed: 0 },
+            few: false,
             max_violations: 5,
             flaw: Flaw::None,
         }
@@ -237,7 +241,7 @@ impl<'e, 's, S: Subject> Explorer<'e, 's, S> {
 
     fn visit(&mut self, replay: &Replay<'_>, point: Point, progress: Progress) {
         self.rig.pm.load(replay.media());
-        let sampling = self.settings.sampling(replay);
+        let sampling = self.sampling(replay, point);
         let relevant = self.lines_read(replay, &sampling);
         let images = replay.images_of(&sampling, |line| relevant.binary_search(&line).is_ok());
         self.report.points += 1;
@@ -250,7 +254,15 @@ impl<'e, 's, S: Subject> Explorer<'e, 's, S> {
             self.try_image(replay, &image, point, progress);
         }
         let count = self.report.images - before;
-        self.count_commits(replay, point, count);
+        self.report.count_commits(self.rig.subject, replay, point, count);
+    }
+
+    fn sampling(&self, replay: &Replay<'_>, point: Point) -> Sampling {
+        let sampling = self.settings.sampling(replay);
+        if !self.settings.few {
+            return sampling;
+        }
+        spread::few(sampling, self.report.has_fewer(RARE, self.rig.subject, replay, point))
     }
 
     /// The pending lines that recovery reads, found out by recovering the image in which everything landed, and the one
@@ -325,12 +337,6 @@ impl<'e, 's, S: Subject> Explorer<'e, 's, S> {
         self.rig.pm.load(replay.media());
     }
 
-    fn count_commits(&mut self, replay: &Replay<'_>, point: Point, count: u64) {
-        let moment = Moment { stores: replay.stores(), fence: point.fence, last_fence: replay.last_fence() };
-        let counts = &mut self.report.commit_points;
-        self.rig.subject.commits_at(&moment, &mut |commit| counts[commit] += count);
-    }
-
     /// Recovers one image with a trace, and crashes at every point of that.
     fn crash_recovery(
         &mut self,
@@ -358,7 +364,7 @@ impl<'e, 's, S: Subject> Explorer<'e, 's, S> {
                 }
                 self.rig.pm.load(recovery.media());
             }
-            self.count_commits(&recovery, at, images.len());
+            self.report.count_commits(self.rig.subject, &recovery, at, images.len());
         }
     }
 

@@ -4,7 +4,7 @@ use nacre_layout_log::LogFs;
 use nacre_media::SimPm;
 
 use super::source::{Sources, Spot};
-use super::subject::{Harmless, LINKED_BY_ITS_MAKER, Mistake, Registered};
+use super::subject::{Elsewhere, Harmless, LINKED_BY_ITS_MAKER, Mistake, Registered};
 use super::tree::Ctime;
 
 /// The log layout.
@@ -125,6 +125,28 @@ fn commit_of_store(spot: Spot, offset: u64) -> Option<usize> {
     })
 }
 
+/// Commit points that sequences through a write buffer do not reach, or seldom.
+const COVERED_UNBUFFERED: [Elsewhere; 1] = [Elsewhere {
+    points: &[
+        "a batch over two pages",
+        "a large attribute before its entry",
+        "a page is linked",
+        "collection links copies",
+        "collection unlinks a page",
+        "a transaction in two logs",
+        "transactions are settled",
+        "a chunk of inodes",
+        "a chunk of single blocks",
+    ],
+    reason: "a run without --cached covers them: through a buffer go sixty operations on four names in one directory",
+}];
+
+/// Commit points that a run with tiers reaches too seldom.
+pub(super) const COVERED_WITHOUT_TIERS: [Elsewhere; 1] = [Elsewhere {
+    points: &["collection unlinks a page", "a chunk of single blocks"],
+    reason: "a run of the layout log covers them, by the same lines: they need workloads of hundreds of operations",
+}];
+
 /// Sites that no workload passes, each with the reason.
 const PASSED_ELSEWHERE: [(&str, &str); 6] = [
     ("compact.rs put_into_inode 1", WITH_A_DISK),
@@ -139,6 +161,8 @@ const WITH_A_DISK: &str = "only with a disk below: log-with-disk and log-on-disk
 
 impl Registered for Log {
     type Fs = LogFs<SimPm>;
+
+    const COVERED_UNBUFFERED: &'static [Elsewhere] = &COVERED_UNBUFFERED;
 
     // Link, unlink and rename commit in the directory's log alone. The ctime of the inodes that they name is kept lazily.
     const CTIME: Ctime = Ctime::MayLag;

@@ -16,6 +16,7 @@
 //! | `record`, `tree` | running a workload with a trace and the model beside it; the visible state of a file system |
 //! | `explore`, `verify`, `report` | crashing a workload everywhere; judging one image; the findings |
 //! | `campaign` | many workloads on many cores, with limits, progress, and a file to go on from |
+//! | `spread` | the order of the workloads of a run that may end early |
 //! | `case`, `thread_case`, `smaller` | one crash as text, of one thread and of several; making it smaller |
 //! | `selftest` | mutants and mistakes that the explorer must find |
 //! | `cached` | the write buffer over a layout |
@@ -48,6 +49,7 @@ pub mod sequences;
 mod shadow;
 mod smaller;
 mod source;
+mod spread;
 mod subject;
 mod text;
 mod thread_case;
@@ -79,8 +81,9 @@ pub use report::{Again, Case, Lines, Recovery, Report, Violation, WorkloadCase};
 pub use selftest::{Mutant, SelfTest, SelfTestStep, Verdict, self_test};
 pub use shadow::{Shadow, ShadowInPlace};
 pub use source::{Sources, Spot};
+pub use spread::COVERED;
 pub use subject::{
-    Harmless, Mistake, Moment, Mounting, Overwrites, Registered, Subject, VolumeState, Volumes,
+    Elsewhere, Harmless, Mistake, Moment, Mounting, Overwrites, Registered, Subject, VolumeState, Volumes,
 };
 pub use thread_case::ThreadsCase;
 pub use threads::{Threads, explore_threads, threads};

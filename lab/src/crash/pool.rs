@@ -11,7 +11,7 @@ use uuid::Uuid;
 use super::damage::with_damage;
 use super::op::Twin;
 use super::source::{Sources, Spot};
-use super::subject::{Harmless, Mistake, Registered, VolumeState, Volumes};
+use super::subject::{Elsewhere, Harmless, Mistake, Registered, VolumeState, Volumes};
 use super::tree::Ctime;
 use super::volume_workloads::with_volumes;
 use super::workload::Workload;
@@ -137,6 +137,18 @@ const LEFT_OUT: [(&str, &str); 1] = [(
     "a chunk of single blocks: inodes are in pool blocks, which are never scattered",
 )];
 
+/// Commit points that sequences through a write buffer do not reach.
+const COVERED_UNBUFFERED: [Elsewhere; 1] = [Elsewhere {
+    points: &["a list of items outside its lane", "the time of a read"],
+    reason: "a run without --cached covers them: through a buffer go no reads, and no operation on many nodes of a map",
+}];
+
+/// Commit points that runs reach which begin with other workloads than those of volumes.
+const COVERED_WITHOUT_VOLUMES: [Elsewhere; 1] = [Elsewhere {
+    points: &["a list of items outside its lane", "the time of a read"],
+    reason: "a run of the layout pool covers them, by the same lines: it begins with the workloads that have them",
+}];
+
 /// Workloads with the commits that are rare elsewhere.
 const FIRST: [&str; 5] = ["reads", "let-go", "remount", "wide-map-0", "wide-map-3"];
 
@@ -175,6 +187,7 @@ macro_rules! registered {
         const COMMIT_POINTS: &'static [&'static str] = &COMMIT_POINTS;
         const PASSED_ELSEWHERE: &'static [(&'static str, &'static str)] = &PASSED_ELSEWHERE;
         const LEFT_OUT: &'static [(&'static str, &'static str)] = &LEFT_OUT;
+        const COVERED_UNBUFFERED: &'static [Elsewhere] = &COVERED_UNBUFFERED;
 
         fn sources() -> &'static Sources {
             &SOURCES
@@ -215,6 +228,7 @@ impl Registered for PoolVolumes {
 
     const HARMLESS: &'static [Harmless] = HARMLESS.split_at(WITH_VOLUMES).0;
     const VOLUMES: Option<&'static dyn Volumes> = Some(&PoolVolumes);
+    const COVERED_ELSEWHERE: &'static [Elsewhere] = &COVERED_WITHOUT_VOLUMES;
 
     fn name(&self) -> &'static str {
         "pool-volumes"

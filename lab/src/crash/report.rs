@@ -2,9 +2,10 @@
 
 use std::fmt;
 
-use nacre_media::crash::CrashImage;
+use nacre_media::crash::{CrashImage, Point, Replay};
 
 use super::cached::CachedCase;
+use super::subject::{Moment, Subject};
 use super::thread_case::ThreadsCase;
 use super::workload::Workload;
 
@@ -146,6 +147,50 @@ impl Report {
             *sum += count;
         }
     }
+
+    /// Takes the counts of another exploration away again, which were added before.
+    pub(super) fn take_away(&mut self, other: &Report) {
+        self.points -= other.points;
+        self.exhaustive -= other.exhaustive;
+        self.images -= other.images;
+        self.repeated -= other.repeated;
+        self.checked -= other.checked;
+        self.emptied -= other.emptied;
+        self.recovery_crashes -= other.recovery_crashes;
+        for (sum, count) in self.commit_points.iter_mut().zip(&other.commit_points) {
+            *sum -= count;
+        }
+    }
+
+    /// Counts images of a crash point for each commit point that a crash there hits.
+    pub(super) fn count_commits<S: Subject>(
+        &mut self,
+        subject: &S,
+        replay: &Replay<'_>,
+        point: Point,
+        count: u64,
+    ) {
+        subject.commits_at(&moment(replay, point), &mut |commit| self.commit_points[commit] += count);
+    }
+
+    /// Whether a crash point hits a commit point that has had fewer images than that.
+    pub(super) fn has_fewer<S: Subject>(
+        &self,
+        images: u64,
+        subject: &S,
+        replay: &Replay<'_>,
+        point: Point,
+    ) -> bool {
+        let mut fewer = false;
+        subject
+            .commits_at(&moment(replay, point), &mut |commit| fewer |= self.commit_points[commit] < images);
+        fewer
+    }
+}
+
+/// The stores before a crash point, and the fences around them.
+fn moment<'m>(replay: &'m Replay<'_>, point: Point) -> Moment<'m> {
+    Moment { stores: replay.stores(), fence: point.fence, last_fence: replay.last_fence() }
 }
 
 impl fmt::Display for Report {

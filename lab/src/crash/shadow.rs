@@ -5,7 +5,7 @@ use nacre_layout_shadow::ShadowFs;
 use nacre_media::SimPm;
 
 use super::source::{Sources, Spot};
-use super::subject::{Harmless, Mistake, Overwrites, Registered};
+use super::subject::{Elsewhere, Harmless, Mistake, Overwrites, Registered};
 use super::tree::Ctime;
 
 /// The shadow layout, with copy on write, as the preset `bpfs` makes it.
@@ -53,9 +53,9 @@ const COMMIT_POINTS: [&str; 17] = [
     "the inode table grows",
     "a mount marks dirty, an unmount clean",
     "recovery neutralises",
-    "recovery makes switches equal",
+    SWITCHES,
     "the time of a read",
-    "dead records become free",
+    DEAD,
 ];
 
 /// An entry of the list below, which no interleaving shows either.
@@ -134,6 +134,24 @@ const FIRST: [&str; 10] = [
     "names-of-other-lengths",
 ];
 
+/// Commit points that sequences through a write buffer do not reach, or seldom.
+const COVERED_UNBUFFERED: [Elsewhere; 2] = [
+    Elsewhere {
+        points: &["extended attributes in new blocks", "the inode table grows", "the time of a read", DEAD],
+        reason: "a run without --cached covers them: through a buffer go no attributes, no reads, and four names",
+    },
+    Elsewhere { points: &[SWITCHES], reason: "a run without --cached covers it: recovery has no buffer" },
+];
+
+/// Commit points that a run with tiers reaches too seldom: they are those of [`FIRST`].
+pub(super) const COVERED_WITHOUT_TIERS: [Elsewhere; 1] = [Elsewhere {
+    points: &[SWITCHES, DEAD],
+    reason: "a run of shadow or shadow-in-place covers them, by the same lines: it begins with the workloads that do",
+}];
+
+const SWITCHES: &str = "recovery makes switches equal";
+const DEAD: &str = "dead records become free";
+
 /// Sites that no workload passes, each with the reason.
 const PASSED_ELSEWHERE: [(&str, &str); 6] = [
     ("check.rs check_with 1", DAMAGE_ONLY),
@@ -167,6 +185,7 @@ macro_rules! registered {
         const HARMLESS: &'static [Harmless] = &HARMLESS;
         const PASSED_ELSEWHERE: &'static [(&'static str, &'static str)] = &PASSED_ELSEWHERE;
         const FIRST: &'static [&'static str] = &FIRST;
+        const COVERED_UNBUFFERED: &'static [Elsewhere] = &COVERED_UNBUFFERED;
 
         fn sources() -> &'static Sources {
             &SOURCES

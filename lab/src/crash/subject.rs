@@ -79,6 +79,15 @@ pub struct Harmless {
     pub by_chance: bool,
 }
 
+/// Commit points that other runs cover.
+#[derive(Debug, Clone, Copy)]
+pub struct Elsewhere {
+    /// Their names.
+    pub points: &'static [&'static str],
+    /// Which runs cover them, and why this one need not.
+    pub reason: &'static str,
+}
+
 /// The volume that mkfs makes. It is always there.
 pub(super) const MAIN: &str = "main";
 
@@ -212,6 +221,22 @@ pub trait Subject: Sync {
     /// The places of its protocols where something is committed, by name.
     fn commit_points(&self) -> &'static [&'static str];
 
+    /// Those of them that other runs cover.
+    fn covered_elsewhere(&self) -> &'static [Elsewhere] {
+        &[]
+    }
+
+    /// Those that other runs cover than runs through a write buffer.
+    fn covered_unbuffered(&self) -> &'static [Elsewhere] {
+        &[]
+    }
+
+    /// All that other runs cover, than one without a buffer or one through it.
+    fn elsewhere(&self, is_buffered: bool) -> Vec<Elsewhere> {
+        let unbuffered = if is_buffered { self.covered_unbuffered() } else { &[] };
+        [self.covered_elsewhere(), unbuffered].concat()
+    }
+
     /// Calls `hit` with each commit point (an index into [`Subject::commit_points`]) that a crash at this moment hits.
     fn commits_at(&self, moment: &Moment<'_>, hit: &mut dyn FnMut(usize));
 
@@ -267,6 +292,12 @@ pub trait Registered: Copy + Default + Send + Sync + 'static {
 
     /// Deep workloads that are not for it: the beginning of their names, and the reason.
     const LEFT_OUT: &'static [(&'static str, &'static str)] = &[];
+
+    /// See [`Subject::covered_elsewhere`].
+    const COVERED_ELSEWHERE: &'static [Elsewhere] = &[];
+
+    /// See [`Subject::covered_unbuffered`].
+    const COVERED_UNBUFFERED: &'static [Elsewhere] = &[];
 
     /// See [`Subject::volumes`].
     const VOLUMES: Option<&'static dyn Volumes> = None;
@@ -376,6 +407,14 @@ impl<R: Registered> Subject for R {
 
     fn commit_points(&self) -> &'static [&'static str] {
         R::COMMIT_POINTS
+    }
+
+    fn covered_elsewhere(&self) -> &'static [Elsewhere] {
+        R::COVERED_ELSEWHERE
+    }
+
+    fn covered_unbuffered(&self) -> &'static [Elsewhere] {
+        R::COVERED_UNBUFFERED
     }
 
     fn commits_at(&self, moment: &Moment<'_>, hit: &mut dyn FnMut(usize)) {

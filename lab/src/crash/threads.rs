@@ -22,7 +22,7 @@ use super::op::{Hands, Op, Runner, Writing};
 use super::record::{Flaw, Rig, sites_of};
 use super::recovery::{in_words, trace_recovery};
 use super::report::{Again, Case, Recovery, Report, Violation, lines_of};
-use super::subject::{Moment, Mounting, Overwrites, Subject};
+use super::subject::{Mounting, Overwrites, Subject};
 use super::thread_case::ThreadsCase;
 use super::tree::Tree;
 use super::turns::Turns;
@@ -267,7 +267,7 @@ pub fn explore_threads<S: Subject>(
             } else if turn_of(image.index, point.index).is_multiple_of(RECOVERY_EVERY) {
                 recoveries += 1;
                 let by = Recovery::by_turn(recoveries);
-                let found = walk.crash_recovery(rig, &image, by, flaw, &mut report.recovery_crashes);
+                let found = walk.crash_recovery(rig, &image, by, flaw, &mut report);
                 if let Some((again, situation, problems)) = found
                     && report.violations.len() < MAX_VIOLATIONS
                 {
@@ -281,11 +281,8 @@ pub fn explore_threads<S: Subject>(
             rig.pm.load(walk.replay.media());
         }
         report.points += 1;
-        let replay = &walk.replay;
-        let moment = Moment { stores: replay.stores(), fence: point.fence, last_fence: replay.last_fence() };
         let count = report.images - before;
-        let counts = &mut report.commit_points;
-        rig.subject.commits_at(&moment, &mut |commit| counts[commit] += count);
+        report.count_commits(rig.subject, &walk.replay, point, count);
     }
     rig.pm.seed_mistake(0);
     Ok(report)
@@ -346,23 +343,25 @@ impl<'r> Walk<'r> {
         self.judge_memory(rig, depth)
     }
 
-    /// Recovers an image of this point with a trace, and crashes at every point of that. Returns the first crash that
-    /// leaves a problem, in words, and the problems.
+    /// Recovers an image of this point with a trace, and crashes at every point of that, which the report counts.
+    /// Returns the first crash that leaves a problem, in words, and the problems.
     fn crash_recovery<S: Subject>(
         &self,
         rig: &Rig<'_, S>,
         image: &CrashImage,
         by: Recovery,
         flaw: Flaw,
-        crashes: &mut u64,
+        report: &mut Report,
     ) -> Option<(Again, String, Vec<String>)> {
         let crashed = self.replay.crashed(image);
         let trace = trace_recovery(rig, &crashed, by, flaw.defect());
         let mut recovery = Replay::new(crashed, &trace);
         while let Some(at) = recovery.advance() {
-            for again in recovery.images(&RECOVERY_SAMPLING).iter() {
+            let images = recovery.images(&RECOVERY_SAMPLING);
+            report.count_commits(rig.subject, &recovery, at, images.len());
+            for again in images.iter() {
                 rig.pm.load(recovery.media());
-                *crashes += 1;
+                report.recovery_crashes += 1;
                 let problems = self.judge(rig, &again, Depth::Empty);
                 if !problems.is_empty() {
                     let words = in_words(by, &again);

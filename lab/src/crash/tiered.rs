@@ -18,11 +18,13 @@ use nacre_tiers::{Label, TierSet};
 use uuid::Uuid;
 
 use super::disk::{Disk, DiskMistake, as_promotion};
-use super::log::Log;
+use super::log::{self, Log};
 use super::op::Op;
 use super::relocations::{ALL, anticached, between_tiers, tiered};
 use super::shadow::{self, Shadow, ShadowInPlace};
-use super::subject::{FULL, Harmless, Mistake, Moment, Mounting, Overwrites, Registered, Subject, words_of};
+use super::subject::{
+    Elsewhere, FULL, Harmless, Mistake, Moment, Mounting, Overwrites, Registered, Subject, words_of,
+};
 use super::tree::Ctime;
 use super::workload::Workload;
 
@@ -30,6 +32,9 @@ use super::workload::Workload;
 pub trait OverDisks: Registered<Fs: OverTiers> {
     /// Its names with one disk, straight to the disk, with anti-caching, and with two disks.
     const NAMES: [&'static str; 4];
+
+    /// Commit points that runs without tiers cover.
+    const COVERED_WITHOUT_TIERS: &'static [Elsewhere];
 
     /// Mistakes that show only with tiers.
     fn mistakes_with_tiers() -> Vec<Mistake> {
@@ -39,6 +44,7 @@ pub trait OverDisks: Registered<Fs: OverTiers> {
 
 impl OverDisks for Log {
     const NAMES: [&'static str; 4] = ["log-with-disk", "log-on-disk", "log-anticache", "log-with-disks"];
+    const COVERED_WITHOUT_TIERS: &'static [Elsewhere] = &log::COVERED_WITHOUT_TIERS;
 
     fn mistakes_with_tiers() -> Vec<Mistake> {
         let own = nacre_layout_log::Mistake::WITH_TIERS.into_iter();
@@ -49,6 +55,7 @@ impl OverDisks for Log {
 impl OverDisks for Shadow {
     const NAMES: [&'static str; 4] =
         ["shadow-with-disk", "shadow-on-disk", "shadow-anticache", "shadow-with-disks"];
+    const COVERED_WITHOUT_TIERS: &'static [Elsewhere] = &shadow::COVERED_WITHOUT_TIERS;
 
     fn mistakes_with_tiers() -> Vec<Mistake> {
         shadow::mistakes_with_tiers()
@@ -62,6 +69,7 @@ impl OverDisks for ShadowInPlace {
         "shadow-in-place-anticache",
         "shadow-in-place-with-disks",
     ];
+    const COVERED_WITHOUT_TIERS: &'static [Elsewhere] = &shadow::COVERED_WITHOUT_TIERS;
 
     fn mistakes_with_tiers() -> Vec<Mistake> {
         shadow::mistakes_with_tiers()
@@ -454,6 +462,14 @@ impl<R: OverDisks> Subject for WithDisk<R> {
 
     fn commit_points(&self) -> &'static [&'static str] {
         R::default().commit_points()
+    }
+
+    fn covered_elsewhere(&self) -> &'static [Elsewhere] {
+        R::COVERED_WITHOUT_TIERS
+    }
+
+    fn covered_unbuffered(&self) -> &'static [Elsewhere] {
+        R::COVERED_UNBUFFERED
     }
 
     fn commits_at(&self, moment: &Moment<'_>, hit: &mut dyn FnMut(usize)) {

@@ -359,6 +359,10 @@ const COLLECTIONS: u64 = 160;
 /// So many times large attributes are set, with few images each, too.
 const LARGE_ATTRIBUTES: u64 = 32;
 
+/// Workloads that read, and files of each. The time of a read is one word, of which there are few images.
+const READERS: u64 = 10;
+const FILES_READ: usize = 12;
+
 /// Files of which the map goes at once.
 const WIDE_MAPS: u64 = 8;
 /// Nodes of such a map. In a lane of the pool layout there is room for 56 changes.
@@ -385,6 +389,7 @@ pub fn deep() -> Vec<Workload> {
     all.extend((0..CHUNKS).map(removed_after_a_move));
     all.extend((0..COLLECTIONS).flat_map(collecting));
     all.extend((0..LARGE_ATTRIBUTES).map(large_attributes));
+    all.extend((0..READERS).map(times_of_reads));
     all.extend((0..WIDE_MAPS).map(wide_map));
     all.extend(names_run_out());
     all.push(names_of_other_lengths());
@@ -540,6 +545,21 @@ fn large_attributes(variant: u64) -> Workload {
         Op::RemoveXattr("d", "user.two"),
     ];
     workload(&format!("large-attributes-{variant}"), &[dir("d"), file("d/a"), Op::Append("d/a", 100)], &ops)
+}
+
+/// Files are read, and the times of that reach media by a sync, by the thread that lets go of each, or by an unmount.
+fn times_of_reads(variant: u64) -> Workload {
+    let op = |words: &str, i: usize| Op::parse(&words.replace('#', &i.to_string())).expect("an operation");
+    let files = 0..FILES_READ + variant as usize;
+    let setup: Vec<Op> =
+        files.clone().flat_map(|i| [op("create file #", i), op("append # 100", i)]).collect();
+    let mut ops: Vec<Op> = match variant % 3 {
+        0 => files.flat_map(|i| [op("read #", i), op("sync #", i)]).collect(),
+        1 => files.flat_map(|i| [op("read #", i), op("let-go #", i)]).collect(),
+        _ => files.map(|i| op("read #", i)).collect(),
+    };
+    ops.push(Op::Remount);
+    workload(&format!("times-of-reads-{variant}"), &setup, &ops)
 }
 
 /// A file system is made over one with more inodes, and grows until its tables end where those of the old one went on.

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use nacre_cache::{CacheFs, CacheOptions, Clock, Settings};
 use nacre_engine::{BelowBuffer, Data, Error, Extents, Kind, Names, Result};
-use nacre_media::crash::{CrashImage, Replay, Sampling};
+use nacre_media::crash::{CrashImage, Point, Replay, Sampling};
 use nacre_media::sim::Site;
 use nacre_media::{Image, Trace};
 
@@ -16,7 +16,8 @@ use super::super::op::{Op, Runner};
 use super::super::record::{Flaw, MARK_BEGIN, MARK_END, Progress, Rig, is_unexpected, sites_of};
 use super::super::recovery::{crash_again, in_words, trace_recovery};
 use super::super::report::{Again, Case, Recovery, Report, Violation, lines_of};
-use super::super::subject::{FULL, Moment, Mounting, Overwrites, Subject};
+use super::super::spread::{self, RARE};
+use super::super::subject::{FULL, Mounting, Overwrites, Subject};
 use super::super::tree::Tree;
 use super::super::verify::{Depth, caught, panic_words, turn_of, write_and_empty};
 use super::mistakes::BufferMistake;
@@ -39,6 +40,8 @@ pub struct CachedSettings {
     pub recovery_every: u64,
     /// The images of each point of such a recovery.
     pub recovery_sampling: Sampling,
+    /// Few images of each point, and more only where the sequence has had few of a commit point.
+    pub few: bool,
     /// The exploration ends after so many violations.
     pub max_violations: usize,
     /// The deliberate flaw, to test whether it is found.
@@ -55,6 +58,7 @@ impl Default for CachedSettings {
             empty_every: 16,
             recovery_every: 64,
             recovery_sampling: Sampling { exhaustive_up_to: 8, samples: 8, seed: 0 },
+            few: false,
             max_violations: 5,
             flaw: Flaw::None,
             belief: Belief::Right,
@@ -225,9 +229,7 @@ pub fn explore_cached<S: Subject>(
             break;
         }
         explorer.rig.pm.load(replay.media());
-        explorer.visit(&replay, point.index, Progress::at(point.last_mark));
-        let moment = Moment { stores: replay.stores(), fence: point.fence, last_fence: replay.last_fence() };
-        explorer.count_commits(&moment);
+        explorer.visit(&replay, point, Progress::at(point.last_mark));
     }
     explorer.rig.pm.seed_mistake(0);
     Ok(explorer.report)
@@ -295,8 +297,6 @@ struct Explorer<'e, 's, S: Subject> {
     seen: HashSet<u64>,
     /// The same, with the progress that each was judged by.
     judged: HashSet<(u64, Progress)>,
-    /// Images of the point that was visited last.
-    at_point: u64,
     /// Recoveries that were crashed in.
     recoveries: u64,
     report: Report,
@@ -311,7 +311,7 @@ impl<'e, 's, S: Subject> Explorer<'e, 's, S> {
     ) -> Self {
         let report = Report::new(rig.subject.commit_points().len());
         let (seen, judged) = (HashSet::new(), HashSet::new());
-        Explorer { rig, sequence, settings, recording, seen, judged, at_point: 0, recoveries: 0, report }
+        Explorer { rig, sequence, settings, recording, seen, judged, recoveries: 0, report }
     }
 
     fn is_full(&self) -> bool {
@@ -337,11 +337,11 @@ impl<'e, 's, S: Subject> Explorer<'e, 's, S> {
         self.report.violations.push(Violation { case: Case::Cached(case), situation, problems });
     }
 
-    fn visit(&mut self, replay: &Replay<'_>, point: usize, progress: Progress) {
-        let images = replay.images(&self.settings.sampling);
+    fn visit(&mut self, replay: &Replay<'_>, point: Point, progress: Progress) {
+        let images = replay.images(&self.sampling(replay, point));
         self.report.points += 1;
         self.report.exhaustive += u64::from(images.is_exhaustive());
-        self.at_point = self.report.images;
+        let before = self.report.images;
         for image in images.iter() {
             if self.is_full() {
                 break;
@@ -352,7 +352,7 @@ impl<'e, 's, S: Subject> Explorer<'e, 's, S> {
                 continue;
             }
             let CachedSettings { check_every, empty_every, .. } = *self.settings;
-            let depth = Depth::by_turn(image.index, point, check_every, empty_every);
+            let depth = Depth::by_turn(image.index, point.index, check_every, empty_every);
             image.apply(&self.rig.pm);
             let problems = self.judge(progress, depth);
             self.report.images += u64::from(self.seen.insert(hash));
@@ -360,14 +360,23 @@ impl<'e, 's, S: Subject> Explorer<'e, 's, S> {
             self.report.emptied += u64::from(depth == Depth::Empty);
             if !problems.is_empty() {
                 let situation = self.situation(progress, &image);
-                self.violation(point, Some(&image), None, situation, problems);
-            } else if turn_of(image.index, point).is_multiple_of(self.settings.recovery_every) {
+                self.violation(point.index, Some(&image), None, situation, problems);
+            } else if turn_of(image.index, point.index).is_multiple_of(self.settings.recovery_every) {
                 self.recoveries += 1;
-                self.crash_recovery(replay, &image, point, progress);
+                self.crash_recovery(replay, &image, point.index, progress);
             }
             self.rig.pm.load(replay.media());
         }
-        self.at_point = self.report.images - self.at_point;
+        let count = self.report.images - before;
+        self.report.count_commits(self.rig.subject, replay, point, count);
+    }
+
+    fn sampling(&self, replay: &Replay<'_>, point: Point) -> Sampling {
+        let CachedSettings { sampling, few, .. } = *self.settings;
+        if !few {
+            return sampling;
+        }
+        spread::few(sampling, self.report.has_fewer(RARE, self.rig.subject, replay, point))
     }
 
     /// Recovers one image with a trace, and crashes at every point of that.
@@ -377,7 +386,9 @@ impl<'e, 's, S: Subject> Explorer<'e, 's, S> {
         let trace = trace_recovery(self.rig, &crashed, by, self.settings.flaw.defect());
         let mut recovery = Replay::new(crashed, &trace);
         while let Some(at) = recovery.advance() {
-            for again in recovery.images(&self.settings.recovery_sampling).iter() {
+            let images = recovery.images(&self.settings.recovery_sampling);
+            self.report.count_commits(self.rig.subject, &recovery, at, images.len());
+            for again in images.iter() {
                 self.rig.pm.load(recovery.media());
                 again.apply(&self.rig.pm);
                 self.report.recovery_crashes += 1;
@@ -389,11 +400,6 @@ impl<'e, 's, S: Subject> Explorer<'e, 's, S> {
                 }
             }
         }
-    }
-
-    fn count_commits(&mut self, moment: &Moment<'_>) {
-        let (count, counts) = (self.at_point, &mut self.report.commit_points);
-        self.rig.subject.commits_at(moment, &mut |commit| counts[commit] += count);
     }
 
     /// Recovers the image in simulated PM, and returns its problems.
