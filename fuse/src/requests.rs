@@ -423,7 +423,9 @@ impl<L: Layout> Filesystem for Requests<L> {
         _datasync: bool,
         reply: ReplyEmpty,
     ) {
-        if self.settings.durable_on_return {
+        // Told once, the kernel asks no more. Beside its own buffer it asks all the same: beside a server that has ended,
+        // only this request fails an fsync(2). Pages that cannot be sent then are dropped without an error.
+        if self.settings.durable_on_return && !self.settings.writeback {
             reply.error(Errno::ENOSYS);
         } else {
             self.reply_empty(Server::fsync(self, id), reply);

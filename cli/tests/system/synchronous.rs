@@ -158,13 +158,16 @@ impl Mapped {
 
     /// Changes bytes, and waits until msync(2) says that they are durable.
     fn write_and_sync(&mut self, range: Range<usize>, byte: u8) {
+        self.try_write_and_sync(range, byte).expect("msync");
+    }
+
+    fn try_write_and_sync(&mut self, range: Range<usize>, byte: u8) -> rustix::io::Result<()> {
         assert!(range.start <= range.end && range.end <= self.len);
         // SAFETY: the range is within the mapping, which is there as long as `self`, and to which no reference exists.
         unsafe { ptr::write_bytes(self.start.cast::<u8>().add(range.start), byte, range.len()) };
         let page = range.start / PAGE * PAGE;
         // SAFETY: the range is within the mapping, and begins with a page.
         unsafe { rustix::mm::msync(self.start.add(page), range.end - page, MsyncFlags::SYNC) }
-            .expect("msync");
     }
 }
 
@@ -212,6 +215,46 @@ fn what_msync_acknowledged_is_there_after_kill_9() {
             let found = fs::read(&path).expect("read");
             assert!(found == expected, "{}, round {round}", ground.name());
         }
+        ground.unmount();
+        ground.fsck();
+    }
+}
+
+/// The kernel drops pages that it cannot send to a server that has ended, without an error of its own. On a mount with
+/// neither buffer, msync(2) does not reach the server, and the guide says so.
+#[test]
+fn a_server_that_has_ended_synchronises_nothing() {
+    if !harness::can_mount("synchronising beside a dead server") {
+        return;
+    }
+    for (preset, options, is_told) in [
+        ("nova", "writeback", true),
+        ("pmfs", "writeback", true),
+        ("nova", LAZY, true),
+        ("nova", "noatime", false),
+    ] {
+        let mut ground = Ground::preset(preset, "64M", Some(options));
+        let path = ground.dir().join("file");
+        let file = open(&path, 0);
+        file.write_all_at(&[1; 2 * PAGE], 0).expect("write");
+        file.sync_all().expect("fsync");
+        let mut mapped = Mapped::new(&file, 2 * PAGE);
+        mapped.write_and_sync(0..10, 2);
+        ground.kill();
+        let synced = mapped.try_write_and_sync(0..10, 3);
+        assert_eq!(synced.is_err(), is_told, "{preset}, {options}: msync {synced:?}");
+        let written = file.write_at(&[4; PAGE], PAGE as u64);
+        let synced = [file.sync_all(), file.sync_data()];
+        // Where the kernel takes the write, it is the fsync that fails.
+        assert!(
+            written.is_err() || synced.iter().all(Result::is_err),
+            "{preset}, {options}: {written:?} {synced:?}"
+        );
+        assert!(rustix::fs::statfs(ground.dir()).is_err(), "{preset}, {options}");
+        drop((mapped, file));
+        ground.mount();
+        let found = fs::read(&path).expect("read");
+        assert!(found[..10] == [2; 10] && found[PAGE..] == [1; PAGE], "{preset}, {options}");
         ground.unmount();
         ground.fsck();
     }
