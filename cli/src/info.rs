@@ -112,9 +112,11 @@ fn describe(info: &Info) -> String {
     }
     add("error", info.error.clone().unwrap_or_default());
     add("file system", format!("layout {}, preset {}", volume.layout, volume.preset));
-    let writes = match volume.atomic_write {
-        true => "all or nothing after a crash",
-        false => "in place: after a crash a part of a write may be there",
+    let writes = match (volume.atomic_write, &info.mount) {
+        (true, None) => "all or nothing after a crash",
+        // The kernel makes several requests of some writes.
+        (true, Some(_)) => "each request is all or nothing after a crash",
+        (false, _) => "in place: after a crash a part of a write may be there",
     };
     add("overwrites", writes.to_owned());
     add("size", size::print(volume.size));
