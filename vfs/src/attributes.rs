@@ -81,12 +81,24 @@ impl<L: Layout> Vfs<L> {
         change: &SetAttr,
         kill_suidgid: bool,
     ) -> Result<Attr> {
+        self.setattr_at(caller, node, change, kill_suidgid, self.now())
+    }
+
+    /// The same at a time that a kernel gave the change.
+    pub fn setattr_at(
+        &self,
+        caller: &Caller<'_>,
+        node: &L::Node,
+        change: &SetAttr,
+        kill_suidgid: bool,
+        ctime: Timestamp,
+    ) -> Result<Attr> {
         self.writable()?;
         if caller.restricted() {
             self.check_setattr(caller, node, change)?;
         }
         let lost = |gid| if kill_suidgid { Lost::by(caller, gid) } else { Lost::Nothing };
-        self.apply(caller, node, change, &lost, self.now())
+        self.apply(caller, node, change, &lost, ctime)
     }
 
     /// Sets times that a kernel gave a file by itself, and their ctime.

@@ -1,14 +1,16 @@
 //! What is durable without fsync(2), when the server of a mount is killed: writes under O_SYNC, O_DSYNC and RWF_DSYNC also
 //! where others are buffered, every write of a mount with `sync`, and what was written to a mapping once msync(2) returns.
 
-use std::ffi::c_void;
+use std::ffi::{CString, c_void};
 use std::fs::{self, File, OpenOptions};
 use std::io::IoSlice;
 use std::ops::Range;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::ptr;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, SystemTime};
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -258,4 +260,41 @@ fn a_server_that_has_ended_synchronises_nothing() {
         ground.unmount();
         ground.fsck();
     }
+}
+
+/// Times that stat(2) has shown beside the kernel's own buffer are those after a remount.
+#[test]
+fn times_beside_the_kernels_buffer_are_those_of_the_kernel() {
+    if !harness::can_mount("times with writeback") {
+        return;
+    }
+    let mut ground = Ground::preset("nova", "64M", Some("writeback"));
+    let path = |name: &str| ground.dir().join(name);
+    let times = |path: &Path| {
+        let attr = fs::metadata(path).expect("stat");
+        [(attr.mtime(), attr.mtime_nsec()), (attr.ctime(), attr.ctime_nsec())]
+    };
+    let paths = ["same size", "shorter", "mode"].map(path);
+    for path in &paths {
+        let file = open(path, 0);
+        file.write_all_at(&[1; 10_000], 0).expect("write");
+        file.sync_all().expect("fsync");
+        let long_ago = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+        file.set_modified(long_ago).expect("utimensat");
+    }
+    thread::sleep(Duration::from_millis(20));
+    let [same, shorter, mode] = &paths;
+    // By path: the kernel sends ftruncate(2) with its times.
+    for (path, size) in [(same, 10_000), (shorter, 5000)] {
+        let path = CString::new(path.as_os_str().as_bytes()).expect("a path");
+        // SAFETY: the path ends with a NUL, and lives as long as the call.
+        assert_eq!(unsafe { libc::truncate(path.as_ptr(), size) }, 0);
+    }
+    fs::set_permissions(mode, fs::Permissions::from_mode(0o600)).expect("chmod");
+    let shown = [same, shorter, mode].map(|path| times(path));
+    ground.remount();
+    assert_eq!([same, shorter, mode].map(|path| times(path)), shown);
+    assert_eq!((times(same)[0].0, times(mode)[0].0), (1_000_000_000, 1_000_000_000));
+    ground.unmount();
+    ground.fsck();
 }
