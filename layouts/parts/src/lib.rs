@@ -11,6 +11,7 @@
 //! | `scrub` | everything read while it is mounted, and media errors found |
 //! | `names` | the index in DRAM of the names of a directory |
 //! | `marks` | the findings of a walk over everything: blocks in use, damage |
+//! | `mkfs` | the superblock of a new file system |
 //! | `mounting` | the mount of a layout that walks over all of its blocks: refusals, lanes, free blocks |
 //! | `report` | reports of a recovery, a check, and a search for media errors |
 //! | `lifecycle` | the life of a layout, from mkfs to fsck; options of mkfs and of a mount |
@@ -48,6 +49,7 @@ pub mod lifecycle;
 pub mod links;
 pub mod locked;
 pub mod marks;
+pub mod mkfs;
 pub mod mounting;
 pub mod names;
 pub mod ranges;

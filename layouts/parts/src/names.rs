@@ -1,10 +1,17 @@
 //! The index in DRAM of the names of a directory: where the record of each is, by the hash of the name.
 
 use hashbrown::HashTable;
+use uuid::Uuid;
 
 /// The hash of a name.
 pub fn hash(name: &[u8], seed: u64) -> u64 {
     xxhash_rust::xxh3::xxh3_64_with_seed(name, seed)
+}
+
+/// The seed of the hashes of a new file system or volume with that name for machines.
+pub fn seed_of(uuid: [u8; 16]) -> u64 {
+    let (low, high) = Uuid::from_bytes(uuid).as_u64_pair();
+    low.rotate_left(17) ^ high
 }
 
 /// Hash of a name and place of its record.
