@@ -26,6 +26,8 @@ use crate::mend;
 use crate::recover::{LaneState, Walk, read_lanes, renew_lane, roll_back};
 use crate::superblock::Superblock;
 
+pub use crate::scrub::check_media;
+
 /// A word that a repair stores.
 type Fix = (u64, u64);
 
@@ -80,18 +82,6 @@ fn would_do<P: Pm>(pm: &P) -> Result<CheckReport> {
     given_up.iter_mut().for_each(|problem| problem.repaired = false);
     report.problems.splice(0..0, given_up);
     Ok(report)
-}
-
-/// Reads every block of a file system that is not mounted, for errors of the media. With `record`, the blocks found are
-/// put into the list of bad blocks.
-pub fn check_media<P: Pm>(pm: &P, record: bool) -> Result<MediaReport> {
-    crate::scrub::check_media(pm, record)
-}
-
-/// Puts the blocks that the media lists as bad into the list of bad blocks of a file system that was just made; gives
-/// their number.
-pub fn retire_listed<P: Pm>(pm: &P) -> Result<u64> {
-    nacre_layout_parts::scrub::retire_listed(pm, &crate::superblock::read(pm)?.superblock)
 }
 
 /// One pass over everything, after recovery; gives the words that a repair stores.

@@ -27,17 +27,6 @@ pub(crate) fn read(pm: &impl Pm) -> Result<Found> {
     Superblock::read(pm, &LAYOUT)
 }
 
-/// The summary of the file system on a device, without mounting it. Reads the superblock only.
-pub fn probe(pm: &impl Pm) -> Result<Summary> {
-    let found = read(pm)?;
-    Ok(found.superblock.summary(found.valid))
-}
-
-/// An error when the file system on a device can only be read; see [`Superblock::check_writable`].
-pub fn check_writable(pm: &impl Pm) -> Result<()> {
-    read(pm)?.superblock.check_writable()
-}
-
 /// A block looks like one of this layout: a copy of a superblock, or the first one of attributes. For devices without
 /// superblocks: no checksum can be tried on them. Inodes look like those of the layout `log`.
 pub fn leaves_trace(block: &[u8]) -> bool {

@@ -88,5 +88,4 @@ pub use nacre_layout_parts::lifecycle::{MkfsOptions, MountOptions};
 pub use nacre_layout_parts::report::RecoveryReport;
 pub use nacre_layout_parts::scrub::ScrubStatus;
 pub use seeded::Mistake;
-pub use superblock::{Summary, check_writable, known_tiers, leaves_trace, probe};
-pub use tier_paths::known_tier_paths;
+pub use superblock::{Summary, leaves_trace};

@@ -2,10 +2,9 @@
 
 use std::mem::offset_of;
 
-use nacre_engine::{Result, Tier};
+use nacre_engine::Result;
 pub(crate) use nacre_layout_parts::superblock::{Found, Superblock};
 use nacre_layout_parts::superblock::{LayoutFormat, has_mark};
-use nacre_layout_parts::tier_table::listed;
 use nacre_media::Pm;
 use zerocopy::IntoBytes;
 
@@ -30,22 +29,6 @@ pub(crate) static LAYOUT: LayoutFormat = LayoutFormat {
 /// Reads both copies and takes the newer valid one.
 pub(crate) fn read(pm: &impl Pm) -> Result<Found> {
     Superblock::read(pm, &LAYOUT)
-}
-
-/// The summary of the file system on a device, without mounting it. Reads the superblock only.
-pub fn probe(pm: &impl Pm) -> Result<Summary> {
-    let found = read(pm)?;
-    Ok(found.superblock.summary(found.valid))
-}
-
-/// The tiers of the file system on a device, without mounting it. Reads the superblock only.
-pub fn known_tiers(pm: &impl Pm) -> Result<Vec<Tier>> {
-    Ok(listed(&read(pm)?.superblock.raw))
-}
-
-/// An error when the file system on a device can only be read; see [`Superblock::check_writable`].
-pub fn check_writable(pm: &impl Pm) -> Result<()> {
-    read(pm)?.superblock.check_writable()
 }
 
 /// A block looks like one of this layout: a copy of a superblock, a page of a log, a checkpoint, or inodes. For devices

@@ -9,11 +9,6 @@ use nacre_media::Pm;
 
 use crate::mount::LogFs;
 
-/// Where the tiers of a file system were last, as far as that is known, without mounting it.
-pub fn known_tier_paths(pm: &impl Pm) -> Result<Vec<(u8, PathBuf)>> {
-    Ok(known(&crate::superblock::read(pm)?.superblock))
-}
-
 impl<P: Pm + 'static> OverTiers for LogFs<P> {
     fn is_read_only(&self) -> bool {
         LogFs::is_read_only(self)

@@ -87,7 +87,7 @@ impl CheckReport {
     pub fn begin(found: &Found) -> CheckReport {
         let Found { superblock, valid, interrupted } = found;
         let mut report = CheckReport {
-            summary: superblock.summary(*valid),
+            summary: found.summary(),
             tiers: Vec::new(),
             problems: Vec::new(),
             interrupted_superblock: *interrupted,

@@ -133,6 +133,13 @@ pub struct Found {
     pub interrupted: bool,
 }
 
+impl Found {
+    /// The facts about the file system.
+    pub fn summary(&self) -> Summary {
+        self.superblock.summary(self.valid)
+    }
+}
+
 /// The words of a superblock that change from one writing to the next: checksum, update, mount epoch, state and errors,
 /// last error, settled transactions, checkpoint, lanes.
 const CHANGING_WORDS: [usize; 8] = [1, 22, 23, 24, 25, 26, 27, 28];

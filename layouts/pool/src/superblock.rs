@@ -35,11 +35,6 @@ pub(crate) fn read(pm: &impl Pm) -> Result<Found> {
     Ok(found)
 }
 
-/// An error when the file system on a device can only be read; see [`Superblock::check_writable`].
-pub(crate) fn check_writable(pm: &impl Pm) -> Result<()> {
-    read(pm)?.superblock.check_writable()
-}
-
 /// A block looks like one of this layout: a copy of a superblock, or the head of a pool block.
 pub(crate) fn leaves_trace(block: &[u8]) -> bool {
     block.starts_with(&MAGIC) || has_mark(block, 4, &POOL_MAGIC.to_le_bytes())

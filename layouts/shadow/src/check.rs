@@ -27,6 +27,8 @@ use crate::state::{NewSlot, State};
 use crate::superblock::Superblock;
 use crate::switches::Read;
 
+pub use crate::scrub::check_media;
+
 /// An inode that is in use.
 struct Used {
     address: u64,
@@ -92,18 +94,6 @@ fn would_do<P: Pm>(pm: &P) -> Result<CheckReport> {
 fn rescue<P: Pm>(pm: &P) -> Result<Vec<Problem>> {
     let superblock = crate::superblock::read(pm)?.superblock;
     mend::rescue(pm, &read_switches(pm, &superblock)?)
-}
-
-/// Reads every block of a file system that is not mounted, for errors of the media. With `record`, the blocks found are
-/// put into the list of bad blocks.
-pub fn check_media<P: Pm>(pm: &P, record: bool) -> Result<MediaReport> {
-    crate::scrub::check_media(pm, record)
-}
-
-/// Puts the blocks that the media lists as bad into the list of bad blocks of a file system that was just made; gives
-/// their number.
-pub fn retire_listed<P: Pm>(pm: &P) -> Result<u64> {
-    nacre_layout_parts::scrub::retire_listed(pm, &crate::superblock::read(pm)?.superblock)
 }
 
 /// The switches of an image. A lost one is taken to be above all tags: everything tagged counts.

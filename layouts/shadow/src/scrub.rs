@@ -242,7 +242,7 @@ impl<P: Pm> Contents<'_, P> {
 
 /// Reads every block of a file system that is not mounted, and reports those that cannot be read and their owners. With
 /// `record` they are put into the list of bad blocks.
-pub(crate) fn check_media<P: Pm>(pm: &P, record: bool) -> Result<MediaReport> {
+pub fn check_media<P: Pm>(pm: &P, record: bool) -> Result<MediaReport> {
     let superblock = crate::superblock::read(pm)?.superblock;
     if record {
         superblock.check_writable()?;
