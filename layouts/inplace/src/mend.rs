@@ -13,6 +13,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, LINE_SIZE, Resource, Result, size};
+use nacre_layout_parts::check::unused;
 use nacre_layout_parts::renew::{LostInodes, has_pattern, is_lost, renew, store_word};
 use nacre_layout_parts::report::Problem;
 use nacre_media::{Durable, Overlay, Pm};
@@ -113,9 +114,8 @@ impl<P: Pm> Rescue<'_, P> {
         for lost in self.lost.iter().filter(|lost| lost.has_error) {
             renew(self.pm, lost.block, |_| {})?;
         }
-        let alloc = Allocator::new(self.superblock.raw.device_blocks, 1, 0);
-        badblocks::read(self.pm, &self.superblock)?.blocks.iter().for_each(|&block| alloc.withdraw(block));
-        walk.marks.free_the_rest(&alloc);
+        let bad = badblocks::read(self.pm, &self.superblock)?;
+        let alloc = unused(&self.superblock, &bad, &walk.marks);
         let mut root = None;
         if root_is_lost {
             let nameless = size::count(orphans.len() as u64, "inode has", "inodes have");

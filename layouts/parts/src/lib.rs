@@ -11,6 +11,7 @@
 //! | `scrub` | everything read while it is mounted, and media errors found |
 //! | `names` | the index in DRAM of the names of a directory |
 //! | `marks` | the findings of a walk over everything: blocks in use, damage |
+//! | `check` | the check of a layout that walks over all of its blocks |
 //! | `mkfs` | the superblock of a new file system |
 //! | `mounting` | the mount of a layout that walks over all of its blocks: refusals, lanes, free blocks |
 //! | `report` | reports of a recovery, a check, and a search for media errors |
@@ -38,6 +39,7 @@
 pub mod alloc;
 pub mod attributes;
 pub mod badblocks;
+pub mod check;
 pub mod content;
 pub mod contract;
 pub mod crc;

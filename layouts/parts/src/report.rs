@@ -111,6 +111,11 @@ impl CheckReport {
         self.problems.iter().all(|problem| problem.repaired)
     }
 
+    /// Every problem has a repair.
+    pub fn is_provable(&self) -> bool {
+        self.problems.iter().all(|problem| !problem.repair.is_empty())
+    }
+
     /// Adds a problem with a repair that loses nothing.
     pub fn add(&mut self, what: impl Into<String>, repair: &'static str) {
         self.problems.push(Problem { what: what.into(), repair, loses: false, repaired: false });

@@ -14,6 +14,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, InodeId, Resource, Result, size};
+use nacre_layout_parts::check::unused;
 use nacre_layout_parts::renew::{LostInodes, has_pattern, is_lost, renew, store_word};
 use nacre_layout_parts::report::Problem;
 use nacre_layout_parts::tree::Tree;
@@ -120,9 +121,8 @@ impl<P: Pm> Rescue<'_, P> {
         for lost in self.lost.iter().filter(|lost| lost.has_error) {
             renew(self.pm, lost.block, |_| {})?;
         }
-        let alloc = Allocator::new(self.superblock.raw.device_blocks, 1, 0);
-        badblocks::read(self.pm, &self.superblock)?.blocks.iter().for_each(|&block| alloc.withdraw(block));
-        walk.marks.free_the_rest(&alloc);
+        let bad = badblocks::read(self.pm, &self.superblock)?;
+        let alloc = unused(&self.superblock, &bad, &walk.marks);
         let mut root = None;
         if lost.contains(&ROOT_INODE) {
             let nameless = size::count(orphans.len() as u64, "inode has", "inodes have");
