@@ -25,6 +25,7 @@
 //! | `held` | holds of inodes |
 //! | `rules` | the rules for making, linking, removing and renaming, and for attributes |
 //! | `links` | the check of names: links and parents |
+//! | `locate` | the owners of bad lines, in words |
 //! | `locked` | inodes that are locked together |
 //! | `seeded` | mistakes that a layout makes on purpose |
 //! | `table` | an inode table and the inodes in DRAM: held, freed, evicted |
@@ -49,6 +50,7 @@ pub mod format;
 pub mod held;
 pub mod lifecycle;
 pub mod links;
+pub mod locate;
 pub mod locked;
 pub mod marks;
 pub mod mkfs;

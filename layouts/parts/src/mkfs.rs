@@ -8,8 +8,8 @@ use crate::format::{CHECKSUM_CRC32C, FIRST_REGION_BLOCK, RawSuperblock, Region};
 use crate::lifecycle::MkfsOptions;
 use crate::superblock::{LayoutFormat, Superblock, put_text};
 
-/// The superblock of a new file system of so many blocks, without a state and a seed of hashes, which the layout says. Its
-/// regions are of these kinds and of so many blocks, one behind the other.
+/// The superblock of a new file system of so many blocks, without a state and a seed of hashes, which the layout says.
+/// Its regions are of these kinds and of so many blocks, one behind the other.
 pub fn describe(
     format: &'static LayoutFormat,
     blocks: u64,

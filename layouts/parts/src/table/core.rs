@@ -267,6 +267,20 @@ impl<I: WithCore> Table<I> {
         self.index_bytes() + inodes
     }
 
+    /// Calls `look` while an inode does not change. A change needs the lock of the inode, and while the table is locked
+    /// no inode outside DRAM is taken into use.
+    pub fn unchanged<R>(&self, number: u64, look: impl FnOnce() -> R) -> R {
+        let shard = self.shard(number).read();
+        match shard.inodes.get(&number).map(Arc::clone) {
+            Some(inode) => {
+                drop(shard);
+                let _body = WithCore::body(&*inode).read();
+                look()
+            }
+            None => look(),
+        }
+    }
+
     fn loaded(&self, wanted: impl Fn(&I) -> bool) -> Vec<Arc<I>> {
         let mut found = Vec::new();
         self.for_each_loaded(|inode| found.extend(wanted(inode).then(|| Arc::clone(inode))));
