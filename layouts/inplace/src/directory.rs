@@ -10,6 +10,7 @@ use nacre_layout_parts::contract::Listed;
 use nacre_layout_parts::links;
 use nacre_layout_parts::names::NameIndex;
 pub(crate) use nacre_layout_parts::names::hash;
+use nacre_layout_parts::namespace;
 use nacre_layout_parts::rules::MAX_NAME;
 use nacre_media::Pm;
 use smallvec::SmallVec;
@@ -90,6 +91,16 @@ pub(crate) struct Found {
     pub(crate) offset: u64,
     pub(crate) id: InodeId,
     pub(crate) kind: FileKind,
+}
+
+impl namespace::Record for Found {
+    fn id(&self) -> InodeId {
+        self.id
+    }
+
+    fn kind(&self) -> FileKind {
+        self.kind
+    }
 }
 
 /// The record at a place of a page, validated.

@@ -10,6 +10,7 @@
 //! | `findings` | damage that a mount meets outside a scrub |
 //! | `scrub` | everything read while it is mounted, and media errors found |
 //! | `names` | the index in DRAM of the names of a directory |
+//! | `namespace` | names of inodes in a table: lookups, removals and renames, up to the commit |
 //! | `marks` | the findings of a walk over everything: blocks in use, damage |
 //! | `check` | the check of a layout that walks over all of its blocks |
 //! | `mkfs` | the superblock of a new file system |
@@ -56,6 +57,7 @@ pub mod marks;
 pub mod mkfs;
 pub mod mounting;
 pub mod names;
+pub mod namespace;
 pub mod ranges;
 pub mod relatime;
 pub mod renew;

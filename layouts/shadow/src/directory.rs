@@ -10,6 +10,7 @@ use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, InodeId, Result};
 use nacre_layout_parts::contract::Listed;
 use nacre_layout_parts::links;
 use nacre_layout_parts::names::{NameIndex, hash};
+use nacre_layout_parts::namespace;
 use nacre_layout_parts::rules::MAX_NAME;
 use nacre_media::Pm;
 use smallvec::SmallVec;
@@ -182,6 +183,16 @@ pub(crate) struct Found {
     pub(crate) span: usize,
     pub(crate) id: InodeId,
     pub(crate) kind: FileKind,
+}
+
+impl namespace::Record for Found {
+    fn id(&self) -> InodeId {
+        self.id
+    }
+
+    fn kind(&self) -> FileKind {
+        self.kind
+    }
 }
 
 /// Lines that were taken for a record.

@@ -8,6 +8,7 @@ use nacre_engine::{
     MAX_TIERS, Names, Reservation, Result, WriteCost, WriteShape, no_tiers_below_buffer,
 };
 use nacre_layout_parts::contract::read_dir;
+use nacre_layout_parts::namespace::Namespace;
 use nacre_layout_parts::table::inodes::Inodes;
 use nacre_layout_parts::{
     data_by_inode, extents_by_inode, names_by_inode, names_of_loaded_inodes, writes_back_by_inode,

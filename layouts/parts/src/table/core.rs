@@ -221,6 +221,12 @@ impl Core {
         self.noted();
     }
 
+    /// It has names now: after the commit.
+    pub fn named(&self, links: u32) {
+        self.links.store(links, Ordering::Release);
+        self.unnamed.store(false, Ordering::Release);
+    }
+
     /// ctime is `now`: after the commit.
     pub fn changed(&self, now: Timestamp) {
         self.attr.lock().ctime = now;
