@@ -170,6 +170,63 @@ macro_rules! names_of_loaded_inodes {
     };
 }
 
+/// Methods of [`Names`](nacre_engine::Names) of a layout with inodes in a table.
+#[macro_export]
+macro_rules! names_of_table {
+    () => {
+        fn inode_cache(&self) -> ::nacre_engine::InodeCache {
+            self.shared.table.eviction.state(self.shared.table.in_use())
+        }
+
+        fn parent(&self, dir: &Self::Node) -> ::nacre_engine::Result<Self::Node> {
+            self.shared.hold($crate::rules::InodeFacts::parent(&*dir.inode)?)
+        }
+
+        fn read_link(&self, node: &Self::Node) -> ::nacre_engine::Result<Vec<u8>> {
+            self.shared.read_link(&node.inode)
+        }
+
+        fn getattr_at(&self, dir: &Self::Node, name: &[u8]) -> ::nacre_engine::Result<::nacre_engine::Attr> {
+            self.getattr(&self.lookup(dir, name)?)
+        }
+    };
+}
+
+/// Syncs of [`Data`](nacre_engine::Data) of a layout with inodes in a table.
+#[macro_export]
+macro_rules! syncs_of_table {
+    () => {
+        fn sync(&self, node: &Self::Node) -> ::nacre_engine::Result<()> {
+            self.shared.persist_lazy(&node.inode)
+        }
+
+        fn sync_all(&self) -> ::nacre_engine::Result<()> {
+            let lazy = self.shared.table.lazy();
+            let mut named = lazy.iter().filter(|inode| inode.links() > 0);
+            named.try_for_each(|inode| self.shared.persist_lazy(inode))
+        }
+    };
+}
+
+/// Methods of a mounted file system, before changes of its state of the type `$Shared`.
+#[macro_export]
+macro_rules! changes_if_writable {
+    ($Shared:ty) => {
+        pub(crate) fn writable(&self) -> ::nacre_engine::Result<&$Shared> {
+            self.shared.check_writable()?;
+            Ok(&self.shared)
+        }
+
+        /// Changes the file system, if it may be changed.
+        pub(crate) fn change<T>(
+            &self,
+            act: impl FnOnce(&$Shared) -> ::nacre_engine::Result<T>,
+        ) -> ::nacre_engine::Result<T> {
+            act(self.writable()?)
+        }
+    };
+}
+
 /// Methods of [`Data`](nacre_engine::Data): everything but syncs.
 #[macro_export]
 macro_rules! data_by_inode {
