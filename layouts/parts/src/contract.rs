@@ -3,7 +3,7 @@
 //! beside the macro the operations that it answers in its own way.
 //!
 //! A layout brings the field `shared`, with such a method for each operation, nodes with a field `inode`, and `change`.
-//! `Purpose` is its own: what a write takes its space for.
+//! `CAPABILITIES` are those of the layout. `Purpose` is its own: what a write takes its space for.
 
 use std::ops::ControlFlow;
 
@@ -113,7 +113,10 @@ macro_rules! names_by_inode {
             mode: Option<u32>,
             now: ::nacre_engine::Timestamp,
         ) -> ::nacre_engine::Result<()> {
-            self.change(|fs| fs.set_xattr(&node.inode, name, value, how, mode, now))
+            self.change(|fs| {
+                $crate::rules::check_xattr(name, value, CAPABILITIES.max_xattr_size)?;
+                fs.change_xattrs(&node.inode, name, Some((value, how)), mode, now)
+            })
         }
 
         fn remove_xattr(
@@ -122,7 +125,10 @@ macro_rules! names_by_inode {
             name: &[u8],
             now: ::nacre_engine::Timestamp,
         ) -> ::nacre_engine::Result<()> {
-            self.change(|fs| fs.remove_xattr(&node.inode, name, now))
+            self.change(|fs| {
+                $crate::rules::check_xattr(name, &[], CAPABILITIES.max_xattr_size)?;
+                fs.change_xattrs(&node.inode, name, None, None, now)
+            })
         }
     };
 }
