@@ -239,6 +239,39 @@ impl Core {
         self.change.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// atime follows a read where relatime says so. It is kept in DRAM.
+    pub fn note_read(&self, now: Timestamp) {
+        if !self.relatime.is_due(now) {
+            return;
+        }
+        let mut attr = self.attr.lock();
+        attr.atime = now;
+        self.relatime.set(&attr);
+        self.lazy.store(true, Ordering::Release);
+    }
+
+    /// The attributes are these: after the commit, which wrote atime, too, if `with_atime`, or else if it changed.
+    pub fn attributes_changed(&self, before: Attributes, after: Attributes, with_atime: bool) {
+        let mut attr = self.attr.lock();
+        // Another thread may have read meanwhile: the change wins only where it says something about atime.
+        let read_since = attr.atime != before.atime && after.atime == before.atime;
+        let stays_lazy = || self.lazy.load(Ordering::Acquire) && after.atime == before.atime;
+        let is_lazy = read_since || !with_atime && stays_lazy();
+        *attr = Attributes { atime: if read_since { attr.atime } else { after.atime }, ..after };
+        self.lazy.store(is_lazy, Ordering::Release);
+        self.flags.store(after.flags, Ordering::Release);
+        self.noted();
+        self.relatime.set(&attr);
+    }
+
+    /// Fails when blocks of this file are mapped. Under its lock.
+    pub fn check_pins(&self) -> Result<()> {
+        if self.pins.load(Ordering::Acquire) == 0 {
+            return Ok(());
+        }
+        Err(Error::new(Kind::Busy).advice("a program has mapped the file; it must unmap it first"))
+    }
+
     /// Ends one pin.
     pub fn unpin(&self) {
         let before = self.pins.fetch_sub(1, Ordering::AcqRel);
