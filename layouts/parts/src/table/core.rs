@@ -293,6 +293,36 @@ pub trait WithCore: Deref<Target = Core> + Send + Sync + 'static {
     fn bytes(&self) -> u64;
 }
 
+/// Makes a type with the fields `core` and `body` an inode with a core. Its body has a `directory`, or none; `$root` is
+/// the number of the root directory.
+#[macro_export]
+macro_rules! inode_with_core {
+    ($Inode:ty, $Body:ty, $root:expr) => {
+        impl ::std::ops::Deref for $Inode {
+            type Target = $crate::table::core::Core;
+
+            fn deref(&self) -> &$crate::table::core::Core {
+                &self.core
+            }
+        }
+
+        impl $crate::table::core::WithCore for $Inode {
+            const ROOT: u64 = $root;
+            type Body = $Body;
+
+            fn body(&self) -> &::nacre_engine::sync::RwLock<$Body> {
+                &self.body
+            }
+
+            fn bytes(&self) -> u64 {
+                let body = self.body.read();
+                let directory = body.directory.as_ref().map_or(0, |directory| directory.heap_bytes());
+                size_of::<$Inode>() as u64 + 32 + directory
+            }
+        }
+    };
+}
+
 impl<I: WithCore> Table<I> {
     /// Inodes in DRAM of which values are kept lazily.
     pub fn lazy(&self) -> Vec<Arc<I>> {
