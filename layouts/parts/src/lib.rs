@@ -19,6 +19,7 @@
 //! | `lifecycle` | the life of a layout, from mkfs to fsck; options of mkfs and of a mount |
 //! | `eviction` | how many inodes have their state in DRAM, and when some are to go |
 //! | `contract` | operations of the contract that every layout answers alike |
+//! | `tier_contract` | operations of layouts over tiers that each answers alike |
 //! | `content` | the bytes of a write, which lie in several slices |
 //! | `attributes` | the attributes of an inode in DRAM, read without a lock |
 //! | `ranges` | the whole blocks of a range of bytes, and its edges |
@@ -67,6 +68,7 @@ pub mod scrub;
 pub mod seeded;
 pub mod superblock;
 pub mod table;
+pub mod tier_contract;
 pub mod tier_paths;
 pub mod tier_table;
 pub mod tiers;
