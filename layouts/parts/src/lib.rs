@@ -16,6 +16,7 @@
 //! | `mkfs` | the superblock of a new file system |
 //! | `mounting` | the mount of a layout that walks over all of its blocks: refusals, lanes, free blocks |
 //! | `report` | reports of a recovery, a check, and a search for media errors |
+//! | `rescue` | the steps that are alike in repairs of inode tables |
 //! | `lifecycle` | the life of a layout, from mkfs to fsck; options of mkfs and of a mount |
 //! | `eviction` | how many inodes have their state in DRAM, and when some are to go |
 //! | `contract` | operations of the contract that every layout answers alike |
@@ -63,6 +64,7 @@ pub mod ranges;
 pub mod relatime;
 pub mod renew;
 pub mod report;
+pub mod rescue;
 pub mod rules;
 pub mod scrub;
 pub mod seeded;
