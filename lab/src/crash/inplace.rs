@@ -112,19 +112,15 @@ const LAZY_ATIME: &str =
     "the time of the last read may be lost in a crash: it is written so that it is not lost in a shutdown";
 
 /// Sites that no workload passes, each with the reason.
-const PASSED_ELSEWHERE: [(&str, &str); 8] = [
+const PASSED_ELSEWHERE: [(&str, &str); 6] = [
     ("recover.rs renew_lane 1", MEDIA_ONLY),
     ("recover.rs renew_lane 2", MEDIA_ONLY),
     ("recover.rs renew_lane 3", MEDIA_ONLY),
     ("recover.rs renew_lane 4", MEDIA_ONLY),
-    ("check.rs check_with 1", DAMAGE_ONLY),
-    ("check.rs check_with 2", DAMAGE_ONLY),
     ("space.rs reuse_now 1", MISTAKE_ONLY),
     ("space.rs reuse_now 2", MISTAKE_ONLY),
 ];
 
-const DAMAGE_ONLY: &str =
-    "only where damage is repaired: single words, each of which the next repair writes again";
 const MEDIA_ONLY: &str = "only after a media error: lab/tests/behaviour/media_errors crashes there";
 const MISTAKE_ONLY: &str = "a mistake on purpose: what ships never comes here";
 

@@ -98,8 +98,9 @@ macro_rules! layout {
         mod $module {
             use nacre_engine::{FileKind, NewInode};
             use nacre_lab::older::{make_version, make_version_1};
+            use nacre_layout_parts::lifecycle::Lifecycle;
             use $layout::check::check;
-            use $layout::{MkfsOptions, MountOptions, mkfs, probe, $fs};
+            use $layout::{MkfsOptions, MountOptions, mkfs, $fs};
 
             use super::*;
 
@@ -129,7 +130,7 @@ macro_rules! layout {
                 assert_changed(&fs);
                 fs.unmount().unwrap();
                 assert_sound(&pm);
-                assert_eq!(probe(&*pm).unwrap().version, 1);
+                assert_eq!($fs::<SimPm>::probe(&*pm).unwrap().version, 1);
             }
 
             #[test]
@@ -137,7 +138,7 @@ macro_rules! layout {
                 let times = [-(1i64 << 31), -1, 0, 8_589_934_592, 15_032_385_535];
                 let pm = Arc::new(SimPm::new(SIZE));
                 mkfs(&*pm, &MkfsOptions::default()).unwrap();
-                assert_eq!(probe(&*pm).unwrap().version, 2);
+                assert_eq!($fs::<SimPm>::probe(&*pm).unwrap().version, 2);
                 let make = |fs: &$fs<SimPm>, secs: i64| {
                     let (kind, now) = (FileKind::Regular, Timestamp::new(secs, 9));
                     let new = NewInode {
@@ -174,7 +175,7 @@ macro_rules! layout {
                     make_version(&*pm, version).unwrap();
                     let mounted = $fs::mount(Arc::clone(&pm), &MountOptions::default()).err();
                     let checked = check(&*pm, true).err();
-                    [mounted, checked, probe(&*pm).err()].map(|error| error.expect("refused"))
+                    [mounted, checked, $fs::<SimPm>::probe(&*pm).err()].map(|error| error.expect("refused"))
                 };
                 for error in refused(3) {
                     assert_eq!(error.kind(), Kind::Unsupported);

@@ -8,23 +8,24 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use nacre_engine::{Block, Error, FileKind, Kind, Result};
+use nacre_engine::{Block, Error, FileKind, Result};
+use nacre_layout_parts::check::{Checked, note_walk, read_bad_blocks};
 use nacre_layout_parts::links::{self, Proved, Said, Visitor};
 use nacre_layout_parts::renew::store_word;
 pub use nacre_layout_parts::report::{CheckReport, MediaReport, Problem, Repair};
 use nacre_layout_parts::rules::MAX_TARGET;
 use nacre_layout_parts::table::Graveyard;
-use nacre_media::{Overlay, Pm};
+use nacre_media::Pm;
 
-use crate::alloc::Allocator;
-use crate::badblocks::{self, BadBlocks};
 use crate::blockmap::{self, Bounds};
 use crate::directory::for_each_name;
-use crate::format::{BLOCK_INODES, INLINE_TARGET, INODE_SIZE, ROOT_INODE, RawInode, state, word};
+use crate::format::{BLOCK_INODES, INLINE_TARGET, INODE_SIZE, ROOT_INODE, RawInode, word};
 use crate::inode::{Inode, links_word};
 use crate::mend;
 use crate::recover::{LaneState, Walk, read_lanes, renew_lane, roll_back};
-use crate::superblock::Superblock;
+use crate::superblock::{Found, Superblock};
+
+pub use crate::scrub::check_media;
 
 /// A word that a repair stores.
 type Fix = (u64, u64);
@@ -40,107 +41,62 @@ pub fn check<P: Pm>(pm: &P, repair: bool) -> Result<CheckReport> {
 
 /// The same, with a choice of the permitted repairs.
 pub fn check_with<P: Pm>(pm: &P, repair: Repair) -> Result<CheckReport> {
-    let gives_up = match repair {
-        Repair::None => return would_do(pm),
-        Repair::Safe => !mend::rescue(&Overlay::new(pm))?.is_empty(),
-        Repair::All => false,
-    };
-    crate::superblock::read(pm)?.superblock.check_writable()?;
-    if gives_up {
-        return would_do(pm);
-    }
-    let given_up = if repair == Repair::All { mend::rescue(pm)? } else { Vec::new() };
-    let (mut report, fixes) = examine(pm, repair)?;
-    if repair == Repair::Safe && report.loses() {
-        return Ok(report);
-    }
-    for (address, value) in fixes {
-        store_word(pm, address, value)?;
-    }
-    let provable = report.problems.iter().all(|problem| !problem.repair.is_empty());
-    let mut superblock = crate::superblock::read(pm)?.superblock;
-    if provable {
-        superblock.raw.state = state::CLEAN;
-        (superblock.raw.errors, superblock.raw.last_error) = (0, 0);
-    }
-    superblock.write(pm)?;
-    for problem in report.problems.iter_mut().filter(|problem| !problem.repair.is_empty()) {
-        problem.repaired = true;
-    }
-    report.problems.splice(0..0, given_up);
-    Ok(report)
+    nacre_layout_parts::check::check::<Layout, P>(pm, repair)
 }
 
-/// The problems that are found, and the repairs that would be done: they are done on an overlay, where they leave no
-/// trace.
-fn would_do<P: Pm>(pm: &P) -> Result<CheckReport> {
-    let over = Overlay::new(pm);
-    let mut given_up = mend::rescue(&over)?;
-    let (mut report, _) = examine(&over, Repair::None)?;
-    given_up.iter_mut().for_each(|problem| problem.repaired = false);
-    report.problems.splice(0..0, given_up);
-    Ok(report)
-}
+struct Layout;
 
-/// Reads every block of a file system that is not mounted, for errors of the media. With `record`, the blocks found are
-/// put into the list of bad blocks.
-pub fn check_media<P: Pm>(pm: &P, record: bool) -> Result<MediaReport> {
-    crate::scrub::check_media(pm, record)
-}
+impl Checked for Layout {
+    type Fix = Fix;
 
-/// Puts the blocks that the media lists as bad into the list of bad blocks of a file system that was just made; gives
-/// their number.
-pub fn retire_listed<P: Pm>(pm: &P) -> Result<u64> {
-    nacre_layout_parts::scrub::retire_listed(pm, &crate::superblock::read(pm)?.superblock)
-}
-
-/// One pass over everything, after recovery; gives the words that a repair stores.
-fn examine<P: Pm>(pm: &P, level: Repair) -> Result<(CheckReport, Vec<Fix>)> {
-    let started = Instant::now();
-    let found = crate::superblock::read(pm)?;
-    let mut report = CheckReport::begin(&found);
-    let superblock = found.superblock;
-    let mut lost = Vec::new();
-    let rolled_back = undo(pm, &superblock, &mut lost)?;
-    let bad = badblocks::read(pm, &superblock)?;
-    check_bad_blocks(pm, &superblock, &bad, &mut report)?;
-    report.bad_blocks = bad.blocks.len() as u64;
-    let mut inodes = BTreeMap::new();
-    let mut walk = Walk::new(pm, &superblock);
-    let ran = walk.run(&superblock, &mut |_, number, raw| {
-        inodes.insert(number, *raw);
-    });
-    if let Err(error) = ran {
-        report.add(error.to_string(), "");
-        return Ok((report, Vec::new()));
+    fn read_superblock(pm: &impl Pm) -> Result<Found> {
+        crate::superblock::read(pm)
     }
-    let alloc = Allocator::new(superblock.raw.device_blocks, 1, 0);
-    bad.blocks.iter().for_each(|&block| alloc.withdraw(block));
-    walk.marks.free_the_rest(&alloc);
-    report.free_blocks = alloc.free_blocks();
-    report.used_blocks = superblock.raw.device_blocks - superblock.first_data_block() - report.free_blocks;
-    report.walk = walk.report(started, rolled_back);
-    for damage in report.walk.damage.clone() {
-        report.add(damage, "");
+
+    fn rescue<P: Pm>(pm: &P) -> Result<Vec<Problem>> {
+        mend::rescue(pm)
     }
-    for (&number, raw) in inodes.iter().filter(|(number, _)| !walk.damaged.contains(number)) {
-        if let Err(error) = check_inode(pm, &superblock, number, raw) {
+
+    fn examine<P: Pm>(pm: &P, level: Repair) -> Result<(CheckReport, Vec<Fix>)> {
+        let started = Instant::now();
+        let found = crate::superblock::read(pm)?;
+        let mut report = CheckReport::begin(&found);
+        let superblock = found.superblock;
+        let mut lost = Vec::new();
+        let rolled_back = undo(pm, &superblock, &mut lost)?;
+        let bad = read_bad_blocks(pm, &superblock, &mut report)?;
+        let mut inodes = BTreeMap::new();
+        let mut walk = Walk::new(pm, &superblock);
+        let ran = walk.run(&superblock, &mut |_, number, raw| {
+            inodes.insert(number, *raw);
+        });
+        if let Err(error) = ran {
             report.add(error.to_string(), "");
+            return Ok((report, Vec::new()));
         }
-    }
-    let fixes = check_links(pm, Bounds::of(&superblock), &walk, &inodes, &mut report);
-    // A transaction in a lost lane is half done for ever: unless there was none, or everything else is as it should be
-    // or can be made so.
-    let is_whole = superblock.raw.state == state::CLEAN
-        || report.problems.iter().all(|problem| !problem.repair.is_empty());
-    for (lane, error) in lost {
-        report.add(error.to_string(), if is_whole { "write an empty one" } else { "" });
-        if is_whole && (level == Repair::All || !report.loses()) {
-            renew_lane(pm, &superblock, lane)?;
+        note_walk(&mut report, &superblock, &bad, (&walk.marks, walk.report(started, rolled_back)));
+        for (&number, raw) in inodes.iter().filter(|(number, _)| !walk.damaged.contains(number)) {
+            if let Err(error) = check_inode(pm, &superblock, number, raw) {
+                report.add(error.to_string(), "");
+            }
         }
+        let fixes = check_links(pm, Bounds::of(&superblock), &walk, &inodes, &mut report);
+        // A transaction in a lost lane is half done for ever: unless there was none, or everything else is as it should
+        // be or can be made so.
+        let is_whole = superblock.is_clean() || report.is_provable();
+        for (lane, error) in lost {
+            report.add(error.to_string(), if is_whole { "write an empty one" } else { "" });
+            if is_whole && (level == Repair::All || !report.loses()) {
+                renew_lane(pm, &superblock, lane)?;
+            }
+        }
+        report.walk.duration = started.elapsed();
+        Ok((report, fixes))
     }
-    report.walk.duration = started.elapsed();
-    Ok((report, fixes))
+
+    fn fix<P: Pm>(pm: &P, (address, value): Fix) -> Result<()> {
+        store_word(pm, address, value)
+    }
 }
 
 /// Undoes transactions under way; gives their number. Lanes that cannot be read are added to `lost`.
@@ -157,29 +113,6 @@ fn undo<P: Pm>(pm: &P, superblock: &Superblock, lost: &mut Vec<(u64, Error)>) ->
     roll_back(pm, superblock, &mut lanes)
 }
 
-/// Forgets words of the list of bad blocks that do not validate.
-fn check_bad_blocks<P: Pm>(
-    pm: &P,
-    superblock: &Superblock,
-    bad: &BadBlocks,
-    report: &mut CheckReport,
-) -> Result<()> {
-    if bad.damaged.is_empty() {
-        return Ok(());
-    }
-    let what = format!("the list of bad blocks has {} words that do not validate", bad.damaged.len());
-    match badblocks::clear_damaged(pm, superblock, bad) {
-        // Readable words count, independent of the others.
-        Err(error) if error.kind() == Kind::Media => report.add(what, ""),
-        done => {
-            done?;
-            report.add(what, "clear them; fsck -c finds bad blocks again");
-        }
-    }
-    Ok(())
-}
-
-/// Checks the fields of an inode, beside its tree.
 /// Compares links and parents with names; gives the words that a repair stores.
 fn check_links<P: Pm>(
     pm: &P,
@@ -204,6 +137,7 @@ fn check_links<P: Pm>(
     fixes
 }
 
+/// Checks the fields of an inode, beside its tree.
 fn check_inode<P: Pm>(pm: &P, superblock: &Superblock, number: u64, raw: &RawInode) -> Result<()> {
     let inode = Inode::new(number, 0, raw, superblock.times(), None, &Arc::new(Graveyard::default()))?;
     if inode.kind != FileKind::Symlink {

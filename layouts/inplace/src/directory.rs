@@ -8,8 +8,8 @@
 use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, InodeId, Result};
 use nacre_layout_parts::contract::Listed;
 use nacre_layout_parts::links;
-use nacre_layout_parts::names::NameIndex;
-pub(crate) use nacre_layout_parts::names::hash;
+use nacre_layout_parts::names::{Name, NameIndex, hash};
+use nacre_layout_parts::namespace;
 use nacre_layout_parts::rules::MAX_NAME;
 use nacre_media::Pm;
 use smallvec::SmallVec;
@@ -90,6 +90,16 @@ pub(crate) struct Found {
     pub(crate) offset: u64,
     pub(crate) id: InodeId,
     pub(crate) kind: FileKind,
+}
+
+impl namespace::Record for Found {
+    fn id(&self) -> InodeId {
+        self.id
+    }
+
+    fn kind(&self) -> FileKind {
+        self.kind
+    }
 }
 
 /// The record at a place of a page, validated.
@@ -250,12 +260,12 @@ impl Directory {
     }
 
     /// A name was taken away.
-    pub(crate) fn forget(&mut self, hash: u64, name: &[u8], offset: u64) {
+    pub(crate) fn forget(&mut self, name: Name<'_>, offset: u64) {
         match &mut self.index {
-            Some(index) => index.remove(hash, offset),
+            Some(index) => index.remove(name.hash, offset),
             None => {
-                self.memo.forget(hash, offset);
-                self.absent.put(hash, name);
+                self.memo.forget(name.hash, offset);
+                self.absent.put(name.hash, name.bytes);
             }
         }
     }
@@ -281,28 +291,27 @@ impl Directory {
     }
 
     /// Looks a name up.
-    pub(crate) fn find(&self, pm: &impl Pm, hash_seed: u64, name: &[u8]) -> Result<Option<Found>> {
-        let hash = hash(name, hash_seed);
+    pub(crate) fn find(&self, pm: &impl Pm, name: Name<'_>) -> Result<Option<Found>> {
         if let Some(index) = &self.index {
-            for offset in index.find(hash) {
-                if let Some(found) = self.found_at(pm, offset, name)? {
+            for offset in index.find(name.hash) {
+                if let Some(found) = self.found_at(pm, offset, name.bytes)? {
                     return Ok(Some(found));
                 }
             }
             return Ok(None);
         }
-        if let Some(offset) = self.memo.get(hash)
-            && let Some(found) = self.found_at(pm, offset, name)?
+        if let Some(offset) = self.memo.get(name.hash)
+            && let Some(found) = self.found_at(pm, offset, name.bytes)?
         {
             return Ok(Some(found));
         }
-        if self.absent.has(hash, name) {
+        if self.absent.has(name.hash, name.bytes) {
             return Ok(None);
         }
-        let found = self.search(pm, name)?;
+        let found = self.search(pm, name.bytes)?;
         match found {
-            Some(found) => self.memo.put(hash, found.offset),
-            None => self.absent.put(hash, name),
+            Some(found) => self.memo.put(name.hash, found.offset),
+            None => self.absent.put(name.hash, name.bytes),
         }
         Ok(found)
     }

@@ -78,7 +78,7 @@ impl<P: Pm> Shared<P> {
         self.map(body.root)
             .for_each(offset / BLOCK_SIZE, end.div_ceil(BLOCK_SIZE), &mut |piece| {
                 if result.is_ok() && piece.is_written {
-                    result = self.read_piece(piece, offset, &mut at, buffer);
+                    result = piece.read(&*self.pm, offset, &mut at, buffer);
                 }
             })
             .map_err(|error| error.object(format!("inode {}", inode.number)))?;
@@ -92,27 +92,11 @@ impl<P: Pm> Shared<P> {
         Ok(len)
     }
 
-    /// Reads a piece into a buffer that is filled up to `at`, and zeros the hole before it.
-    fn read_piece(&self, piece: Piece, offset: u64, at: &mut u64, buffer: &mut [u8]) -> Result<()> {
-        let end = offset + buffer.len() as u64;
-        let from = (piece.start * BLOCK_SIZE).max(offset);
-        let to = ((piece.start + piece.len) * BLOCK_SIZE).min(end);
-        buffer[(*at - offset) as usize..(from - offset) as usize].fill(0);
-        let media = piece.block().offset() + (from - piece.start * BLOCK_SIZE);
-        self.pm.read(media, &mut buffer[(from - offset) as usize..(to - offset) as usize])?;
-        *at = to;
-        Ok(())
-    }
-
-    /// atime follows a read where relatime says so. It is kept in DRAM.
+    /// atime follows a read where relatime says so.
     pub(crate) fn note_read(&self, inode: &Inode, now: Timestamp) {
-        if self.read_only || !inode.relatime.is_due(now) {
-            return;
+        if !self.read_only {
+            inode.note_read(now);
         }
-        let mut attr = inode.attr.lock();
-        attr.atime = now;
-        inode.relatime.set(&attr);
-        inode.lazy.store(true, Ordering::Release);
     }
 
     pub(crate) fn write(

@@ -7,14 +7,14 @@
 //! locked below them. Above it is `stay`, of one inode. An operation that takes blocks away from a file that is held,
 //! or makes them unwritten, takes it alone first; a write to its blocks without `body` shares it.
 
-use std::ops::Deref;
 use std::sync::Arc;
 
 use nacre_engine::sync::RwLock;
 use nacre_engine::{BLOCK_SIZE, Error, FileKind, Kind, Result, TimeRange, Timestamp};
 use nacre_layout_parts::held::Held;
+use nacre_layout_parts::inode_with_core;
 use nacre_layout_parts::table::Graveyard;
-use nacre_layout_parts::table::core::{Core, Description, WithCore};
+use nacre_layout_parts::table::core::{Core, Description};
 
 use crate::directory::Directory;
 use crate::format::{MAX_FILE_SIZE, ROOT_INODE, RawInode, word};
@@ -127,28 +127,7 @@ pub(crate) fn links_word(links: u32, flags: u32) -> u64 {
     u64::from(links) | u64::from(flags) << 32
 }
 
-impl Deref for Inode {
-    type Target = Core;
-
-    fn deref(&self) -> &Core {
-        &self.core
-    }
-}
-
-impl WithCore for Inode {
-    const ROOT: u64 = ROOT_INODE;
-    type Body = Body;
-
-    fn body(&self) -> &RwLock<Body> {
-        &self.body
-    }
-
-    fn bytes(&self) -> u64 {
-        let body = self.body.read();
-        let directory = body.directory.as_ref().map_or(0, |directory| directory.heap_bytes());
-        size_of::<Inode>() as u64 + 32 + directory
-    }
-}
+inode_with_core!(Inode, Body, ROOT_INODE);
 
 /// An inode that a caller holds.
 pub type Node = Held<Inode>;

@@ -2,15 +2,16 @@
 
 use std::ops::ControlFlow;
 
-use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{
-    Attr, BelowBuffer, Capabilities, Data, DirEntry, Extents, FsStat, InodeCache, LINE_SIZE, Names,
-    Reservation, Result, WriteCost, WriteShape, no_tiers_below_buffer,
+    BelowBuffer, Capabilities, Data, DirEntry, Extents, FsStat, LINE_SIZE, Names, Reservation, Result,
+    WriteCost, WriteShape, no_tiers_below_buffer,
 };
 use nacre_layout_parts::contract::read_dir;
+use nacre_layout_parts::namespace::Namespace;
 use nacre_layout_parts::table::inodes::Inodes;
 use nacre_layout_parts::{
-    data_by_inode, extents_by_inode, names_by_inode, names_of_loaded_inodes, writes_back_by_inode,
+    changes_if_writable, data_by_inode, extents_by_inode, names_by_inode, names_of_loaded_inodes,
+    names_of_table, syncs_of_table, writes_back_by_inode,
 };
 use nacre_media::Pm;
 
@@ -44,15 +45,7 @@ pub(crate) const CAPABILITIES: Capabilities = Capabilities {
 };
 
 impl<P: Pm> InplaceFs<P> {
-    fn writable(&self) -> Result<&Shared<P>> {
-        self.shared.check_writable()?;
-        Ok(&self.shared)
-    }
-
-    /// Changes the file system, if it may be changed.
-    fn change<T>(&self, act: impl FnOnce(&Shared<P>) -> Result<T>) -> Result<T> {
-        act(self.writable()?)
-    }
+    changes_if_writable!(Shared<P>);
 }
 
 impl<P: Pm + 'static> Names for InplaceFs<P> {
@@ -60,15 +53,7 @@ impl<P: Pm + 'static> Names for InplaceFs<P> {
 
     names_by_inode!();
     names_of_loaded_inodes!();
-
-    fn inode_cache(&self) -> InodeCache {
-        self.shared.table.eviction.state(self.shared.table.in_use())
-    }
-
-    fn parent(&self, dir: &Node) -> Result<Node> {
-        dir.inode.check_directory()?;
-        self.shared.hold(dir.inode.parent.load(Ordering::Relaxed))
-    }
+    names_of_table!();
 
     fn read_dir(
         &self,
@@ -80,28 +65,11 @@ impl<P: Pm + 'static> Names for InplaceFs<P> {
         let read = |after, limit| dir.inode.body.read().directory()?.read(&*self.shared.pm, after, limit);
         read_dir(cookie, read, visit)
     }
-
-    fn read_link(&self, node: &Node) -> Result<Vec<u8>> {
-        self.shared.read_link(&node.inode)
-    }
-
-    fn getattr_at(&self, dir: &Node, name: &[u8]) -> Result<Attr> {
-        self.getattr(&self.lookup(dir, name)?)
-    }
 }
 
 impl<P: Pm + 'static> Data for InplaceFs<P> {
     data_by_inode!(Purpose);
-
-    fn sync(&self, node: &Node) -> Result<()> {
-        self.shared.persist_lazy(&node.inode)
-    }
-
-    fn sync_all(&self) -> Result<()> {
-        let lazy = self.shared.table.lazy();
-        let mut named = lazy.iter().filter(|inode| inode.links() > 0);
-        named.try_for_each(|inode| self.shared.persist_lazy(inode))
-    }
+    syncs_of_table!();
 }
 
 impl<P: Pm + 'static> Extents for InplaceFs<P> {

@@ -12,19 +12,21 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, LINE_SIZE, Resource, Result, size};
+use nacre_engine::{BLOCK_SIZE, Block, FileKind, LINE_SIZE, Result};
+use nacre_layout_parts::check::unused;
 use nacre_layout_parts::renew::{LostInodes, has_pattern, is_lost, renew, store_word};
 use nacre_layout_parts::report::Problem;
+use nacre_layout_parts::rescue::{directory_of, name_for, names_are_lost, page_of, renew_all, root_is_lost};
+use nacre_layout_parts::tree::Tree;
 use nacre_media::{Durable, Overlay, Pm};
 use zerocopy::{FromZeros, IntoBytes};
 
-use crate::alloc::{Allocator, Purpose, Runs};
 use crate::badblocks;
-use crate::blockmap::{self, Bounds};
+use crate::blockmap::{self, Bounds, pack};
 use crate::directory::{BLOCK, Page, find_record, needed};
 use crate::format::{
-    BLOCK_INODES, BLOCK_WORDS, DENTRY_HEADER, INODE_SIZE, LINE, ROOT_INODE, RawDentry, RawInode, RawUndo,
-    TABLE_INODE, lane_seed, region, seal_word, tree, word,
+    BLOCK_INODES, DENTRY_HEADER, INODE_SIZE, LINE, ROOT_INODE, RawDentry, RawInode, RawUndo, TABLE_INODE,
+    lane_seed, region, seal_word, word,
 };
 use crate::mkfs::new_inode;
 use crate::recover::{LaneState, Walk, read_lanes, roll_back};
@@ -58,12 +60,7 @@ pub(crate) fn rescue<P: Pm>(pm: &P) -> Result<Vec<Problem>> {
 
 /// The inodes that a block of the table lost.
 fn look<P: Pm>(pm: &P, at: u64, block: Block) -> Option<LostInodes> {
-    let over = Overlay::new(pm);
-    if is_lost(pm, block) {
-        renew(&over, block, |_| {}).ok()?;
-    }
-    let mut page = [0; BLOCK];
-    over.read(block.offset(), &mut page).ok()?;
+    let page = page_of(pm, block)?;
     let numbers = (0..).zip(page.chunks_exact(INODE_SIZE as usize)).filter_map(|(slot, bytes)| {
         let number = at * BLOCK_INODES + slot;
         let mut raw = RawInode::new_zeroed();
@@ -89,7 +86,6 @@ struct Rescue<'a, P> {
 impl<P: Pm> Rescue<'_, P> {
     fn run(self) -> Result<Vec<Problem>> {
         let lost: BTreeSet<u64> = self.lost.iter().flat_map(|lost| lost.numbers.iter().copied()).collect();
-        let root_is_lost = lost.contains(&ROOT_INODE);
         // The final state: valid inodes are in use, and lost ones are not.
         let after = Overlay::new(self.pm);
         self.give_up(&after)?;
@@ -109,32 +105,20 @@ impl<P: Pm> Rescue<'_, P> {
             .filter(|(number, _)| is_orphan(number))
             .map(|(&number, &raw)| (number, raw))
             .collect();
-        // From now on lost inodes stay so, also if the hardware reads them again one day: their blocks are free.
-        for lost in self.lost.iter().filter(|lost| lost.has_error) {
-            renew(self.pm, lost.block, |_| {})?;
-        }
-        let alloc = Allocator::new(self.superblock.raw.device_blocks, 1, 0);
-        badblocks::read(self.pm, &self.superblock)?.blocks.iter().for_each(|&block| alloc.withdraw(block));
-        walk.marks.free_the_rest(&alloc);
+        renew_all(self.pm, &self.lost)?;
+        let bad = badblocks::read(self.pm, &self.superblock)?;
+        let alloc = unused(&self.superblock, &bad, &walk.marks);
         let mut root = None;
-        if root_is_lost {
-            let nameless = size::count(orphans.len() as u64, "inode has", "inodes have");
-            problems.push(Problem::loss(
-                format!("the root directory is lost, and {nameless} no name"),
-                "write a new one, with a name for each of them: #NUMBER",
-            ));
+        if lost.contains(&ROOT_INODE) {
+            problems.push(root_is_lost(orphans.len()));
             let pages = pages_of(&orphans, &BTreeSet::new());
-            root = Some(self.new_root(self.tree(&alloc, Vec::new(), &pages)?));
+            root = Some(self.new_root(directory_of(self.pm, &alloc, Vec::new(), &pages)?));
         } else if names.lost_directories && !orphans.is_empty() {
             // Without a root that can be followed nothing can be given a name.
             let Some(old) = inodes.get(&ROOT_INODE) else { return Ok(Vec::new()) };
             let Some((blocks, taken)) = self.contents(old) else { return Ok(Vec::new()) };
-            let nameless = size::count(orphans.len() as u64, "inode was", "inodes were");
-            problems.push(Problem::loss(
-                format!("{nameless} named in lost directories"),
-                "give them names in the root directory: #NUMBER",
-            ));
-            let grown = self.tree(&alloc, blocks, &pages_of(&orphans, &taken))?;
+            problems.push(names_are_lost(orphans.len()));
+            let grown = directory_of(self.pm, &alloc, blocks, &pages_of(&orphans, &taken))?;
             self.commit_root(old, grown)?;
         }
         for (address, word) in names.fixes {
@@ -190,48 +174,23 @@ impl<P: Pm> Rescue<'_, P> {
         (blocks.len() as u64 == count).then_some((blocks, taken))
     }
 
-    /// A directory of these blocks and these pages, which are written with the node that leads to them, durable: its
-    /// size, and the root of its tree.
-    fn tree(&self, alloc: &Allocator, mut blocks: Vec<u64>, pages: &[Page]) -> Result<(u64, u64)> {
-        let count = blocks.len() + pages.len();
-        if count > BLOCK_WORDS {
-            return Err(Error::no_space(Resource::Limit, 0).object("names for inodes without names"));
-        }
-        let mut runs = Runs::new();
-        alloc.allocate(pages.len() as u64 + u64::from(count > 1), Purpose::Metadata, &mut runs)?;
-        let mut free = runs.iter().flat_map(|run| run.start.0..run.start.0 + run.len);
-        let mut flushed = self.pm.zero(0, 0)?;
-        for (page, block) in pages.iter().zip(&mut free) {
-            flushed = flushed.and(self.pm.copy(Block(block).offset(), page)?);
-            blocks.push(block);
-        }
-        let mut words = [0u64; BLOCK_WORDS];
-        words[..count].copy_from_slice(&blocks);
-        let mut root = words[0];
-        if let Some(node) = free.next() {
-            flushed = flushed.and(self.pm.copy(Block(node).offset(), words.as_bytes())?);
-            root = node | 1 << tree::HEIGHT_SHIFT;
-        }
-        self.pm.fence(flushed);
-        Ok((count as u64 * BLOCK_SIZE, root))
-    }
-
     /// The inode of a new root directory.
-    fn new_root(&self, (size, tree): (u64, u64)) -> RawInode {
+    fn new_root(&self, tree: Tree) -> RawInode {
         let times = self.superblock.times();
         let created = times.unpack(self.superblock.raw.created).unwrap_or_default();
         let mut root = new_inode(FileKind::Directory, 0o755, times.pack(created));
-        (root.parent, root.size, root.root) = (ROOT_INODE, size, tree);
+        (root.parent, root.size, root.root) = (ROOT_INODE, tree.end * BLOCK_SIZE, pack(tree));
         root.checksum = root.compute_checksum(self.superblock.seed(), ROOT_INODE);
         root
     }
 
     /// The root directory becomes this one: a transaction, as `commit` makes them.
-    fn commit_root(&self, old: &RawInode, (size, tree): (u64, u64)) -> Result<()> {
+    fn commit_root(&self, old: &RawInode, tree: Tree) -> Result<()> {
         let lane = lane_address(self.superblock.region(region::JOURNAL)?, 0);
         let seed = lane_seed(self.superblock.seed(), 0);
         let root = self.address(ROOT_INODE);
-        let words = [(root + word::SIZE, old.size, size), (root + word::ROOT, old.root, tree)];
+        let words =
+            [(root + word::SIZE, old.size, tree.end * BLOCK_SIZE), (root + word::ROOT, old.root, pack(tree))];
         let entries = words.map(|(address, before, _)| {
             let mut entry = RawUndo { words: 1, generation: self.generation, address, ..RawUndo::default() };
             entry.old[0] = before;
@@ -258,10 +217,7 @@ fn pages_of(inodes: &[(u64, RawInode)], taken: &BTreeSet<Vec<u8>>) -> Vec<Page> 
     // The last record of each page has the rest of the page.
     let mut last = 0;
     for (number, raw) in inodes {
-        let mut name = format!("#{number}");
-        while taken.contains(name.as_bytes()) {
-            name.push('-');
-        }
+        let name = name_for(*number, taken);
         let len = needed(name.len());
         if at + len > BLOCK {
             pages.push([0; BLOCK]);

@@ -1,18 +1,18 @@
 //! Makes an empty file system.
 
-use nacre_engine::{BLOCK_SIZE, Block, FileKind, Result, TimeRange};
+use nacre_engine::{BLOCK_SIZE, Block, FileKind, Result};
 use nacre_layout_parts::lifecycle::MkfsOptions;
+use nacre_layout_parts::mkfs;
+use nacre_layout_parts::names::seed_of;
 use nacre_layout_parts::superblock::{check_size, erase};
 use nacre_media::Pm;
-use uuid::Uuid;
 use zerocopy::{FromZeros, IntoBytes};
 
 use crate::format::{
-    BLOCK_WORDS, CHECKSUM_CRC32C, FIRST_REGION_BLOCK, FORMAT_VERSION, GROWTH_BLOCKS, INODE_MAGIC, INODE_SIZE,
-    INODE_VERSION, LANE_BLOCKS, MAGIC, OLDEST_READER, ROOT_INODE, RawInode, RawSuperblock, Region,
-    TABLE_INODE, feature, region, state, tree,
+    BLOCK_WORDS, FIRST_REGION_BLOCK, GROWTH_BLOCKS, INODE_MAGIC, INODE_SIZE, INODE_VERSION, LANE_BLOCKS,
+    ROOT_INODE, RawInode, TABLE_INODE, feature, region, state, tree,
 };
-use crate::superblock::{Summary, Superblock, put_text};
+use crate::superblock::{LAYOUT, Summary, Superblock};
 
 /// A device smaller than this has few lanes.
 const SMALL_DEVICE: u64 = 256 << 20;
@@ -67,30 +67,11 @@ pub(crate) fn new_inode(kind: FileKind, mode: u16, now: u64) -> RawInode {
 }
 
 fn describe(blocks: u64, options: &MkfsOptions) -> Result<Superblock> {
-    let mut raw = RawSuperblock::new_zeroed();
-    raw.magic = MAGIC;
-    raw.checksum_algorithm = CHECKSUM_CRC32C;
-    raw.version = FORMAT_VERSION;
-    raw.oldest_reader = OLDEST_READER;
-    raw.features_compatible = if options.linear_names { feature::LINEAR_NAMES } else { 0 };
-    raw.block_size = BLOCK_SIZE as u32;
-    raw.line_size = 64;
-    let uuid = options.uuid.unwrap_or_else(Uuid::new_v4);
-    raw.uuid = uuid.into_bytes();
-    put_text(&mut raw.label, &options.label, "label")?;
-    put_text(&mut raw.preset, &options.preset, "preset")?;
-    let (low, high) = uuid.as_u64_pair();
-    raw.hash_seed = low.rotate_left(17) ^ high;
-    raw.device_blocks = blocks;
-    raw.created = TimeRange::of_version(raw.version).pack(options.now);
-    raw.state = state::CLEAN;
     let lanes = if blocks * BLOCK_SIZE < SMALL_DEVICE { 4 } else { 16 };
-    let mut start = FIRST_REGION_BLOCK;
     let regions = [(region::BAD_BLOCKS, 1), (region::INODE_TABLE, 1), (region::JOURNAL, lanes * LANE_BLOCKS)];
-    for (row, (kind, blocks)) in raw.regions.iter_mut().zip(regions) {
-        *row = Region { kind, reserved: 0, start, blocks };
-        start += blocks;
-    }
-    raw.region_count = regions.len() as u32;
-    Ok(crate::superblock::of(raw))
+    let mut superblock = mkfs::describe(&LAYOUT, blocks, options, &regions)?;
+    superblock.raw.state = state::CLEAN;
+    superblock.raw.hash_seed = seed_of(superblock.raw.uuid);
+    superblock.raw.features_compatible = if options.linear_names { feature::LINEAR_NAMES } else { 0 };
+    Ok(superblock)
 }

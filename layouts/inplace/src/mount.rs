@@ -8,6 +8,7 @@ use nacre_engine::sync::atomic::AtomicBool;
 use nacre_engine::{Error, Result};
 use nacre_layout_parts::lifecycle::MountOptions;
 use nacre_layout_parts::marks::refuse;
+use nacre_layout_parts::mounted;
 use nacre_layout_parts::mounting::{check_mount, free_blocks, lane_count};
 use nacre_layout_parts::report::RecoveryReport;
 use nacre_layout_parts::scrub::Scrubber;
@@ -96,35 +97,14 @@ impl<P: Pm + 'static> InplaceFs<P> {
 }
 
 impl<P: Pm> InplaceFs<P> {
-    /// The report of the recovery at this mount.
-    pub fn recovery(&self) -> &RecoveryReport {
-        &self.recovery
-    }
+    mounted!(P);
 
-    /// The contents of the superblock at this mount.
-    pub fn summary(&self) -> &Summary {
-        &self.summary
-    }
-
-    /// The media.
-    pub fn pm(&self) -> &Arc<P> {
-        &self.shared.pm
-    }
-
-    /// Unmounts: persists lazily kept values and marks the file system clean. Inodes without links are free, held or
-    /// not.
-    pub fn unmount(mut self) -> Result<()> {
-        self.shut_down()
-    }
-
-    /// Goes away without unmounting, like a process that was killed: the next mount recovers.
-    pub fn abandon(mut self) {
+    fn stop_threads(&mut self) {
         self.scrubber.lock().stop();
-        self.root = None;
     }
 
     fn shut_down(&mut self) -> Result<()> {
-        self.scrubber.lock().stop();
+        self.stop_threads();
         if self.root.take().is_none() || self.shared.read_only {
             return Ok(());
         }

@@ -6,6 +6,7 @@
 use std::ops::Range;
 
 use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, Result};
+use nacre_layout_parts::names::Name;
 use nacre_layout_parts::rules::MAX_NAME;
 use nacre_media::{Flushed, Pm};
 use smallvec::SmallVec;
@@ -13,7 +14,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::alloc::{Purpose, Runs};
 use crate::blockmap::{Piece, open, pack};
-use crate::directory::{BLOCK, Directory, Found, Page, Record, find_record, hash, needed, record_at};
+use crate::directory::{BLOCK, Directory, Found, Page, Record, find_record, needed, record_at};
 use crate::format::{DENTRY_HEADER, RawDentry, word};
 use crate::fs::Shared;
 use crate::inode::{Body, Inode};
@@ -112,9 +113,9 @@ impl Changed {
 }
 
 /// A change for the index after the commit.
-enum Note {
+enum Note<'a> {
     Added(u64, u64, FileKind),
-    Removed(u64, SmallVec<[u8; 32]>, u64, FileKind),
+    Removed(Name<'a>, u64, FileKind),
     Replaced(FileKind, FileKind),
 }
 
@@ -127,7 +128,7 @@ pub(crate) struct Edit<'a, P: Pm> {
     freed: SmallVec<[(usize, usize); 1]>,
     /// Blocks in which no record has more room than this.
     full: SmallVec<[(usize, usize); 1]>,
-    notes: Vec<Note>,
+    notes: Vec<Note<'a>>,
     /// The block that the directory grows by, and the tree with it.
     grown: Option<(Runs, tree_edit::Edit<'a, P>)>,
 }
@@ -160,12 +161,11 @@ impl<'a, P: Pm> Edit<'a, P> {
     }
 
     /// Takes a name away.
-    pub(crate) fn remove(&mut self, directory: &Directory, found: &Found, name: &[u8]) -> Result<()> {
+    pub(crate) fn remove(&mut self, directory: &Directory, found: &Found, name: Name<'a>) -> Result<()> {
         let (at, within) = (found.offset as usize / BLOCK, found.offset as usize % BLOCK);
         let room = self.page(directory, at)?.remove(within)?;
         self.freed.push((at, room));
-        let (hash, name) = (hash(name, self.fs.hash_seed), SmallVec::from_slice(name));
-        self.notes.push(Note::Removed(hash, name, found.offset, found.kind));
+        self.notes.push(Note::Removed(name, found.offset, found.kind));
         Ok(())
     }
 
@@ -186,25 +186,31 @@ impl<'a, P: Pm> Edit<'a, P> {
     }
 
     /// Adds a name, which is not there.
-    pub(crate) fn insert(&mut self, body: &Body, name: &[u8], inode: &Inode, purpose: Purpose) -> Result<()> {
+    pub(crate) fn insert(
+        &mut self,
+        body: &Body,
+        name: Name<'_>,
+        inode: &Inode,
+        purpose: Purpose,
+    ) -> Result<()> {
         let directory = body.directory()?;
         let raw = RawDentry {
             inode: inode.number,
             record_len: 0,
-            name_len: name.len() as u8,
+            name_len: name.bytes.len() as u8,
             kind: inode.kind as u8,
             generation: inode.generation,
         };
-        let place = match self.put_name(directory, name, raw)? {
+        let place = match self.put_name(directory, name.bytes, raw)? {
             Some(place) => place,
             None => {
                 let at = self.add_block(directory, body.root, purpose)?;
-                let within = self.page(directory, at)?.put_name(name, raw)?;
+                let within = self.page(directory, at)?.put_name(name.bytes, raw)?;
                 (at, within.map_err(|_| Error::corrupt("directory: a new block has no room"))?)
             }
         };
         let offset = (place.0 * BLOCK + place.1) as u64;
-        self.notes.push(Note::Added(hash(name, self.fs.hash_seed), offset, inode.kind));
+        self.notes.push(Note::Added(name.hash, offset, inode.kind));
         Ok(())
     }
 
@@ -301,8 +307,8 @@ impl<'a, P: Pm> Edit<'a, P> {
                     directory.entries += 1;
                     directory.subdirectories += is_directory(kind);
                 }
-                Note::Removed(hash, ref name, offset, kind) => {
-                    directory.forget(hash, name, offset);
+                Note::Removed(name, offset, kind) => {
+                    directory.forget(name, offset);
                     directory.entries -= 1;
                     directory.subdirectories -= is_directory(kind);
                 }

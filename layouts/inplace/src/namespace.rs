@@ -4,17 +4,17 @@
 //! inode is written without links, where only its number's next user looks; its links are a word of the transaction
 //! that names it.
 //!
-//! An operation that changes names holds every inode concerned exclusively, locked in the order of their numbers. An
-//! inode that a name leads to is found first and locked then, so the name is looked up again under the locks.
+//! Lookups, locks and checks are those of `nacre-layout-parts`, which has removals and renames up to their commits.
 
 use std::sync::Arc;
 
+use nacre_engine::sync::Mutex;
 use nacre_engine::sync::atomic::Ordering;
-use nacre_engine::{Attr, Error, FileKind, Kind, NewInode, Result, Timestamp};
-use nacre_layout_parts::locked::{self, lock_all};
-use nacre_layout_parts::rules::{
-    MAX_TARGET, check_link, check_lookup, check_name, check_new, check_removable,
-};
+use nacre_engine::{Error, FileKind, Kind, NewInode, Result, Timestamp};
+use nacre_layout_parts::locked::Locked;
+use nacre_layout_parts::names::Name;
+use nacre_layout_parts::namespace::{Names, Namespace};
+use nacre_layout_parts::rules::{Asked, MAX_TARGET};
 use nacre_layout_parts::table::inodes::Inodes;
 use nacre_layout_parts::table::{Before, Free};
 use nacre_media::{Flushed, Pm};
@@ -24,26 +24,11 @@ use crate::alloc::{Purpose, Runs};
 use crate::directory::{Directory, Found};
 use crate::format::{INLINE_TARGET, INODE_MAGIC, INODE_VERSION, MAX_XATTR_SIZE, RawInode, word};
 use crate::fs::Shared;
-use crate::inode::{Inode, Node};
+use crate::inode::{Body, Inode, Node};
 use crate::names::Edit;
 use crate::seeded::Mistake;
 use crate::table::read_inode;
 use crate::transaction::{Transaction, join};
-
-/// The most names of one inode.
-const MAX_LINKS: u32 = u32::MAX / 2;
-
-/// Inodes that are locked for a change.
-pub(crate) type Locked<'a> = locked::Locked<'a, Inode>;
-
-/// The directory state of an inode, which is locked, is a directory, and still has its name.
-pub(crate) fn directory<'l>(locked: &'l mut Locked<'_>, inode: &Inode) -> Result<&'l Directory> {
-    inode.check_directory()?;
-    if inode.links() == 0 {
-        return Err(Error::new(Kind::NotFound)); // it was removed
-    }
-    locked.body(inode)?.directory()
-}
 
 /// A new inode, which is on its way to media without links.
 struct Made {
@@ -51,34 +36,69 @@ struct Made {
     pending: Option<Flushed>,
 }
 
-impl<P: Pm> Shared<P> {
-    /// Looks a name up in a directory, which is locked.
-    pub(crate) fn find(&self, directory: &Directory, name: &[u8]) -> Result<Option<Found>> {
-        directory.find(&*self.pm, self.hash_seed, name)
+impl<P: Pm> Namespace for Shared<P> {
+    type Found = Found;
+
+    const MAX_XATTR_SIZE: usize = MAX_XATTR_SIZE;
+
+    fn move_directories(&self) -> &Mutex<()> {
+        &self.move_directories
     }
 
-    pub(crate) fn lookup(&self, dir: &Inode, name: &[u8]) -> Result<Node> {
-        dir.check_directory()?;
-        check_lookup(name)?;
-        // Held before the name can go away, so that the inode cannot be reclaimed in between.
-        let body = dir.body.read();
-        let found = self.find(body.directory()?, name)?.ok_or(Error::new(Kind::NotFound))?;
-        let node = self.hold(found.id.number)?;
-        if node.inode.generation != found.id.generation || node.inode.kind != found.kind {
-            return Err(Error::corrupt(format!("directory {}: a name of another inode", dir.number)));
+    fn hash_seed(&self) -> u64 {
+        self.hash_seed
+    }
+
+    fn find(&self, body: &Body, name: Name<'_>) -> Result<Option<Found>> {
+        body.directory()?.find(&*self.pm, name)
+    }
+
+    /// A later transaction gives it a name.
+    fn make_unnamed(&self, new: &NewInode<'_>) -> Result<Node> {
+        self.check_unbroken()?;
+        let Made { node, pending } = self.make_inode(new, 0)?;
+        // Durable before a later link can name it.
+        if let Some(pending) = pending {
+            self.pm.fence(pending);
         }
+        node.inode.unnamed.store(true, Ordering::Release);
         Ok(node)
     }
 
+    fn commit_removal(
+        &self,
+        locked: &mut Locked<'_, Inode>,
+        dir: &Arc<Inode>,
+        (name, found): (Name<'_>, Found),
+        child: &Node,
+        now: Timestamp,
+    ) -> Result<u32> {
+        let mut edit = Edit::new(self, dir);
+        let mut transaction = Transaction::default();
+        let body = locked.body(dir)?;
+        edit.remove(body.directory()?, &found, name)?;
+        let pending = edit.finish(body.directory()?, &mut transaction, None)?;
+        let left = self.put_one_name_fewer(&child.inode, &mut transaction, now);
+        dir.put_modified(&mut transaction, now);
+        self.commit(transaction, pending)?;
+        edit.done(body);
+        Ok(left)
+    }
+
+    fn commit_rename(
+        &self,
+        locked: &mut Locked<'_, Inode>,
+        asked: &Asked<'_, Inode>,
+        names: &Names<'_, Self>,
+    ) -> Result<Option<u32>> {
+        self.rename_locked(locked, asked, names)
+    }
+}
+
+impl<P: Pm> Shared<P> {
     pub(crate) fn create(&self, dir: &Arc<Inode>, name: &[u8], new: &NewInode<'_>) -> Result<Node> {
-        check_name(name)?;
-        check_new(new, MAX_XATTR_SIZE)?;
-        self.reclaim_buried();
-        let mut locked = lock_all(&[dir]);
-        if self.find(directory(&mut locked, dir)?, name)?.is_some() {
-            return Err(Error::new(Kind::Exists));
-        }
-        dir.check_flags(Attr::IMMUTABLE)?;
+        let name = self.name(name);
+        let mut locked = self.lock_to_create(dir, name, new)?;
         let made = self.make_inode(new, dir.number)?;
         let mut edit = Edit::new(self, dir);
         let body = locked.body(dir)?;
@@ -171,31 +191,7 @@ impl<P: Pm> Shared<P> {
         let inode = Inode::new(number, address, &raw, self.times, directory, &self.table.graveyard)?;
         inode.blocks.store(u64::from(raw.root != 0), Ordering::Relaxed);
         inode.change.store(self.superblock.lock().raw.mount_epoch << 32, Ordering::Relaxed);
-        inode.holds.store(1, Ordering::Relaxed);
-        let inode = Arc::new(inode);
-        self.table.shard(number).write().inodes.insert(number, Arc::clone(&inode));
-        self.note_made();
-        Ok(Made { node: Node::from_held(inode), pending })
-    }
-
-    pub(crate) fn create_unnamed(&self, new: &NewInode<'_>) -> Result<Node> {
-        if new.kind != FileKind::Regular {
-            return Err(Error::new(Kind::InvalidInput));
-        }
-        check_new(new, MAX_XATTR_SIZE)?;
-        self.make_unnamed(new)
-    }
-
-    /// Makes an inode that a later transaction gives a name. Without one it is reclaimed with its last node.
-    pub(crate) fn make_unnamed(&self, new: &NewInode<'_>) -> Result<Node> {
-        self.check_unbroken()?;
-        let Made { node, pending } = self.make_inode(new, 0)?;
-        // Durable before a later link can name it.
-        if let Some(pending) = pending {
-            self.pm.fence(pending);
-        }
-        node.inode.unnamed.store(true, Ordering::Release);
-        Ok(node)
+        Ok(Made { node: self.hold_made(inode), pending })
     }
 
     pub(crate) fn link(
@@ -205,18 +201,8 @@ impl<P: Pm> Shared<P> {
         name: &[u8],
         now: Timestamp,
     ) -> Result<()> {
-        check_name(name)?;
-        let mut locked = lock_all(&[dir, inode]);
-        // The error for an existing name comes before those that forbid the link, as in the kernel.
-        if self.find(directory(&mut locked, dir)?, name)?.is_some() {
-            return Err(Error::new(Kind::Exists));
-        }
-        check_link::<Inode>(inode, dir)?;
-        let links = match inode.links() {
-            0 if !inode.unnamed.load(Ordering::Acquire) => return Err(Error::new(Kind::NotFound)),
-            MAX_LINKS.. => return Err(Error::new(Kind::TooManyLinks)),
-            links => links + 1,
-        };
+        let name = self.name(name);
+        let (mut locked, links) = self.lock_to_link(inode, dir, name)?;
         let mut edit = Edit::new(self, dir);
         let body = locked.body(dir)?;
         let result = edit.insert(body, name, inode, Purpose::Data).and_then(|()| {
@@ -232,8 +218,7 @@ impl<P: Pm> Shared<P> {
             return Err(error);
         }
         edit.done(body);
-        inode.links.store(links, Ordering::Release);
-        inode.unnamed.store(false, Ordering::Release);
+        inode.named(links);
         inode.changed(now);
         dir.modified(now);
         Ok(())
@@ -251,87 +236,6 @@ impl<P: Pm> Shared<P> {
         inode.put_links(transaction, said);
         inode.put_changed(transaction, now);
         left
-    }
-
-    pub(crate) fn unlink(&self, dir: &Arc<Inode>, name: &[u8], now: Timestamp) -> Result<()> {
-        check_name(name)?;
-        self.reclaim_buried();
-        loop {
-            let child = self.lookup(dir, name)?;
-            if child.inode.is_directory() {
-                return Err(Error::new(Kind::IsDirectory));
-            }
-            let mut locked = lock_all(&[dir, &child.inode]);
-            let Some(found) = self.found_again(&mut locked, dir, name, &child)? else { continue };
-            let left = self.remove(&mut locked, dir, name, found, &child, now)?;
-            drop(locked);
-            self.name_gone(child, left);
-            return Ok(());
-        }
-    }
-
-    pub(crate) fn rmdir(&self, dir: &Arc<Inode>, name: &[u8], now: Timestamp) -> Result<()> {
-        check_name(name)?;
-        self.reclaim_buried();
-        loop {
-            let child = self.lookup(dir, name)?;
-            child.inode.check_directory()?;
-            let mut locked = lock_all(&[dir, &child.inode]);
-            let Some(found) = self.found_again(&mut locked, dir, name, &child)? else { continue };
-            check_removable::<Inode>(dir, &child.inode)?;
-            if child.inode.entries.load(Ordering::Relaxed) > 0 {
-                return Err(Error::new(Kind::NotEmpty));
-            }
-            let left = self.remove(&mut locked, dir, name, found, &child, now)?;
-            drop(locked);
-            self.name_gone(child, left);
-            return Ok(());
-        }
-    }
-
-    /// The name under the locks; `None` when it refers to another inode by now.
-    pub(crate) fn found_again(
-        &self,
-        locked: &mut Locked<'_>,
-        dir: &Inode,
-        name: &[u8],
-        node: &Node,
-    ) -> Result<Option<Found>> {
-        let found = self.find(directory(locked, dir)?, name)?.ok_or(Error::new(Kind::NotFound))?;
-        Ok((found.id == node.inode.id()).then_some(found))
-    }
-
-    /// Commits the removal of a name; its directory and inode are locked; gives how many names the inode has left.
-    fn remove(
-        &self,
-        locked: &mut Locked<'_>,
-        dir: &Arc<Inode>,
-        name: &[u8],
-        found: Found,
-        child: &Node,
-        now: Timestamp,
-    ) -> Result<u32> {
-        check_removable::<Inode>(dir, &child.inode)?;
-        let mut edit = Edit::new(self, dir);
-        let mut transaction = Transaction::default();
-        let body = locked.body(dir)?;
-        edit.remove(body.directory()?, &found, name)?;
-        let pending = edit.finish(body.directory()?, &mut transaction, None)?;
-        let left = self.put_one_name_fewer(&child.inode, &mut transaction, now);
-        dir.put_modified(&mut transaction, now);
-        self.commit(transaction, pending)?;
-        edit.done(body);
-        child.inode.links.store(left, Ordering::Release);
-        child.inode.changed(now);
-        dir.modified(now);
-        Ok(left)
-    }
-
-    /// A name was removed, and no lock is held: with the last one the inode goes as soon as it has no holders.
-    pub(crate) fn name_gone(&self, node: Node, left: u32) {
-        if left == 0 {
-            self.unlinked(node);
-        }
     }
 
     /// The target of a symbolic link.

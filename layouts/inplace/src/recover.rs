@@ -284,17 +284,9 @@ impl<'a, P: Pm> Walk<'a, P> {
         }
         if raw.xattrs != 0 {
             let owner = Owner::new(self.pm, self.bounds, self.seed, number, raw.generation);
-            match xattr::blocks_of(&owner, raw.xattrs) {
-                Ok(blocks) => blocks.into_iter().for_each(|block| {
-                    if !self.marks.take(block) {
-                        self.marks
-                            .note(format!("inode {number}: attributes in block {block}, which is in use"));
-                    }
-                }),
-                Err(error) => {
-                    self.damaged.insert(number);
-                    self.marks.note(error.object(format!("inode {number}: attributes")));
-                }
+            if let Err(error) = self.marks.take_xattrs(number, xattr::blocks_of(&owner, raw.xattrs)) {
+                self.damaged.insert(number);
+                self.marks.note(error);
             }
         }
         visit(self, number, raw);

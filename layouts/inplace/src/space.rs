@@ -83,20 +83,8 @@ impl<P: Pm> Shared<P> {
         let mut transaction = Transaction::default();
         put_attributes(inode, &mut transaction, &after);
         self.commit(transaction, None)?;
-        self.attributes_changed(inode, before, after);
+        inode.attributes_changed(before, after, true);
         Ok(())
-    }
-
-    /// The attributes in DRAM after they were committed.
-    fn attributes_changed(&self, inode: &Inode, before: Attributes, after: Attributes) {
-        let mut attr = inode.attr.lock();
-        // Another thread may have read meanwhile: the change wins only where it says something about atime.
-        let read_since = attr.atime != before.atime && after.atime == before.atime;
-        *attr = Attributes { atime: if read_since { attr.atime } else { after.atime }, ..after };
-        inode.lazy.store(read_since, Ordering::Release);
-        inode.flags.store(after.flags, Ordering::Release);
-        inode.noted();
-        inode.relatime.set(&attr);
     }
 
     /// Writes attributes that are newer in DRAM: the time of the last read. One word, which needs no transaction.
@@ -139,7 +127,7 @@ impl<P: Pm> Shared<P> {
         } else {
             // To the same size, too: blocks that were allocated beyond it go.
             if size < old {
-                self.check_pins(inode)?;
+                inode.check_pins()?;
             }
             edit.clear(size.div_ceil(BLOCK_SIZE), MAX_BLOCKS)?;
         }
@@ -155,7 +143,7 @@ impl<P: Pm> Shared<P> {
         self.commit(transaction, pending)?;
         inode.size.store(size, Ordering::Release);
         self.tree_changed(inode, &mut body, &edit, 0);
-        self.attributes_changed(inode, before, after);
+        inode.attributes_changed(before, after, true);
         Ok(())
     }
 
@@ -190,7 +178,7 @@ impl<P: Pm> Shared<P> {
         let mut body = inode.body.write();
         self.check_unbroken()?;
         if !matches!(mode, FallocateMode::Allocate | FallocateMode::AllocateKeepSize) {
-            self.check_pins(inode)?;
+            inode.check_pins()?;
         }
         let size = match mode {
             FallocateMode::Allocate | FallocateMode::ZeroRange => inode.size().max(end),
@@ -339,14 +327,6 @@ impl<P: Pm> Shared<P> {
             inode.pins.fetch_add(1, Ordering::AcqRel);
         }
         self.resolve(inode, start, len).inspect_err(|_| inode.unpin())
-    }
-
-    /// Fails when blocks of this file are mapped. Under its lock.
-    fn check_pins(&self, inode: &Inode) -> Result<()> {
-        if inode.pins.load(Ordering::Acquire) == 0 {
-            return Ok(());
-        }
-        Err(Error::new(Kind::Busy).advice("a program has mapped the file; it must unmap it first"))
     }
 
     pub(crate) fn resolve(&self, inode: &Inode, start: FileBlock, len: u64) -> Result<Vec<PlacedExtent>> {

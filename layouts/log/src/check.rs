@@ -119,12 +119,6 @@ pub fn check_media<P: Pm>(pm: &P, record: bool) -> Result<MediaReport> {
     Ok(report)
 }
 
-/// Puts the blocks that the media lists as bad into the list of bad blocks of a file system that was just made; gives
-/// their number.
-pub fn retire_listed<P: Pm>(pm: &P) -> Result<u64> {
-    nacre_layout_parts::scrub::retire_listed(pm, &crate::superblock::read(pm)?.superblock)
-}
-
 /// The result of one strict pass over everything.
 struct Pass {
     report: CheckReport,

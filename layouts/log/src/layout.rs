@@ -8,7 +8,9 @@ use nacre_engine::{
     MAX_TIERS, Names, Result, WriteCost,
 };
 use nacre_layout_parts::contract::read_dir;
-use nacre_layout_parts::{data_by_inode, extents_by_inode, names_by_inode, names_of_loaded_inodes};
+use nacre_layout_parts::{
+    changes_if_writable, data_by_inode, extents_by_inode, names_by_inode, names_of_loaded_inodes,
+};
 use nacre_media::Pm;
 
 use crate::alloc::Purpose;
@@ -35,15 +37,7 @@ pub(crate) const CAPABILITIES: Capabilities = Capabilities {
 };
 
 impl<P: Pm> LogFs<P> {
-    pub(crate) fn writable(&self) -> Result<&Shared<P>> {
-        self.shared.check_writable()?;
-        Ok(&self.shared)
-    }
-
-    /// Changes the file system, if it may be changed.
-    pub(crate) fn change<T>(&self, act: impl FnOnce(&Shared<P>) -> Result<T>) -> Result<T> {
-        act(self.writable()?)
-    }
+    changes_if_writable!(Shared<P>);
 }
 
 impl<P: Pm + 'static> Names for LogFs<P> {

@@ -17,7 +17,7 @@
 //! | `reclaim`, `evict` | freeing inodes without names; dropping the state of unused ones from DRAM |
 //! | `places`, `blockmap` | places of blocks; where a file's blocks are |
 //! | `directory`, `xattr_index` | the names of a directory; the extended attributes of an inode |
-//! | `tiers`, `tier_table`, `tier_paths` | which blocks of tiers are free; the list of tiers; where they were last |
+//! | `tiers`, `tier_table` | which blocks of tiers are free; the list of tiers |
 //! | `publish` | committing where blocks were moved or written to |
 //! | `file`, `space`, `namespace`, `rename`, `xattr` | the operations |
 //! | `overwrite` | overwriting existing data on a full device |
@@ -71,7 +71,6 @@ mod space;
 mod superblock;
 mod survivor;
 mod table;
-mod tier_paths;
 mod tier_table;
 mod tiered;
 mod tiers;
@@ -88,5 +87,4 @@ pub use nacre_layout_parts::lifecycle::{MkfsOptions, MountOptions};
 pub use nacre_layout_parts::report::RecoveryReport;
 pub use nacre_layout_parts::scrub::ScrubStatus;
 pub use seeded::Mistake;
-pub use superblock::{Summary, check_writable, known_tiers, leaves_trace, probe};
-pub use tier_paths::known_tier_paths;
+pub use superblock::{Summary, leaves_trace};

@@ -1,18 +1,16 @@
 //! The life of the layout, from mkfs to fsck.
 
-use std::path::PathBuf;
-use std::sync::Arc;
-
-use nacre_engine::{Capabilities, Result, Tier, TierReader};
-use nacre_layout_parts::lifecycle::{Lifecycle, MkfsOptions, MountOptions};
-use nacre_layout_parts::report::{CheckReport, MediaReport, RecoveryReport, Repair};
-use nacre_layout_parts::scrub::ScrubStatus;
+use nacre_engine::{Capabilities, Result, TierReader};
+use nacre_layout_parts::lifecycle::Lifecycle;
+use nacre_layout_parts::lifecycle_by_modules;
+use nacre_layout_parts::report::{CheckReport, MediaReport, Repair};
+use nacre_layout_parts::scrub::retire_listed;
 use nacre_media::Pm;
 
 use crate::layout::CAPABILITIES;
 use crate::mount::LogFs;
 use crate::superblock::{self, Summary};
-use crate::{check, mkfs, tier_paths};
+use crate::{check, mkfs};
 
 impl<P: Pm + 'static> Lifecycle for LogFs<P> {
     type Pm = P;
@@ -20,52 +18,10 @@ impl<P: Pm + 'static> Lifecycle for LogFs<P> {
     const NAME: &'static str = "log";
     const CAPABILITIES: Capabilities = CAPABILITIES;
 
+    lifecycle_by_modules!();
+
     fn probe(pm: &P) -> Result<Summary> {
-        superblock::probe(pm)
-    }
-
-    fn leaves_trace(block: &[u8]) -> bool {
-        superblock::leaves_trace(block)
-    }
-
-    fn known_tiers(pm: &P) -> Result<Vec<Tier>> {
-        superblock::known_tiers(pm)
-    }
-
-    fn known_tier_paths(pm: &P) -> Result<Vec<(u8, PathBuf)>> {
-        tier_paths::known_tier_paths(pm)
-    }
-
-    fn check_writable(pm: &P) -> Result<()> {
-        superblock::check_writable(pm)
-    }
-
-    fn mkfs(pm: &P, options: &MkfsOptions) -> Result<Summary> {
-        mkfs::mkfs(pm, options)
-    }
-
-    fn mount(pm: Arc<P>, options: &MountOptions) -> Result<LogFs<P>> {
-        LogFs::mount(pm, options)
-    }
-
-    fn unmount(self) -> Result<()> {
-        LogFs::unmount(self)
-    }
-
-    fn abandon(self) {
-        LogFs::abandon(self);
-    }
-
-    fn pm(&self) -> &Arc<P> {
-        LogFs::pm(self)
-    }
-
-    fn summary(&self) -> &Summary {
-        LogFs::summary(self)
-    }
-
-    fn recovery(&self) -> &RecoveryReport {
-        LogFs::recovery(self)
+        Ok(superblock::read(pm)?.summary())
     }
 
     fn check(pm: &P, repair: Repair, tiers: Option<&dyn TierReader>) -> Result<CheckReport> {
@@ -77,14 +33,6 @@ impl<P: Pm + 'static> Lifecycle for LogFs<P> {
     }
 
     fn retire_listed(pm: &P) -> Result<u64> {
-        check::retire_listed(pm)
-    }
-
-    fn start_scrub(&self, rate: u64) -> Result<()> {
-        self.scrubber.lock().start(&self.shared, rate)
-    }
-
-    fn scrub_status(&self) -> ScrubStatus {
-        self.scrubber.lock().status(&*self.shared)
+        retire_listed(pm, &superblock::read(pm)?.superblock)
     }
 }

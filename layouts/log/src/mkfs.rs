@@ -2,17 +2,17 @@
 
 use nacre_engine::{BLOCK_SIZE, Block, FileKind, Result, TimeRange};
 use nacre_layout_parts::lifecycle::MkfsOptions;
+use nacre_layout_parts::mkfs;
+use nacre_layout_parts::names::seed_of;
 use nacre_layout_parts::superblock::{check_size, erase};
 use nacre_media::{Durable, Pm};
-use uuid::Uuid;
 use zerocopy::{FromZeros, IntoBytes};
 
 use crate::format::{
-    CHECKSUM_CRC32C, CHUNK_BLOCKS, CHUNK_INODES, FIRST_REGION_BLOCK, FORMAT_VERSION, INODE_MAGIC, INODE_SIZE,
-    INODE_VERSION, MAGIC, OLDEST_READER, ROOT_INODE, RawInode, RawSuperblock, Region, inode_seed, region,
-    seal_word, state,
+    CHUNK_BLOCKS, CHUNK_INODES, FIRST_REGION_BLOCK, FORMAT_VERSION, INODE_MAGIC, INODE_SIZE, INODE_VERSION,
+    ROOT_INODE, RawInode, inode_seed, region, seal_word, state,
 };
-use crate::superblock::{Summary, Superblock, put_text};
+use crate::superblock::{LAYOUT, Summary, Superblock};
 use crate::table::chunk_seed;
 
 /// Makes an empty file system that fills the device. The old contents of the device are lost; the superblocks come
@@ -45,35 +45,14 @@ pub fn mkfs<P: Pm>(pm: &P, options: &MkfsOptions) -> Result<Summary> {
 }
 
 fn describe(blocks: u64, options: &MkfsOptions) -> Result<Superblock> {
-    let mut raw = RawSuperblock::new_zeroed();
-    raw.magic = MAGIC;
-    raw.checksum_algorithm = CHECKSUM_CRC32C;
-    raw.version = FORMAT_VERSION;
-    raw.oldest_reader = OLDEST_READER;
-    raw.block_size = BLOCK_SIZE as u32;
-    raw.line_size = 64;
-    let uuid = options.uuid.unwrap_or_else(Uuid::new_v4);
-    raw.uuid = uuid.into_bytes();
-    put_text(&mut raw.label, &options.label, "label")?;
-    put_text(&mut raw.preset, &options.preset, "preset")?;
-    let (low, high) = uuid.as_u64_pair();
-    raw.hash_seed = low.rotate_left(17) ^ high;
-    raw.device_blocks = blocks;
-    raw.created = TimeRange::of_version(raw.version).pack(options.now);
-    // Dirty: the first mount counts the free blocks. It has one directory to read.
-    raw.state = state::DIRTY;
-    raw.settled_transactions = 1;
     let chunk_words = blocks.div_ceil(CHUNK_INODES);
-    let table_blocks = (chunk_words * 8).div_ceil(BLOCK_SIZE);
-    raw.regions[0] = Region { kind: region::BAD_BLOCKS, reserved: 0, start: FIRST_REGION_BLOCK, blocks: 1 };
-    raw.regions[1] = Region {
-        kind: region::CHUNK_TABLE,
-        reserved: 0,
-        start: FIRST_REGION_BLOCK + 1,
-        blocks: table_blocks,
-    };
-    raw.region_count = 2;
-    Ok(crate::superblock::of(raw))
+    let regions = [(region::BAD_BLOCKS, 1), (region::CHUNK_TABLE, (chunk_words * 8).div_ceil(BLOCK_SIZE))];
+    let mut superblock = mkfs::describe(&LAYOUT, blocks, options, &regions)?;
+    superblock.raw.hash_seed = seed_of(superblock.raw.uuid);
+    // Dirty: the first mount counts the free blocks. It has one directory to read.
+    superblock.raw.state = state::DIRTY;
+    superblock.raw.settled_transactions = 1;
+    Ok(superblock)
 }
 
 fn root_inode(seed: u32, options: &MkfsOptions) -> RawInode {

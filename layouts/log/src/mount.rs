@@ -8,6 +8,7 @@ use nacre_engine::sync::thread::{self, JoinHandle};
 use nacre_engine::sync::{Mutex, RwLock};
 use nacre_engine::{BLOCK_SIZE, Error, Kind, Result, background};
 use nacre_layout_parts::lifecycle::MountOptions;
+use nacre_layout_parts::mounted;
 use nacre_layout_parts::mounting::lane_count;
 use nacre_layout_parts::report::RecoveryReport;
 use nacre_layout_parts::scrub::Scrubber;
@@ -104,40 +105,15 @@ impl<P: Pm + 'static> LogFs<P> {
 }
 
 impl<P: Pm> LogFs<P> {
-    /// The report of the recovery at this mount.
-    pub fn recovery(&self) -> &RecoveryReport {
-        &self.recovery
-    }
-
-    /// The contents of the superblock at this mount.
-    pub fn summary(&self) -> &Summary {
-        &self.summary
-    }
+    mounted!(P);
 
     /// Whether every change is refused.
     pub fn is_read_only(&self) -> bool {
         self.shared.read_only
     }
 
-    /// The media.
-    pub fn pm(&self) -> &Arc<P> {
-        &self.shared.pm
-    }
-
-    /// Unmounts: persists lazily kept values, writes a checkpoint, and marks the file system clean. Inodes without
-    /// links are reclaimed, held or not.
-    pub fn unmount(mut self) -> Result<()> {
-        self.shut_down()
-    }
-
-    /// Goes away without unmounting, like a process that was killed: the next mount recovers.
-    pub fn abandon(mut self) {
-        self.stop_background();
-        self.root = None;
-    }
-
     fn shut_down(&mut self) -> Result<()> {
-        self.stop_background();
+        self.stop_threads();
         if self.root.take().is_none() || self.shared.read_only {
             return Ok(());
         }
@@ -179,7 +155,7 @@ impl<P: Pm> LogFs<P> {
         superblock.write(&*fs.pm)
     }
 
-    fn stop_background(&mut self) {
+    fn stop_threads(&mut self) {
         self.scrubber.lock().stop();
         self.shared.stopping.store(true, Ordering::Release);
         self.shared.graveyard.nudge();

@@ -289,7 +289,7 @@ impl<P: Pm> Shared<P> {
         };
         for &(name, value) in new.xattrs {
             if let Err(error) =
-                self.set_xattr(&inode, name, value, nacre_engine::XattrMode::Set, None, new.now)
+                self.change_xattrs(&inode, name, Some((value, nacre_engine::XattrMode::Set)), None, new.now)
             {
                 self.free_inode(&inode);
                 used.number = 0; // that freed the number and the runs, too

@@ -6,7 +6,6 @@ use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
 use nacre_engine::{BLOCK_SIZE, Block, DamagedCopy, Error, FileKind, Kind, Result, TierReader, TierRun};
-use nacre_layout_parts::badblocks::Share;
 use nacre_layout_parts::scrub::{NameVisitor, Scrubbed, TierPart, Volume, bad_ranges};
 use nacre_media::Pm;
 
@@ -26,15 +25,7 @@ impl<P: Pm + 'static> Scrubbed for Shared<P> {
     type Media = P;
 
     fn volume(&self) -> Volume<'_, P> {
-        Volume {
-            pm: &self.pm,
-            superblock: &self.superblock,
-            retired: &self.alloc,
-            read_only: self.read_only,
-            is_shared: false,
-            share: Share::ALL,
-            root: ROOT_INODE,
-        }
+        Volume::of_device(&self.pm, &self.superblock, &self.alloc, self.read_only, ROOT_INODE)
     }
 
     fn read_superblock(&self) -> Result<Found> {

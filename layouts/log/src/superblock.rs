@@ -2,52 +2,33 @@
 
 use std::mem::offset_of;
 
-use nacre_engine::{Result, Tier};
-pub(crate) use nacre_layout_parts::superblock::{Found, Superblock, put_text};
+use nacre_engine::Result;
+pub(crate) use nacre_layout_parts::superblock::{Found, Superblock};
 use nacre_layout_parts::superblock::{LayoutFormat, has_mark};
-use nacre_layout_parts::tier_table::listed;
 use nacre_media::Pm;
 use zerocopy::IntoBytes;
 
 pub use nacre_layout_parts::superblock::Summary;
 
 use crate::format::{
-    BLOCK_INODES, CHECKPOINT_MAGIC, FORMAT_VERSION, INODE_MAGIC, INODE_SIZE, INODE_VERSION,
-    KNOWN_INCOMPATIBLE, KNOWN_READ_ONLY_COMPATIBLE, MAGIC, PAGE_MAGIC, RawInode, RawPageHeader,
-    RawSuperblock,
+    BLOCK_INODES, CHECKPOINT_MAGIC, CHECKSUM_CRC32C, FORMAT_VERSION, INODE_MAGIC, INODE_SIZE, INODE_VERSION,
+    KNOWN_INCOMPATIBLE, KNOWN_READ_ONLY_COMPATIBLE, MAGIC, OLDEST_READER, PAGE_MAGIC, RawInode,
+    RawPageHeader,
 };
 
-static LAYOUT: LayoutFormat = LayoutFormat {
+pub(crate) static LAYOUT: LayoutFormat = LayoutFormat {
     magic: MAGIC,
     version: FORMAT_VERSION,
+    oldest_reader: OLDEST_READER,
+    checksum_algorithm: CHECKSUM_CRC32C,
     known_incompatible: KNOWN_INCOMPATIBLE,
     known_read_only_compatible: KNOWN_READ_ONLY_COMPATIBLE,
+    regions: &[],
 };
-
-/// The superblock with these contents, of which both copies are alike.
-pub(crate) fn of(raw: RawSuperblock) -> Superblock {
-    Superblock::of(raw, &LAYOUT)
-}
 
 /// Reads both copies and takes the newer valid one.
 pub(crate) fn read(pm: &impl Pm) -> Result<Found> {
     Superblock::read(pm, &LAYOUT)
-}
-
-/// The summary of the file system on a device, without mounting it. Reads the superblock only.
-pub fn probe(pm: &impl Pm) -> Result<Summary> {
-    let found = read(pm)?;
-    Ok(found.superblock.summary(found.valid))
-}
-
-/// The tiers of the file system on a device, without mounting it. Reads the superblock only.
-pub fn known_tiers(pm: &impl Pm) -> Result<Vec<Tier>> {
-    Ok(listed(&read(pm)?.superblock.raw))
-}
-
-/// An error when the file system on a device can only be read; see [`Superblock::check_writable`].
-pub fn check_writable(pm: &impl Pm) -> Result<()> {
-    read(pm)?.superblock.check_writable()
 }
 
 /// A block looks like one of this layout: a copy of a superblock, a page of a log, a checkpoint, or inodes. For devices

@@ -4,12 +4,15 @@ use std::io::IoSlice;
 use std::sync::Arc;
 
 use nacre_engine::{
-    BLOCK_SIZE, BelowBuffer, Block, CompactedLog, Copied, CopiedFile, Draw, Error, FileBlock, FreeRun,
-    LogImage, LogOffload, Movable, PlacedExtent, PmUse, Relocate, Reservation, Result, Tier, TierBlocks,
-    TierChange, TierRead, TierReader, TierRun, TierSpace, TierTable, Timestamp, WriteAt, WriteShape,
-    WriteToTier, Written,
+    BLOCK_SIZE, BelowBuffer, CompactedLog, Copied, CopiedFile, Draw, Error, FileBlock, LogImage, LogOffload,
+    Movable, PlacedExtent, PmUse, Relocate, Reservation, Result, TierBlocks, TierReader, TierRun, TierTable,
+    Timestamp, WriteAt, WriteShape, WriteToTier, Written,
 };
-use nacre_layout_parts::writes_back_by_inode;
+use nacre_layout_parts::lifecycle::OverTiers;
+use nacre_layout_parts::{
+    movable_by_inode, tier_blocks_by_state, tier_paths_in_superblock, tier_table_by_state,
+    writes_back_by_inode,
+};
 use nacre_media::{Durable, Pm};
 
 use crate::alloc::Purpose;
@@ -19,22 +22,12 @@ use crate::layout::CAPABILITIES;
 use crate::mount::LogFs;
 use crate::publish::AsWritten;
 
+impl<P: Pm + 'static> OverTiers for LogFs<P> {
+    tier_paths_in_superblock!();
+}
+
 impl<P: Pm + 'static> TierTable for LogFs<P> {
-    fn tiers(&self) -> Vec<Tier> {
-        self.shared.tier_list()
-    }
-
-    fn change_tier(&self, change: TierChange) -> Result<()> {
-        self.writable()?.change_tier(change)
-    }
-
-    fn tier_space(&self, tier: u8) -> Result<TierSpace> {
-        self.shared.tiers.space(tier)
-    }
-
-    fn set_unusable(&self, tiers: &[u8]) {
-        self.shared.tiers.set_unusable(tiers);
-    }
+    tier_table_by_state!();
 
     fn count_tier(&self, tier: u8) -> Result<Option<Error>> {
         self.shared.count_tier(tier)
@@ -42,29 +35,13 @@ impl<P: Pm + 'static> TierTable for LogFs<P> {
 }
 
 impl<P: Pm + 'static> TierBlocks for LogFs<P> {
-    fn read_or_resolve(
-        &self,
-        node: &Node,
-        offset: u64,
-        buf: &mut [u8],
-        now: Option<Timestamp>,
-    ) -> Result<TierRead> {
-        self.shared.read_or_resolve(&node.inode, offset, buf, now)
-    }
+    tier_blocks_by_state!();
 
     fn pm_use(&self) -> PmUse {
         let fs = &self.shared;
         fs.free_all_now();
         let data = fs.device_blocks - fs.first_data_block - fs.alloc.free_blocks();
         PmUse { unused: fs.alloc.unreserved_blocks(), data }
-    }
-
-    fn allocate_on(&self, tier: u8, goal: Option<Block>, blocks: u64) -> Result<Vec<TierRun>> {
-        self.writable()?.tiers.allocate(tier, goal, blocks)
-    }
-
-    fn take_free_on(&self, tier: u8, from: Block, least: u64, most: u64) -> Result<FreeRun> {
-        self.writable()?.tiers.take_free(tier, from, least, most)
     }
 
     fn put_back_on(&self, run: TierRun) {
@@ -75,10 +52,6 @@ impl<P: Pm + 'static> TierBlocks for LogFs<P> {
         self.shared.tiers.free(run);
     }
 
-    fn begin_reads(&self) -> u64 {
-        self.shared.tiers.begin_reads()
-    }
-
     fn end_reads(&self, ticket: u64) {
         self.shared.tiers.end_reads(ticket);
     }
@@ -87,16 +60,10 @@ impl<P: Pm + 'static> TierBlocks for LogFs<P> {
 impl<P: Pm + 'static> Relocate for LogFs<P> {
     type Proof = Durable;
 
+    movable_by_inode!();
+
     fn resolve_allocated(&self, node: &Node, start: FileBlock, len: u64) -> Result<Vec<PlacedExtent>> {
         self.shared.resolve_to(&node.inode, start, len, MAX_FILE_SIZE / BLOCK_SIZE)
-    }
-
-    fn resolve_movable(&self, node: &Node, start: FileBlock, len: u64) -> Result<Vec<Movable>> {
-        self.shared.resolve_movable(&node.inode, start, len)
-    }
-
-    fn resolve_unwritten(&self, node: &Node, most: u64) -> Result<Vec<Movable>> {
-        self.shared.resolve_unwritten(&node.inode, most)
     }
 
     fn publish(&self, files: &[CopiedFile<'_, Node>], proof: Durable) -> Vec<Result<Vec<Copied>>> {
@@ -115,10 +82,6 @@ impl<P: Pm + 'static> Relocate for LogFs<P> {
         modified: Timestamp,
     ) -> Result<bool> {
         self.writable()?.bring_up(&node.inode, from, content, Purpose::of_write(draw), modified)
-    }
-
-    fn replace_unwritten(&self, node: &Node, tier: u8, start: FileBlock, len: u64) -> Result<u64> {
-        self.writable()?.replace_unwritten(&node.inode, tier, start, len)
     }
 }
 

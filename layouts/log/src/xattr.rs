@@ -1,14 +1,14 @@
 //! Extended attributes: entries of the inode's log, with an index in DRAM ([`xattr_index`](crate::xattr_index)).
 
 use nacre_engine::{BLOCK_SIZE, Error, Kind, Resource, Result, Timestamp, XattrMode};
-use nacre_layout_parts::rules::{check_xattr, check_xattr_mode};
+use nacre_layout_parts::rules::check_xattr_mode;
 use nacre_media::{Durable, Flushed, Pm};
 
 use crate::alloc::{Purpose, Run, Runs};
 use crate::attributes::Attributes;
 use crate::batch::Batch;
 use crate::commit::Commit;
-use crate::format::{LINE, MAX_ENTRY_LINES, MAX_XATTR_SIZE, XATTR_BYTES_OFFSET, XattrEntry, kind};
+use crate::format::{LINE, MAX_ENTRY_LINES, XATTR_BYTES_OFFSET, XattrEntry, kind};
 use crate::fs::Shared;
 use crate::inode::Inode;
 use crate::log::{Log, Owner};
@@ -85,17 +85,30 @@ impl<P: Pm> Shared<P> {
         Ok(names.unwrap_or_default())
     }
 
-    pub(crate) fn set_xattr(
+    /// Sets an attribute, or removes it.
+    pub(crate) fn change_xattrs(
         &self,
         inode: &Inode,
         name: &[u8],
-        value: &[u8],
-        how: XattrMode,
+        value: Option<(&[u8], XattrMode)>,
         mode: Option<u32>,
         now: Timestamp,
     ) -> Result<()> {
-        check_xattr(name, value, MAX_XATTR_SIZE)?;
         inode.check_flags(nacre_engine::Attr::IMMUTABLE | nacre_engine::Attr::APPEND_ONLY)?;
+        match value {
+            Some((value, how)) => self.set_xattr(inode, name, (value, how), mode, now),
+            None => self.remove_xattr(inode, name, now),
+        }
+    }
+
+    fn set_xattr(
+        &self,
+        inode: &Inode,
+        name: &[u8],
+        (value, how): (&[u8], XattrMode),
+        mode: Option<u32>,
+        now: Timestamp,
+    ) -> Result<()> {
         let mut log = inode.log.lock();
         let (exists, total) = {
             let slot = inode.xattrs.lock();
@@ -157,9 +170,7 @@ impl<P: Pm> Shared<P> {
         Ok(batch.placed(0))
     }
 
-    pub(crate) fn remove_xattr(&self, inode: &Inode, name: &[u8], now: Timestamp) -> Result<()> {
-        check_xattr(name, &[], MAX_XATTR_SIZE)?;
-        inode.check_flags(nacre_engine::Attr::IMMUTABLE | nacre_engine::Attr::APPEND_ONLY)?;
+    fn remove_xattr(&self, inode: &Inode, name: &[u8], now: Timestamp) -> Result<()> {
         let mut log = inode.log.lock();
         if inode.xattrs.lock().as_ref().is_none_or(|index| index.position(name).is_none()) {
             return Err(Error::new(Kind::NoAttribute));

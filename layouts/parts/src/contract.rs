@@ -3,7 +3,7 @@
 //! beside the macro the operations that it answers in its own way.
 //!
 //! A layout brings the field `shared`, with such a method for each operation, nodes with a field `inode`, and `change`.
-//! `Purpose` is its own: what a write takes its space for.
+//! `CAPABILITIES` are those of the layout. `Purpose` is its own: what a write takes its space for.
 
 use std::ops::ControlFlow;
 
@@ -113,7 +113,10 @@ macro_rules! names_by_inode {
             mode: Option<u32>,
             now: ::nacre_engine::Timestamp,
         ) -> ::nacre_engine::Result<()> {
-            self.change(|fs| fs.set_xattr(&node.inode, name, value, how, mode, now))
+            self.change(|fs| {
+                $crate::rules::check_xattr(name, value, CAPABILITIES.max_xattr_size)?;
+                fs.change_xattrs(&node.inode, name, Some((value, how)), mode, now)
+            })
         }
 
         fn remove_xattr(
@@ -122,7 +125,10 @@ macro_rules! names_by_inode {
             name: &[u8],
             now: ::nacre_engine::Timestamp,
         ) -> ::nacre_engine::Result<()> {
-            self.change(|fs| fs.remove_xattr(&node.inode, name, now))
+            self.change(|fs| {
+                $crate::rules::check_xattr(name, &[], CAPABILITIES.max_xattr_size)?;
+                fs.change_xattrs(&node.inode, name, None, None, now)
+            })
         }
     };
 }
@@ -166,6 +172,63 @@ macro_rules! names_of_loaded_inodes {
 
         fn getattr(&self, node: &Self::Node) -> ::nacre_engine::Result<::nacre_engine::Attr> {
             Ok(node.inode.attr())
+        }
+    };
+}
+
+/// Methods of [`Names`](nacre_engine::Names) of a layout with inodes in a table.
+#[macro_export]
+macro_rules! names_of_table {
+    () => {
+        fn inode_cache(&self) -> ::nacre_engine::InodeCache {
+            self.shared.table.eviction.state(self.shared.table.in_use())
+        }
+
+        fn parent(&self, dir: &Self::Node) -> ::nacre_engine::Result<Self::Node> {
+            self.shared.hold($crate::rules::InodeFacts::parent(&*dir.inode)?)
+        }
+
+        fn read_link(&self, node: &Self::Node) -> ::nacre_engine::Result<Vec<u8>> {
+            self.shared.read_link(&node.inode)
+        }
+
+        fn getattr_at(&self, dir: &Self::Node, name: &[u8]) -> ::nacre_engine::Result<::nacre_engine::Attr> {
+            self.getattr(&self.lookup(dir, name)?)
+        }
+    };
+}
+
+/// Syncs of [`Data`](nacre_engine::Data) of a layout with inodes in a table.
+#[macro_export]
+macro_rules! syncs_of_table {
+    () => {
+        fn sync(&self, node: &Self::Node) -> ::nacre_engine::Result<()> {
+            self.shared.persist_lazy(&node.inode)
+        }
+
+        fn sync_all(&self) -> ::nacre_engine::Result<()> {
+            let lazy = self.shared.table.lazy();
+            let mut named = lazy.iter().filter(|inode| inode.links() > 0);
+            named.try_for_each(|inode| self.shared.persist_lazy(inode))
+        }
+    };
+}
+
+/// Methods of a mounted file system, before changes of its state of the type `$Shared`.
+#[macro_export]
+macro_rules! changes_if_writable {
+    ($Shared:ty) => {
+        pub(crate) fn writable(&self) -> ::nacre_engine::Result<&$Shared> {
+            self.shared.check_writable()?;
+            Ok(&self.shared)
+        }
+
+        /// Changes the file system, if it may be changed.
+        pub(crate) fn change<T>(
+            &self,
+            act: impl FnOnce(&$Shared) -> ::nacre_engine::Result<T>,
+        ) -> ::nacre_engine::Result<T> {
+            act(self.writable()?)
         }
     };
 }

@@ -159,3 +159,102 @@ pub trait OverTiers: Lifecycle + Tiered<Proof = Durable> {
     /// for one path, about 1000 for all.
     fn note_tier_path(&self, number: u8, path: &Path) -> Result<bool>;
 }
+
+/// Methods of [`Lifecycle`] that every layout answers alike: by its modules `superblock` and `mkfs`, by the methods of
+/// [`mounted`](crate::mounted), and by a field `scrubber` beside `shared`.
+#[macro_export]
+macro_rules! lifecycle_by_modules {
+    () => {
+        fn leaves_trace(block: &[u8]) -> bool {
+            superblock::leaves_trace(block)
+        }
+
+        fn known_tiers(pm: &Self::Pm) -> ::nacre_engine::Result<Vec<::nacre_engine::Tier>> {
+            Ok($crate::tier_table::listed(&superblock::read(pm)?.superblock.raw))
+        }
+
+        fn known_tier_paths(pm: &Self::Pm) -> ::nacre_engine::Result<Vec<(u8, ::std::path::PathBuf)>> {
+            Ok($crate::tier_paths::known(&superblock::read(pm)?.superblock))
+        }
+
+        fn check_writable(pm: &Self::Pm) -> ::nacre_engine::Result<()> {
+            superblock::read(pm)?.superblock.check_writable()
+        }
+
+        fn mkfs(
+            pm: &Self::Pm,
+            options: &$crate::lifecycle::MkfsOptions,
+        ) -> ::nacre_engine::Result<$crate::superblock::Summary> {
+            mkfs::mkfs(pm, options)
+        }
+
+        fn mount(
+            pm: ::std::sync::Arc<Self::Pm>,
+            options: &$crate::lifecycle::MountOptions,
+        ) -> ::nacre_engine::Result<Self> {
+            Self::mount(pm, options)
+        }
+
+        fn unmount(self) -> ::nacre_engine::Result<()> {
+            Self::unmount(self)
+        }
+
+        fn abandon(self) {
+            Self::abandon(self);
+        }
+
+        fn pm(&self) -> &::std::sync::Arc<Self::Pm> {
+            Self::pm(self)
+        }
+
+        fn summary(&self) -> &$crate::superblock::Summary {
+            Self::summary(self)
+        }
+
+        fn recovery(&self) -> &$crate::report::RecoveryReport {
+            Self::recovery(self)
+        }
+
+        fn start_scrub(&self, rate: u64) -> ::nacre_engine::Result<()> {
+            self.scrubber.lock().start(&self.shared, rate)
+        }
+
+        fn scrub_status(&self) -> $crate::scrub::ScrubStatus {
+            self.scrubber.lock().status(&*self.shared)
+        }
+    };
+}
+
+/// Methods of a mounted file system that every layout has alike, over media of the type `$P`. A layout brings the
+/// fields `shared`, `root`, `recovery` and `summary`, and the methods `shut_down` and `stop_threads`.
+#[macro_export]
+macro_rules! mounted {
+    ($P:ident) => {
+        /// The report of the recovery at this mount.
+        pub fn recovery(&self) -> &$crate::report::RecoveryReport {
+            &self.recovery
+        }
+
+        /// The contents of the superblock at this mount.
+        pub fn summary(&self) -> &$crate::superblock::Summary {
+            &self.summary
+        }
+
+        /// The media.
+        pub fn pm(&self) -> &::std::sync::Arc<$P> {
+            &self.shared.pm
+        }
+
+        /// Unmounts: writes the lazily kept values and marks the file system clean. Inodes without links are reclaimed,
+        /// held or not.
+        pub fn unmount(mut self) -> ::nacre_engine::Result<()> {
+            self.shut_down()
+        }
+
+        /// Goes away without unmounting, like a process that was killed: the next mount recovers.
+        pub fn abandon(mut self) {
+            self.stop_threads();
+            self.root = None;
+        }
+    };
+}

@@ -122,7 +122,7 @@ impl Check<'_> {
     /// Compares what inodes say with what names prove.
     fn compare(self) -> Vec<Proved> {
         let mut proved = Vec::new();
-        let is_whole = self.report.problems.iter().all(|problem| !problem.repair.is_empty());
+        let is_whole = self.report.is_provable();
         for (&number, said) in self.inodes {
             let links = self.links.get(&number).copied().unwrap_or(0);
             if links != said.links {

@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::time::Instant;
 
-use nacre_engine::{Block, Error, Kind, size};
+use nacre_engine::{Block, Error, Kind, Result, size};
 
 use crate::alloc::{Allocator, Run};
 use crate::report::RecoveryReport;
@@ -39,6 +39,16 @@ impl Marks {
     /// The same for a block that may be outside the bounds; false for one that is.
     pub fn take_within(&mut self, block: u64) -> bool {
         (self.bounds.first..self.bounds.end).contains(&block) && self.take(block)
+    }
+
+    /// Takes the blocks of an inode's extended attributes into use, if they can be read.
+    pub fn take_xattrs(&mut self, number: u64, blocks: Result<Vec<u64>>) -> Result<()> {
+        for block in blocks.map_err(|error| error.object(format!("inode {number}: attributes")))? {
+            if !self.take(block) {
+                self.note(format!("inode {number}: attributes in block {block}, which is in use"));
+            }
+        }
+        Ok(())
     }
 
     /// Gives everything that is not in use to the allocator.

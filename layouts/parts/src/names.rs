@@ -1,10 +1,34 @@
 //! The index in DRAM of the names of a directory: where the record of each is, by the hash of the name.
 
 use hashbrown::HashTable;
+use uuid::Uuid;
 
 /// The hash of a name.
 pub fn hash(name: &[u8], seed: u64) -> u64 {
     xxhash_rust::xxh3::xxh3_64_with_seed(name, seed)
+}
+
+/// The seed of the hashes of a new file system or volume with that name for machines.
+pub fn seed_of(uuid: [u8; 16]) -> u64 {
+    let (low, high) = Uuid::from_bytes(uuid).as_u64_pair();
+    low.rotate_left(17) ^ high
+}
+
+/// A name with its hash. An operation hashes it once.
+#[derive(Debug, Clone, Copy)]
+pub struct Name<'n> {
+    /// The name itself.
+    pub bytes: &'n [u8],
+    /// Its hash in the indexes of a file system.
+    pub hash: u64,
+}
+
+impl<'n> Name<'n> {
+    /// A name in a file system with this seed of its hashes.
+    #[inline]
+    pub fn new(bytes: &'n [u8], seed: u64) -> Name<'n> {
+        Name { bytes, hash: hash(bytes, seed) }
+    }
 }
 
 /// Hash of a name and place of its record.

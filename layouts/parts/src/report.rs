@@ -87,7 +87,7 @@ impl CheckReport {
     pub fn begin(found: &Found) -> CheckReport {
         let Found { superblock, valid, interrupted } = found;
         let mut report = CheckReport {
-            summary: superblock.summary(*valid),
+            summary: found.summary(),
             tiers: Vec::new(),
             problems: Vec::new(),
             interrupted_superblock: *interrupted,
@@ -109,6 +109,11 @@ impl CheckReport {
     /// Nothing is wrong, or everything that was is repaired.
     pub fn is_sound(&self) -> bool {
         self.problems.iter().all(|problem| problem.repaired)
+    }
+
+    /// Every problem has a repair.
+    pub fn is_provable(&self) -> bool {
+        self.problems.iter().all(|problem| !problem.repair.is_empty())
     }
 
     /// Adds a problem with a repair that loses nothing.

@@ -85,6 +85,19 @@ pub struct Volume<'a, P> {
     pub root: u64,
 }
 
+impl<'a, P> Volume<'a, P> {
+    /// The parts of a mount that has the whole device.
+    pub fn of_device(
+        pm: &'a P,
+        superblock: &'a Mutex<Superblock>,
+        retired: &'a Allocator,
+        read_only: bool,
+        root: u64,
+    ) -> Volume<'a, P> {
+        Volume { pm, superblock, retired, read_only, is_shared: false, share: Share::ALL, root }
+    }
+}
+
 /// The blocks with media errors of a mount: they are not allocated (again).
 pub trait Retired: Sync {
     /// All of them, in order.

@@ -6,9 +6,9 @@ use uuid::Uuid;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use crate::format::{
-    CHECKSUM_CRC32C, FIRST_REGION_BLOCK, MAX_DEVICE_SIZE, MAX_TIER_BLOCKS, MIN_DEVICE_SIZE, RawSuperblock,
-    RawTier, Region, SUPERBLOCK_COPY_OFFSET, SUPERBLOCK_OFFSET, SUPERBLOCK_SPARE_OFFSET, compatible,
-    incompatible, state, tier_state, volume_seed,
+    FIRST_REGION_BLOCK, MAX_DEVICE_SIZE, MAX_TIER_BLOCKS, MIN_DEVICE_SIZE, RawSuperblock, RawTier, Region,
+    SUPERBLOCK_COPY_OFFSET, SUPERBLOCK_OFFSET, SUPERBLOCK_SPARE_OFFSET, compatible, incompatible, state,
+    tier_state, volume_seed,
 };
 
 /// Counts that grow by one are smaller: no file system lives long enough to reach it, and one that was made up must not
@@ -22,10 +22,16 @@ pub struct LayoutFormat {
     pub magic: [u8; 8],
     /// The version that this code writes.
     pub version: u32,
+    /// The oldest version of the code that can read what this code writes.
+    pub oldest_reader: u32,
+    /// The algorithm of its checksums.
+    pub checksum_algorithm: u32,
     /// Incompatible features that this code knows; an unknown bit refuses the mount.
     pub known_incompatible: u64,
     /// Features that allow a read-only mount by code without support for them.
     pub known_read_only_compatible: u64,
+    /// Kinds of regions that each superblock of the layout has, and the fewest blocks of each.
+    pub regions: &'static [(u32, u64)],
 }
 
 /// A validated superblock.
@@ -127,6 +133,13 @@ pub struct Found {
     pub interrupted: bool,
 }
 
+impl Found {
+    /// The facts about the file system.
+    pub fn summary(&self) -> Summary {
+        self.superblock.summary(self.valid)
+    }
+}
+
 /// The words of a superblock that change from one writing to the next: checksum, update, mount epoch, state and errors,
 /// last error, settled transactions, checkpoint, lanes.
 const CHANGING_WORDS: [usize; 8] = [1, 22, 23, 24, 25, 26, 27, 28];
@@ -159,6 +172,7 @@ impl Superblock {
         };
         superblock.check_features()?;
         superblock.check_geometry(pm.len())?;
+        superblock.check_regions()?;
         let interrupted = match valid {
             [true, true] => false,
             [first, _] => {
@@ -321,6 +335,13 @@ impl Superblock {
             .advice("mount it read-only, or use a newer nacre"))
     }
 
+    /// The regions that the layout needs are there. That none is in another is part of the geometry.
+    fn check_regions(&self) -> Result<()> {
+        let blocks = |&(kind, least): &(u32, u64)| Ok(self.region(kind)?.blocks >= least);
+        let are_whole: Vec<bool> = self.format.regions.iter().map(blocks).collect::<Result<_>>()?;
+        if are_whole.contains(&false) { Err(Error::corrupt("superblock: regions")) } else { Ok(()) }
+    }
+
     fn check_geometry(&self, device_len: u64) -> Result<()> {
         let raw = &self.raw;
         let size = raw.device_blocks.saturating_mul(BLOCK_SIZE);
@@ -330,7 +351,7 @@ impl Superblock {
             Some("block or line size")
         } else if !(MIN_DEVICE_SIZE..=MAX_DEVICE_SIZE).contains(&size) {
             Some("device size")
-        } else if raw.checksum_algorithm != CHECKSUM_CRC32C {
+        } else if raw.checksum_algorithm != self.format.checksum_algorithm {
             Some("checksum algorithm")
         } else if raw.region_count as usize > raw.regions.len() {
             Some("number of regions")

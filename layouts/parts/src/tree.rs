@@ -8,7 +8,7 @@ pub mod edit;
 
 use std::marker::PhantomData;
 
-use nacre_engine::{Block, Error, FileBlock, Kind, Place, PlacedExtent, Result, SeekTo};
+use nacre_engine::{BLOCK_SIZE, Block, Error, FileBlock, Kind, Place, PlacedExtent, Result, SeekTo};
 use nacre_media::Pm;
 use zerocopy::IntoBytes;
 
@@ -80,6 +80,20 @@ impl Piece {
     /// The file block behind the last one.
     pub fn end(&self) -> u64 {
         self.start + self.len
+    }
+
+    /// Reads the blocks, which are on PM, into a buffer of bytes of the file from `offset` on. It is filled up to byte
+    /// `at` of the file, and the hole from there to the blocks becomes zeros.
+    #[inline]
+    pub fn read(&self, pm: &impl Pm, offset: u64, at: &mut u64, buffer: &mut [u8]) -> Result<()> {
+        let end = offset + buffer.len() as u64;
+        let from = (self.start * BLOCK_SIZE).max(offset);
+        let to = (self.end() * BLOCK_SIZE).min(end);
+        buffer[(*at - offset) as usize..(from - offset) as usize].fill(0);
+        let media = self.block().offset() + (from - self.start * BLOCK_SIZE);
+        pm.read(media, &mut buffer[(from - offset) as usize..(to - offset) as usize])?;
+        *at = to;
+        Ok(())
     }
 }
 

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, Result, TimeRange, size};
+use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, Result, size};
 use nacre_layout_parts::lifecycle::MkfsOptions;
+use nacre_layout_parts::mkfs;
 use nacre_layout_parts::superblock::{check_size, erase};
 use nacre_media::Pm;
 use uuid::Uuid;
@@ -12,12 +13,12 @@ use zerocopy::{FromZeros, IntoBytes};
 use crate::bits;
 use crate::edits::with_purpose;
 use crate::format::{
-    CHECKSUM_CRC32C, FIRST_REGION_BLOCK, FORMAT_VERSION, GROUP_BLOCKS, MAGIC, MAP_WORDS, OLDEST_READER, ROWS,
-    RawMap, RawSuperblock, RawVolume, RawZone, Region, WORD_BITS, purpose, region, seal_any, state,
+    FIRST_REGION_BLOCK, GROUP_BLOCKS, MAP_WORDS, ROWS, RawMap, RawVolume, RawZone, WORD_BITS, purpose,
+    region, seal_any, state,
 };
 use crate::geometry::Geometry;
 use crate::lanes::write_done;
-use crate::superblock::{Summary, Superblock, put_text};
+use crate::superblock::{LAYOUT, Summary, Superblock};
 use crate::volumes::{self, NewVolume};
 use crate::zones;
 
@@ -70,19 +71,6 @@ fn zones_of(blocks: u64, count: u32) -> Result<Vec<RawZone>> {
 fn describe(blocks: u64, zones: &[RawZone], options: &MkfsOptions) -> Result<Superblock> {
     let lanes = zones.iter().map(|zone| u64::from(zone.lanes) * u64::from(zone.lane_bytes)).sum();
     let groups = blocks / GROUP_BLOCKS;
-    let mut raw = RawSuperblock::new_zeroed();
-    raw.magic = MAGIC;
-    raw.checksum_algorithm = CHECKSUM_CRC32C;
-    raw.version = FORMAT_VERSION;
-    raw.oldest_reader = OLDEST_READER;
-    raw.block_size = BLOCK_SIZE as u32;
-    raw.line_size = 64;
-    raw.uuid = options.uuid.unwrap_or_else(Uuid::new_v4).into_bytes();
-    put_text(&mut raw.label, &options.label, "label")?;
-    put_text(&mut raw.preset, &options.preset, "preset")?;
-    raw.device_blocks = blocks;
-    raw.created = TimeRange::of_version(raw.version).pack(options.now);
-    raw.state = state::CLEAN;
     let twice = |bytes: u64| 2 * bytes.div_ceil(BLOCK_SIZE);
     let regions = [
         (region::BAD_BLOCKS, 1),
@@ -91,13 +79,9 @@ fn describe(blocks: u64, zones: &[RawZone], options: &MkfsOptions) -> Result<Sup
         (region::LANES, twice(lanes)),
         (region::MAPS, twice(groups * size_of::<RawMap>() as u64)),
     ];
-    let mut start = FIRST_REGION_BLOCK;
-    for (row, (kind, blocks)) in raw.regions.iter_mut().zip(regions) {
-        *row = Region { kind, reserved: 0, start, blocks };
-        start += blocks;
-    }
-    raw.region_count = regions.len() as u32;
-    Ok(crate::superblock::of(raw))
+    let mut superblock = mkfs::describe(&LAYOUT, blocks, options, &regions)?;
+    superblock.raw.state = state::CLEAN;
+    Ok(superblock)
 }
 
 /// Writes the maps, the lanes and the row of a zone without volumes.

@@ -10,6 +10,7 @@ use nacre_engine::sync::thread::{self, JoinHandle};
 use nacre_engine::{Error, InodeCache, Kind, Result, background};
 use nacre_layout_parts::badblocks;
 use nacre_layout_parts::lifecycle::MountOptions;
+use nacre_layout_parts::mounted;
 use nacre_layout_parts::report::RecoveryReport;
 use nacre_media::Pm;
 
@@ -179,18 +180,10 @@ impl<P: Pm + 'static> Shared<P> {
 }
 
 impl<P: Pm> PoolFs<P> {
-    /// The report of the recovery at this mount.
-    pub(crate) fn recovery_report(&self) -> &RecoveryReport {
-        &self.recovery
-    }
+    mounted!(P);
 
-    /// The contents of the superblock at this mount.
-    pub(crate) fn summary_at_mount(&self) -> &Summary {
-        &self.summary
-    }
-
-    /// Unmounts: the counts of now are kept, and the volume is clean.
-    pub(crate) fn shut_down(&mut self) -> Result<()> {
+    /// The counts of now are kept, and the volume is clean.
+    fn shut_down(&mut self) -> Result<()> {
         self.stop_threads();
         if self.root.take().is_none() || self.shared.read_only {
             return Ok(());
@@ -211,12 +204,6 @@ impl<P: Pm> PoolFs<P> {
             fs.change_rows(ended, |zone| zone.keep(&counts))?;
         }
         fs.settle_lanes()
-    }
-
-    /// Ends the threads, and lets go of the file system as a process does that is killed.
-    pub(crate) fn let_go_of_everything(&mut self) {
-        self.stop_threads();
-        self.root = None;
     }
 
     fn stop_threads(&mut self) {

@@ -6,6 +6,7 @@ use std::ops::{ControlFlow, Range};
 
 use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, Kind, Result};
 use nacre_layout_parts::badblocks::Share;
+use nacre_layout_parts::contract::read_dir;
 use nacre_layout_parts::report::{MediaReport, in_no_file};
 pub(crate) use nacre_layout_parts::scrub::Scrubber;
 use nacre_layout_parts::scrub::{
@@ -25,8 +26,6 @@ use crate::mend::mend_page;
 use crate::superblock::{Found, Superblock};
 use crate::{repair, volumes, zones};
 
-/// Names that are read at a time.
-const NAMES: usize = 128;
 /// Structures that are compared while no operation is under way.
 const AT_ONCE: usize = 64;
 
@@ -309,27 +308,15 @@ impl<P: Pm> Shared<P> {
     }
 
     fn visit_names(&self, number: u64, visit: &mut NameVisitor<'_>) -> Result<()> {
-        let mut after = 0;
-        loop {
-            let batch = {
-                let _lock = self.read_lock(number);
-                let raw = self.read_inode(number)?;
-                if !raw.is_directory() {
-                    return Ok(());
-                }
-                self.list(self.directory(number, &raw)?, after, NAMES)?
-            };
-            for listed in &batch {
-                after = listed.cookie;
-                let goes_on = visit(&listed.name, listed.id.number, listed.kind == FileKind::Directory);
-                if let ControlFlow::Break(()) = goes_on {
-                    return Ok(());
-                }
+        let read = |after, limit| {
+            let _lock = self.read_lock(number);
+            let raw = self.read_inode(number)?;
+            if !raw.is_directory() {
+                return Ok(Vec::new());
             }
-            if batch.len() < NAMES {
-                return Ok(());
-            }
-        }
+            self.list(self.directory(number, &raw)?, after, limit)
+        };
+        read_dir(0, read, &mut |entry| visit(entry.name, entry.id.number, entry.kind == FileKind::Directory))
     }
 }
 

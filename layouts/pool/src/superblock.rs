@@ -8,37 +8,31 @@ use nacre_media::Pm;
 pub use nacre_layout_parts::superblock::Summary;
 
 use crate::format::{
-    FORMAT_VERSION, KNOWN_INCOMPATIBLE, KNOWN_READ_ONLY_COMPATIBLE, MAGIC, POOL_MAGIC, RawSuperblock, region,
+    CHECKSUM_CRC32C, FORMAT_VERSION, KNOWN_INCOMPATIBLE, KNOWN_READ_ONLY_COMPATIBLE, MAGIC, OLDEST_READER,
+    POOL_MAGIC, Region, region,
 };
 
-static LAYOUT: LayoutFormat = LayoutFormat {
+pub(crate) static LAYOUT: LayoutFormat = LayoutFormat {
     magic: MAGIC,
     version: FORMAT_VERSION,
+    oldest_reader: OLDEST_READER,
+    checksum_algorithm: CHECKSUM_CRC32C,
     known_incompatible: KNOWN_INCOMPATIBLE,
     known_read_only_compatible: KNOWN_READ_ONLY_COMPATIBLE,
+    regions: &[],
 };
-
-/// The superblock with these contents, of which both copies are alike.
-pub(crate) fn of(raw: RawSuperblock) -> Superblock {
-    Superblock::of(raw, &LAYOUT)
-}
 
 /// Reads both copies and takes the newer valid one.
 pub(crate) fn read(pm: &impl Pm) -> Result<Found> {
     let found = Superblock::read(pm, &LAYOUT)?;
     for kind in [region::BAD_BLOCKS, region::VOLUMES, region::ZONES, region::MAPS, region::LANES] {
-        let region = found.superblock.region(kind)?;
-        let has_halves = kind == region::BAD_BLOCKS || region.blocks.is_multiple_of(2);
-        if region.blocks == 0 || !has_halves {
+        let Region { blocks, .. } = found.superblock.region(kind)?;
+        let has_halves = kind == region::BAD_BLOCKS || blocks.is_multiple_of(2);
+        if blocks == 0 || !has_halves {
             return Err(Error::corrupt("superblock: regions"));
         }
     }
     Ok(found)
-}
-
-/// An error when the file system on a device can only be read; see [`Superblock::check_writable`].
-pub(crate) fn check_writable(pm: &impl Pm) -> Result<()> {
-    read(pm)?.superblock.check_writable()
 }
 
 /// A block looks like one of this layout: a copy of a superblock, or the head of a pool block.

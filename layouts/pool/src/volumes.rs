@@ -9,6 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use nacre_engine::{Error, FileKind, Kind, NewInode, Resource, Result, TimeRange, Timestamp};
+use nacre_layout_parts::names::seed_of;
 use nacre_media::Pm;
 use uuid::Uuid;
 use zerocopy::{FromZeros, IntoBytes};
@@ -299,8 +300,7 @@ pub(crate) fn make<P: Pm>(pm: Arc<P>, superblock: &Superblock, new: &NewVolume) 
     put_text(&mut row.label, &new.name, "the name of a volume")?;
     row.preset = superblock.raw.preset;
     (row.zone, row.quota) = (new.zone, new.quota);
-    let (low, high) = Uuid::from_bytes(row.uuid).as_u64_pair();
-    row.hash_seed = low.rotate_left(17) ^ high;
+    row.hash_seed = seed_of(row.uuid);
     row.created = TimeRange::of_version(FORMAT_VERSION).pack(new.now);
     row.orphans = row.orphans.map(|_| seal_any(0, geometry.seed(geometry.row())));
     let fs = open(pm, superblock.clone(), geometry, row, &recovered, false)?;

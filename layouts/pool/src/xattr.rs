@@ -1,13 +1,12 @@
 //! Extended attributes: all of an inode one behind the other in entries of bytes, written anew as a whole.
 
 use nacre_engine::{Attr, Error, Kind, Resource, Result, Timestamp, XattrMode};
-use nacre_layout_parts::rules::{check_flags, check_xattr, check_xattr_mode};
+use nacre_layout_parts::rules::{check_flags, check_xattr_mode};
 use nacre_media::Pm;
 
 use crate::bytes::MAX_BYTES;
 use crate::commit::Change;
 use crate::counts::Purpose;
-use crate::format::MAX_XATTR_SIZE;
 use crate::format::pools::ATTRIBUTES;
 use crate::fs::Shared;
 use crate::held::HeldInode;
@@ -61,26 +60,8 @@ impl<P: Pm> Shared<P> {
         Ok(xattrs.into_iter().map(|(name, _)| name).collect())
     }
 
-    pub(crate) fn set_xattr(
-        &self,
-        inode: &HeldInode,
-        name: &[u8],
-        value: &[u8],
-        how: XattrMode,
-        mode: Option<u32>,
-        now: Timestamp,
-    ) -> Result<()> {
-        check_xattr(name, value, MAX_XATTR_SIZE)?;
-        self.change_xattrs(inode, name, Some((value, how)), mode, now)
-    }
-
-    pub(crate) fn remove_xattr(&self, inode: &HeldInode, name: &[u8], now: Timestamp) -> Result<()> {
-        check_xattr(name, &[], MAX_XATTR_SIZE)?;
-        self.change_xattrs(inode, name, None, None, now)
-    }
-
     /// Sets an attribute, or removes it.
-    fn change_xattrs(
+    pub(crate) fn change_xattrs(
         &self,
         inode: &HeldInode,
         name: &[u8],

@@ -7,25 +7,26 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-use nacre_engine::{Error, FileKind, Kind, Result};
+use nacre_engine::{Error, FileKind, Result};
+use nacre_layout_parts::check::{Checked, note_walk, read_bad_blocks};
 use nacre_layout_parts::links::{self, Proved, Said, Visitor};
 pub use nacre_layout_parts::report::{CheckReport, MediaReport, Problem, Repair};
 use nacre_layout_parts::rules::MAX_TARGET;
 use nacre_layout_parts::tier_table::listed;
-use nacre_media::{Overlay, Pm};
+use nacre_media::Pm;
 use zerocopy::IntoBytes;
 
-use crate::alloc::Allocator;
-use crate::badblocks::{self, BadBlocks};
 use crate::blockmap::{self, Bounds};
 use crate::directory::for_each_name;
-use crate::format::{INLINE_TARGET, MAX_GENERATION, ROOT_INODE, RawHeader, inode_seed, state};
+use crate::format::{INLINE_TARGET, MAX_GENERATION, ROOT_INODE, RawHeader, inode_seed};
 use crate::mend;
 use crate::mount::recover;
 use crate::recover::Walk;
 use crate::state::{NewSlot, State};
-use crate::superblock::Superblock;
+use crate::superblock::{Found, Superblock};
 use crate::switches::Read;
+
+pub use crate::scrub::check_media;
 
 /// An inode that is in use.
 struct Used {
@@ -45,65 +46,60 @@ pub fn check<P: Pm>(pm: &P, repair: bool) -> Result<CheckReport> {
 
 /// The same, with a choice of the permitted repairs.
 pub fn check_with<P: Pm>(pm: &P, repair: Repair) -> Result<CheckReport> {
-    let gives_up = match repair {
-        Repair::None => return would_do(pm),
-        Repair::Safe => !rescue(&Overlay::new(pm))?.is_empty(),
-        Repair::All => false,
-    };
-    crate::superblock::read(pm)?.superblock.check_writable()?;
-    if gives_up {
-        return would_do(pm);
+    nacre_layout_parts::check::check::<Layout, P>(pm, repair)
+}
+
+struct Layout;
+
+impl Checked for Layout {
+    type Fix = NewSlot;
+
+    fn read_superblock(pm: &impl Pm) -> Result<Found> {
+        crate::superblock::read(pm)
     }
-    let given_up = if repair == Repair::All { rescue(pm)? } else { Vec::new() };
-    let (mut report, fixes) = examine(pm, repair)?;
-    if repair == Repair::Safe && report.loses() {
-        return Ok(report);
+
+    fn rescue<P: Pm>(pm: &P) -> Result<Vec<Problem>> {
+        let superblock = crate::superblock::read(pm)?.superblock;
+        mend::rescue(pm, &read_switches(pm, &superblock)?)
     }
-    for NewSlot { address, slot, .. } in fixes {
+
+    fn examine<P: Pm>(pm: &P, level: Repair) -> Result<(CheckReport, Vec<NewSlot>)> {
+        let started = Instant::now();
+        let found = crate::superblock::read(pm)?;
+        let mut report = CheckReport::begin(&found);
+        let superblock = found.superblock;
+        let switches = read_switches(pm, &superblock)?;
+        let bad = read_bad_blocks(pm, &superblock, &mut report)?;
+        report.tiers = listed(&superblock.raw);
+        let mut inodes = BTreeMap::new();
+        let mut walk = Walk::new(pm, &superblock, &switches);
+        let ran = walk.run(&superblock, &mut |number, address, header, state| {
+            inodes.insert(number, Used { address, header: *header, state: *state });
+        });
+        if let Err(error) = ran {
+            report.add(error.to_string(), "");
+            return Ok((report, Vec::new()));
+        }
+        recover(pm, &superblock, &walk, &switches)?;
+        let is_directory = |used: &&Used| used.header.kind == FileKind::Directory as u8;
+        let found = walk.report(started, inodes.values().filter(is_directory).count() as u64);
+        note_walk(&mut report, &superblock, &bad, (&walk.marks, found));
+        for (&number, used) in inodes.iter().filter(|(number, _)| !walk.damaged.contains(number)) {
+            if let Err(error) = check_inode(pm, &superblock, number, used) {
+                report.add(error.to_string(), "");
+            }
+        }
+        let fixes = check_links(pm, &superblock, (&switches, &walk.damaged), &inodes, &mut report);
+        check_switches(pm, &superblock, (&switches, &walk), level, &mut report)?;
+        report.walk.duration = started.elapsed();
+        Ok((report, fixes))
+    }
+
+    fn fix<P: Pm>(pm: &P, NewSlot { address, slot, .. }: NewSlot) -> Result<()> {
         let copied = pm.copy(address, slot.as_bytes())?;
         pm.fence(copied);
+        Ok(())
     }
-    let provable = report.problems.iter().all(|problem| !problem.repair.is_empty());
-    let mut superblock = crate::superblock::read(pm)?.superblock;
-    if provable {
-        superblock.raw.state = state::CLEAN;
-        (superblock.raw.errors, superblock.raw.last_error) = (0, 0);
-    }
-    superblock.write(pm)?;
-    for problem in report.problems.iter_mut().filter(|problem| !problem.repair.is_empty()) {
-        problem.repaired = true;
-    }
-    report.problems.splice(0..0, given_up);
-    Ok(report)
-}
-
-/// The problems that are found, and the repairs that would be done: they are done on an overlay, where they leave no
-/// trace.
-fn would_do<P: Pm>(pm: &P) -> Result<CheckReport> {
-    let over = Overlay::new(pm);
-    let mut given_up = rescue(&over)?;
-    let (mut report, _) = examine(&over, Repair::None)?;
-    given_up.iter_mut().for_each(|problem| problem.repaired = false);
-    report.problems.splice(0..0, given_up);
-    Ok(report)
-}
-
-/// Gives up the inodes that media errors took from the inode table.
-fn rescue<P: Pm>(pm: &P) -> Result<Vec<Problem>> {
-    let superblock = crate::superblock::read(pm)?.superblock;
-    mend::rescue(pm, &read_switches(pm, &superblock)?)
-}
-
-/// Reads every block of a file system that is not mounted, for errors of the media. With `record`, the blocks found are
-/// put into the list of bad blocks.
-pub fn check_media<P: Pm>(pm: &P, record: bool) -> Result<MediaReport> {
-    crate::scrub::check_media(pm, record)
-}
-
-/// Puts the blocks that the media lists as bad into the list of bad blocks of a file system that was just made; gives
-/// their number.
-pub fn retire_listed<P: Pm>(pm: &P) -> Result<u64> {
-    nacre_layout_parts::scrub::retire_listed(pm, &crate::superblock::read(pm)?.superblock)
 }
 
 /// The switches of an image. A lost one is taken to be above all tags: everything tagged counts.
@@ -113,48 +109,6 @@ fn read_switches<P: Pm>(pm: &P, superblock: &Superblock) -> Result<Read> {
         switches.generations[lane as usize] = MAX_GENERATION - 1;
     }
     Ok(switches)
-}
-
-/// One pass over everything, after recovery; gives the slots that a repair writes.
-fn examine<P: Pm>(pm: &P, level: Repair) -> Result<(CheckReport, Vec<NewSlot>)> {
-    let started = Instant::now();
-    let found = crate::superblock::read(pm)?;
-    let mut report = CheckReport::begin(&found);
-    let superblock = found.superblock;
-    let switches = read_switches(pm, &superblock)?;
-    let bad = badblocks::read(pm, &superblock)?;
-    check_bad_blocks(pm, &superblock, &bad, &mut report)?;
-    report.bad_blocks = bad.blocks.len() as u64;
-    report.tiers = listed(&superblock.raw);
-    let mut inodes = BTreeMap::new();
-    let mut walk = Walk::new(pm, &superblock, &switches);
-    let ran = walk.run(&superblock, &mut |number, address, header, state| {
-        inodes.insert(number, Used { address, header: *header, state: *state });
-    });
-    if let Err(error) = ran {
-        report.add(error.to_string(), "");
-        return Ok((report, Vec::new()));
-    }
-    recover(pm, &superblock, &walk, &switches)?;
-    let alloc = Allocator::new(superblock.raw.device_blocks, 1, 0);
-    bad.blocks.iter().for_each(|&block| alloc.withdraw(block));
-    walk.marks.free_the_rest(&alloc);
-    report.free_blocks = alloc.free_blocks();
-    report.used_blocks = superblock.raw.device_blocks - superblock.first_data_block() - report.free_blocks;
-    let is_directory = |used: &&Used| used.header.kind == FileKind::Directory as u8;
-    report.walk = walk.report(started, inodes.values().filter(is_directory).count() as u64);
-    for damage in report.walk.damage.clone() {
-        report.add(damage, "");
-    }
-    for (&number, used) in inodes.iter().filter(|(number, _)| !walk.damaged.contains(number)) {
-        if let Err(error) = check_inode(pm, &superblock, number, used) {
-            report.add(error.to_string(), "");
-        }
-    }
-    let fixes = check_links(pm, &superblock, (&switches, &walk.damaged), &inodes, &mut report);
-    check_switches(pm, &superblock, (&switches, &walk), level, &mut report)?;
-    report.walk.duration = started.elapsed();
-    Ok((report, fixes))
 }
 
 /// A switch of which one copy was lost was mended by the recovery. One that is lost in both is made anew, if everything
@@ -169,7 +123,7 @@ fn check_switches<P: Pm>(
     if switches.lost.is_empty() {
         return Ok(());
     }
-    let is_whole = report.problems.iter().all(|problem| !problem.repair.is_empty());
+    let is_whole = report.is_provable();
     for lane in &switches.lost {
         let what = format!("both copies of the switch of lane {lane}");
         report.add(what, if is_whole { "make a new one, with what its lane has done" } else { "" });
@@ -182,29 +136,6 @@ fn check_switches<P: Pm>(
     Ok(())
 }
 
-/// Forgets words of the list of bad blocks that do not validate.
-fn check_bad_blocks<P: Pm>(
-    pm: &P,
-    superblock: &Superblock,
-    bad: &BadBlocks,
-    report: &mut CheckReport,
-) -> Result<()> {
-    if bad.damaged.is_empty() {
-        return Ok(());
-    }
-    let what = format!("the list of bad blocks has {} words that do not validate", bad.damaged.len());
-    match badblocks::clear_damaged(pm, superblock, bad) {
-        // Readable words count, independent of the others.
-        Err(error) if error.kind() == Kind::Media => report.add(what, ""),
-        done => {
-            done?;
-            report.add(what, "clear them; fsck -c finds bad blocks again");
-        }
-    }
-    Ok(())
-}
-
-/// Checks the fields of an inode, beside its tree.
 /// Compares links and parents with names; gives the slots that a repair writes.
 fn check_links<P: Pm>(
     pm: &P,
@@ -234,6 +165,7 @@ fn check_links<P: Pm>(
     links::check(ROOT_INODE, &said, damaged, &read, report).into_iter().map(fix).collect()
 }
 
+/// Checks the fields of an inode, beside its tree.
 fn check_inode<P: Pm>(pm: &P, superblock: &Superblock, number: u64, used: &Used) -> Result<()> {
     let damaged = |what: &str| Err(Error::corrupt(format!("inode {number}: {what}")));
     let Used { header, state, .. } = used;

@@ -9,7 +9,8 @@
 use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, InodeId, Result};
 use nacre_layout_parts::contract::Listed;
 use nacre_layout_parts::links;
-use nacre_layout_parts::names::{NameIndex, hash};
+use nacre_layout_parts::names::{Name, NameIndex, hash};
+use nacre_layout_parts::namespace;
 use nacre_layout_parts::rules::MAX_NAME;
 use nacre_media::Pm;
 use smallvec::SmallVec;
@@ -174,19 +175,6 @@ pub(crate) fn for_each_name<P: Pm>(
     Ok(())
 }
 
-/// A name, with its hash in the indexes of this file system.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Name<'n> {
-    pub(crate) bytes: &'n [u8],
-    pub(crate) hash: u64,
-}
-
-impl<'n> Name<'n> {
-    pub(crate) fn new(bytes: &'n [u8], hash_seed: u64) -> Name<'n> {
-        Name { bytes, hash: hash(bytes, hash_seed) }
-    }
-}
-
 /// A name that was found.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Found {
@@ -195,6 +183,16 @@ pub(crate) struct Found {
     pub(crate) span: usize,
     pub(crate) id: InodeId,
     pub(crate) kind: FileKind,
+}
+
+impl namespace::Record for Found {
+    fn id(&self) -> InodeId {
+        self.id
+    }
+
+    fn kind(&self) -> FileKind {
+        self.kind
+    }
 }
 
 /// Lines that were taken for a record.

@@ -130,7 +130,7 @@ impl<P: Pm> Shared<P> {
                     return;
                 }
                 if tier_of(piece.place) == 0 {
-                    result = self.read_piece(piece, offset, &mut at, buffer);
+                    result = piece.read(&*self.pm, offset, &mut at, buffer);
                     return;
                 }
                 let from = (piece.start * BLOCK_SIZE).max(offset);
@@ -153,27 +153,11 @@ impl<P: Pm> Shared<P> {
         Ok(TierRead::Done(len))
     }
 
-    /// Reads a piece into a buffer that is filled up to `at`, and zeros the hole before it.
-    fn read_piece(&self, piece: Piece, offset: u64, at: &mut u64, buffer: &mut [u8]) -> Result<()> {
-        let end = offset + buffer.len() as u64;
-        let from = (piece.start * BLOCK_SIZE).max(offset);
-        let to = (piece.end() * BLOCK_SIZE).min(end);
-        buffer[(*at - offset) as usize..(from - offset) as usize].fill(0);
-        let media = piece.block().offset() + (from - piece.start * BLOCK_SIZE);
-        self.pm.read(media, &mut buffer[(from - offset) as usize..(to - offset) as usize])?;
-        *at = to;
-        Ok(())
-    }
-
-    /// atime follows a read where relatime says so. It is kept in DRAM.
+    /// atime follows a read where relatime says so.
     pub(crate) fn note_read(&self, inode: &Inode, now: Timestamp) {
-        if self.read_only || !inode.relatime.is_due(now) {
-            return;
+        if !self.read_only {
+            inode.note_read(now);
         }
-        let mut attr = inode.attr.lock();
-        attr.atime = now;
-        inode.relatime.set(&attr);
-        inode.lazy.store(true, Ordering::Release);
     }
 
     pub(crate) fn write(
@@ -310,7 +294,7 @@ impl<P: Pm> Shared<P> {
         let purpose = match before {
             Before::Nothing => write.purpose,
             _ => {
-                check_pins(inode)?;
+                inode.check_pins()?;
                 write.purpose_of_replaced()
             }
         };
@@ -455,7 +439,7 @@ impl<P: Pm> Shared<P> {
             let purpose = match before {
                 Before::Nothing => write.purpose,
                 Before::Written(place) => {
-                    check_pins(inode)?;
+                    inode.check_pins()?;
                     changes.replaced.push(Run { start: Block(place), len });
                     write.purpose_of_replaced()
                 }
@@ -560,14 +544,6 @@ fn check_on_pm(piece: &Piece) -> Result<()> {
     if tier_of(piece.place) == 0 { Ok(()) } else { Err(Error::new(Kind::Elsewhere)) }
 }
 
-/// Fails when blocks of this file are mapped. Under its lock.
-pub(crate) fn check_pins(inode: &Inode) -> Result<()> {
-    if inode.pins.load(Ordering::Acquire) == 0 {
-        return Ok(());
-    }
-    Err(Error::new(Kind::Busy).advice("a program has mapped the file; it must unmap it first"))
-}
-
 /// A file block and the bytes of it that become zeros.
 pub(crate) type Edge = (u64, Range<u64>);
 
@@ -585,7 +561,7 @@ impl<P: Pm> Shared<P> {
         // Bytes behind the size are zeroed when it grows over them.
         let Some(piece) = piece.filter(|_| range.start < within_size) else { return Ok(()) };
         check_on_pm(&piece)?;
-        check_pins(inode)?;
+        inode.check_pins()?;
         let mut runs = Runs::new();
         self.allocate(None, 1, Purpose::Overwrite, &mut runs)?;
         let place = runs[0].start;

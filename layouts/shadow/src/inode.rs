@@ -6,14 +6,14 @@
 //! this order, the table, a lane, the allocator; `attr` and the orphan list are held for moments and nothing is locked
 //! below them.
 
-use std::ops::Deref;
 use std::sync::Arc;
 
 use nacre_engine::sync::RwLock;
 use nacre_engine::{Error, FileKind, Kind, Result, TimeRange, Timestamp};
 use nacre_layout_parts::held::Held;
+use nacre_layout_parts::inode_with_core;
 use nacre_layout_parts::table::Graveyard;
-use nacre_layout_parts::table::core::{Core, Description, WithCore};
+use nacre_layout_parts::table::core::{Core, Description};
 use nacre_layout_parts::tree::Tree;
 use nacre_layout_parts::versions::LastChange;
 
@@ -129,28 +129,7 @@ pub(crate) fn put_attributes(slot: &mut RawSlot, attributes: &Attributes, times:
     (slot.mtime, slot.ctime) = (times.pack(attributes.mtime), times.pack(attributes.ctime));
 }
 
-impl Deref for Inode {
-    type Target = Core;
-
-    fn deref(&self) -> &Core {
-        &self.core
-    }
-}
-
-impl WithCore for Inode {
-    const ROOT: u64 = ROOT_INODE;
-    type Body = Body;
-
-    fn body(&self) -> &RwLock<Body> {
-        &self.body
-    }
-
-    fn bytes(&self) -> u64 {
-        let body = self.body.read();
-        let directory = body.directory.as_ref().map_or(0, |directory| directory.heap_bytes());
-        size_of::<Inode>() as u64 + 32 + directory
-    }
-}
+inode_with_core!(Inode, Body, ROOT_INODE);
 
 /// An inode that a caller holds.
 pub type Node = Held<Inode>;

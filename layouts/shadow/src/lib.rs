@@ -75,4 +75,4 @@ pub use nacre_layout_parts::lifecycle::{MkfsOptions, MountOptions};
 pub use nacre_layout_parts::report::RecoveryReport;
 pub use nacre_layout_parts::scrub::ScrubStatus;
 pub use seeded::Mistake;
-pub use superblock::{Summary, check_writable, leaves_trace, probe};
+pub use superblock::{Summary, leaves_trace};

@@ -1,20 +1,16 @@
 //! The life of the layout, from mkfs to fsck.
 
-use std::path::PathBuf;
-use std::sync::Arc;
-
-use nacre_engine::{Capabilities, Result, Tier, TierReader};
-use nacre_layout_parts::lifecycle::{Lifecycle, MkfsOptions, MountOptions};
-use nacre_layout_parts::report::{CheckReport, MediaReport, RecoveryReport, Repair};
-use nacre_layout_parts::scrub::ScrubStatus;
-use nacre_layout_parts::tier_paths;
-use nacre_layout_parts::tier_table::listed;
+use nacre_engine::{Capabilities, Result, TierReader};
+use nacre_layout_parts::lifecycle::Lifecycle;
+use nacre_layout_parts::lifecycle_by_modules;
+use nacre_layout_parts::report::{CheckReport, MediaReport, Repair};
+use nacre_layout_parts::scrub::retire_listed;
 use nacre_media::Pm;
 
 use crate::layout::CAPABILITIES;
 use crate::mount::ShadowFs;
 use crate::superblock::{self, Summary};
-use crate::{check, mkfs};
+use crate::{check, mkfs, scrub};
 
 impl<P: Pm + 'static> Lifecycle for ShadowFs<P> {
     type Pm = P;
@@ -22,52 +18,10 @@ impl<P: Pm + 'static> Lifecycle for ShadowFs<P> {
     const NAME: &'static str = "shadow";
     const CAPABILITIES: Capabilities = CAPABILITIES;
 
+    lifecycle_by_modules!();
+
     fn probe(pm: &P) -> Result<Summary> {
-        superblock::probe(pm)
-    }
-
-    fn leaves_trace(block: &[u8]) -> bool {
-        superblock::leaves_trace(block)
-    }
-
-    fn known_tiers(pm: &P) -> Result<Vec<Tier>> {
-        Ok(listed(&superblock::read(pm)?.superblock.raw))
-    }
-
-    fn known_tier_paths(pm: &P) -> Result<Vec<(u8, PathBuf)>> {
-        Ok(tier_paths::known(&superblock::read(pm)?.superblock))
-    }
-
-    fn check_writable(pm: &P) -> Result<()> {
-        superblock::check_writable(pm)
-    }
-
-    fn mkfs(pm: &P, options: &MkfsOptions) -> Result<Summary> {
-        mkfs::mkfs(pm, options)
-    }
-
-    fn mount(pm: Arc<P>, options: &MountOptions) -> Result<ShadowFs<P>> {
-        ShadowFs::mount(pm, options)
-    }
-
-    fn unmount(self) -> Result<()> {
-        ShadowFs::unmount(self)
-    }
-
-    fn abandon(self) {
-        ShadowFs::abandon(self);
-    }
-
-    fn pm(&self) -> &Arc<P> {
-        ShadowFs::pm(self)
-    }
-
-    fn summary(&self) -> &Summary {
-        ShadowFs::summary(self)
-    }
-
-    fn recovery(&self) -> &RecoveryReport {
-        ShadowFs::recovery(self)
+        Ok(superblock::read(pm)?.summary())
     }
 
     fn check(pm: &P, repair: Repair, _: Option<&dyn TierReader>) -> Result<CheckReport> {
@@ -75,18 +29,10 @@ impl<P: Pm + 'static> Lifecycle for ShadowFs<P> {
     }
 
     fn check_media(pm: &P, record: bool) -> Result<MediaReport> {
-        check::check_media(pm, record)
+        scrub::check_media(pm, record)
     }
 
     fn retire_listed(pm: &P) -> Result<u64> {
-        check::retire_listed(pm)
-    }
-
-    fn start_scrub(&self, rate: u64) -> Result<()> {
-        self.scrubber.lock().start(&self.shared, rate)
-    }
-
-    fn scrub_status(&self) -> ScrubStatus {
-        self.scrubber.lock().status(&*self.shared)
+        retire_listed(pm, &superblock::read(pm)?.superblock)
     }
 }

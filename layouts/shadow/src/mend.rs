@@ -13,20 +13,21 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, InodeId, Resource, Result, size};
+use nacre_engine::{BLOCK_SIZE, Block, FileKind, InodeId, Result};
+use nacre_layout_parts::check::unused;
 use nacre_layout_parts::renew::{LostInodes, has_pattern, is_lost, renew, store_word};
 use nacre_layout_parts::report::Problem;
+use nacre_layout_parts::rescue::{directory_of, name_for, names_are_lost, page_of, renew_all, root_is_lost};
 use nacre_layout_parts::tree::Tree;
 use nacre_media::{Overlay, Pm};
 use zerocopy::{FromZeros, IntoBytes};
 
-use crate::alloc::{Allocator, Purpose, Runs};
 use crate::badblocks;
 use crate::blockmap::{self, Bounds};
 use crate::directory::{BLOCK, Page, Reached, Record, find_record, lines_of};
 use crate::format::{
-    BLOCK_INODES, BLOCK_LINES, INODE_SIZE, LINE, NODE_WORDS, ROOT_INODE, RawHeader, RawInode, RawSlot,
-    STATUS, Status, TABLE_INODE, inode_seed, slot_offset,
+    BLOCK_INODES, BLOCK_LINES, INODE_SIZE, LINE, ROOT_INODE, RawHeader, RawInode, RawSlot, STATUS, Status,
+    TABLE_INODE, inode_seed, slot_offset,
 };
 use crate::mkfs::new_inode;
 use crate::recover::Walk;
@@ -68,12 +69,7 @@ pub(crate) fn rescue<P: Pm>(pm: &P, switches: &Read) -> Result<Vec<Problem>> {
 
 /// The inodes that a block of the table lost.
 fn look<P: Pm>(pm: &P, seed: u32, at: u64, block: Block, has_root: bool) -> Option<LostInodes> {
-    let over = Overlay::new(pm);
-    if is_lost(pm, block) {
-        renew(&over, block, |_| {}).ok()?;
-    }
-    let mut page = [0; BLOCK];
-    over.read(block.offset(), &mut page).ok()?;
+    let page = page_of(pm, block)?;
     let numbers = (0..).zip(page.chunks_exact(INODE_SIZE as usize)).filter_map(|(slot, bytes)| {
         let number = at * BLOCK_INODES + slot;
         let mut raw = RawInode::new_zeroed();
@@ -116,32 +112,20 @@ impl<P: Pm> Rescue<'_, P> {
             .filter(|(number, _)| is_orphan(number))
             .map(|(&number, used)| (number, used))
             .collect();
-        // From now on lost inodes stay so, also if the hardware reads them again one day: their blocks are free.
-        for lost in self.lost.iter().filter(|lost| lost.has_error) {
-            renew(self.pm, lost.block, |_| {})?;
-        }
-        let alloc = Allocator::new(self.superblock.raw.device_blocks, 1, 0);
-        badblocks::read(self.pm, &self.superblock)?.blocks.iter().for_each(|&block| alloc.withdraw(block));
-        walk.marks.free_the_rest(&alloc);
+        renew_all(self.pm, &self.lost)?;
+        let bad = badblocks::read(self.pm, &self.superblock)?;
+        let alloc = unused(&self.superblock, &bad, &walk.marks);
         let mut root = None;
         if lost.contains(&ROOT_INODE) {
-            let nameless = size::count(orphans.len() as u64, "inode has", "inodes have");
-            problems.push(Problem::loss(
-                format!("the root directory is lost, and {nameless} no name"),
-                "write a new one, with a name for each of them: #NUMBER",
-            ));
+            problems.push(root_is_lost(orphans.len()));
             let pages = pages_of(&orphans, &BTreeSet::new());
-            root = Some(self.tree(&alloc, Vec::new(), &pages)?);
+            root = Some(directory_of(self.pm, &alloc, Vec::new(), &pages)?);
         } else if names.lost_directories && !orphans.is_empty() {
             // Without a root that can be followed nothing can be given a name.
             let Some(old) = inodes.get(&ROOT_INODE) else { return Ok(Vec::new()) };
             let Some((blocks, taken)) = self.contents(&old.state) else { return Ok(Vec::new()) };
-            let nameless = size::count(orphans.len() as u64, "inode was", "inodes were");
-            problems.push(Problem::loss(
-                format!("{nameless} named in lost directories"),
-                "give them names in the root directory: #NUMBER",
-            ));
-            let grown = self.tree(&alloc, blocks, &pages_of(&orphans, &taken))?;
+            problems.push(names_are_lost(orphans.len()));
+            let grown = directory_of(self.pm, &alloc, blocks, &pages_of(&orphans, &taken))?;
             self.commit_root(old, grown)?;
         }
         names.fixes.into_iter().try_for_each(|address| store_word(self.pm, address, Status::Free.pack()))?;
@@ -233,31 +217,6 @@ impl<P: Pm> Rescue<'_, P> {
         Some((blocks, taken))
     }
 
-    /// A directory of these blocks and these pages, which are written with the node that leads to them, durable.
-    fn tree(&self, alloc: &Allocator, mut blocks: Vec<u64>, pages: &[Page]) -> Result<Tree> {
-        let count = blocks.len() + pages.len();
-        if count > NODE_WORDS {
-            return Err(Error::no_space(Resource::Limit, 0).object("names for inodes without names"));
-        }
-        let mut runs = Runs::new();
-        alloc.allocate(pages.len() as u64 + u64::from(count > 1), Purpose::Metadata, &mut runs)?;
-        let mut free = runs.iter().flat_map(|run| run.start.0..run.start.0 + run.len);
-        let mut flushed = self.pm.zero(0, 0)?;
-        for (page, block) in pages.iter().zip(&mut free) {
-            flushed = flushed.and(self.pm.copy(Block(block).offset(), page)?);
-            blocks.push(block);
-        }
-        let mut words = [0u64; NODE_WORDS];
-        words[..count].copy_from_slice(&blocks);
-        let (mut root, mut height) = (words[0], 0);
-        if let Some(node) = free.next() {
-            flushed = flushed.and(self.pm.copy(Block(node).offset(), words.as_bytes())?);
-            (root, height) = (node, 1);
-        }
-        self.pm.fence(flushed);
-        Ok(Tree { root, height, end: count as u64 })
-    }
-
     /// The root directory takes this tree, by a slot alone.
     fn commit_root(&self, old: &Used, tree: Tree) -> Result<()> {
         let seed = inode_seed(self.superblock.seed(), ROOT_INODE, old.header.generation);
@@ -301,10 +260,7 @@ fn pages_of(inodes: &[(u64, &Used)], taken: &BTreeSet<Vec<u8>>) -> Vec<Page> {
     let mut pages: Vec<Page> = Vec::new();
     let mut line = BLOCK_LINES;
     for (number, used) in inodes {
-        let mut name = format!("#{number}");
-        while taken.contains(name.as_bytes()) {
-            name.push('-');
-        }
+        let name = name_for(*number, taken);
         let Some(kind) = used.kind() else { continue };
         let id = InodeId { number: *number, generation: used.header.generation, volume: 0 };
         let lines = lines_of(name.as_bytes(), id, kind, Status::Live);

@@ -1,19 +1,19 @@
 //! Makes an empty file system.
 
-use nacre_engine::{BLOCK_SIZE, Block, FileKind, Result, TimeRange};
+use nacre_engine::{BLOCK_SIZE, Block, FileKind, Result};
 use nacre_layout_parts::lifecycle::MkfsOptions;
+use nacre_layout_parts::mkfs;
+use nacre_layout_parts::names::seed_of;
 use nacre_layout_parts::superblock::{check_size, erase};
 use nacre_media::Pm;
-use uuid::Uuid;
-use zerocopy::{FromZeros, IntoBytes};
+use zerocopy::IntoBytes;
 
 use crate::format::{
-    CHECKSUM_CRC32C, FIRST_REGION_BLOCK, FORMAT_VERSION, GROWTH_BLOCKS, INODE_MAGIC, INODE_SIZE,
-    INODE_VERSION, MAGIC, NODE_WORDS, OLDEST_READER, ROOT_INODE, RawHeader, RawInode, RawSlot, RawSuperblock,
-    Region, TABLE_INODE, feature, inode_seed, region, state,
+    FIRST_REGION_BLOCK, GROWTH_BLOCKS, INODE_MAGIC, INODE_SIZE, INODE_VERSION, NODE_WORDS, ROOT_INODE,
+    RawHeader, RawInode, RawSlot, TABLE_INODE, feature, inode_seed, region, state,
 };
 use crate::grow::TABLE_GENERATION;
-use crate::superblock::{Summary, Superblock, put_text};
+use crate::superblock::{LAYOUT, Summary, Superblock};
 use crate::switches::unused;
 
 /// Makes an empty file system that fills the device. The old contents of the device are lost; the superblocks come
@@ -81,29 +81,11 @@ pub(crate) fn new_inode(number: u64, kind: FileKind, slot: RawSlot, now: u64, vo
 }
 
 fn describe(blocks: u64, options: &MkfsOptions) -> Result<Superblock> {
-    let mut raw = RawSuperblock::new_zeroed();
-    raw.magic = MAGIC;
-    raw.checksum_algorithm = CHECKSUM_CRC32C;
-    raw.version = FORMAT_VERSION;
-    raw.oldest_reader = OLDEST_READER;
-    raw.features_compatible = if options.overwrite_in_place { feature::OVERWRITE_IN_PLACE } else { 0 };
-    raw.block_size = BLOCK_SIZE as u32;
-    raw.line_size = 64;
-    let uuid = options.uuid.unwrap_or_else(Uuid::new_v4);
-    raw.uuid = uuid.into_bytes();
-    put_text(&mut raw.label, &options.label, "label")?;
-    put_text(&mut raw.preset, &options.preset, "preset")?;
-    let (low, high) = uuid.as_u64_pair();
-    raw.hash_seed = low.rotate_left(17) ^ high;
-    raw.device_blocks = blocks;
-    raw.created = TimeRange::of_version(raw.version).pack(options.now);
-    raw.state = state::CLEAN;
-    let mut start = FIRST_REGION_BLOCK;
     let regions = [(region::BAD_BLOCKS, 1), (region::INODE_TABLE, 2), (region::SWITCHES, 2)];
-    for (row, (kind, blocks)) in raw.regions.iter_mut().zip(regions) {
-        *row = Region { kind, reserved: 0, start, blocks };
-        start += blocks;
-    }
-    raw.region_count = regions.len() as u32;
-    Ok(crate::superblock::of(raw))
+    let mut superblock = mkfs::describe(&LAYOUT, blocks, options, &regions)?;
+    superblock.raw.state = state::CLEAN;
+    superblock.raw.hash_seed = seed_of(superblock.raw.uuid);
+    superblock.raw.features_compatible =
+        if options.overwrite_in_place { feature::OVERWRITE_IN_PLACE } else { 0 };
+    Ok(superblock)
 }

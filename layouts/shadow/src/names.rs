@@ -5,13 +5,14 @@
 
 use nacre_engine::sync::atomic::Ordering::{Relaxed, Release};
 use nacre_engine::{Error, FileKind, InodeId, Result, Timestamp};
+use nacre_layout_parts::names::Name;
 use nacre_layout_parts::tree::edit::join;
 use nacre_media::{Flushed, Pm, Stored};
 use smallvec::SmallVec;
 
 use crate::alloc::{Purpose, Runs};
 use crate::blockmap::Piece;
-use crate::directory::{BLOCK, Directory, Found, Line, Lines, Name, lines_of, span_of};
+use crate::directory::{BLOCK, Directory, Found, Line, Lines, lines_of, span_of};
 use crate::format::{BLOCK_LINES, LINE, STATUS, Status, Tag};
 use crate::fs::Shared;
 use crate::inode::{Body, Inode};

@@ -4,47 +4,32 @@
 //! inodes. A new inode is written to a free place of the table. Its header makes the old slots there invalid, and its
 //! slot goes where the free inode's state is not. So whatever part of it a crash leaves, the place is free.
 //!
-//! An operation that changes names holds every inode concerned exclusively, locked in the order of their numbers. An
-//! inode that a name leads to is found first and locked then. Where the directory was not locked all the while, the
-//! name is looked up again under the locks.
+//! Lookups, locks and checks are those of `nacre-layout-parts`, which has removals and renames up to their commits.
 
 use std::sync::Arc;
 
+use nacre_engine::sync::Mutex;
 use nacre_engine::sync::atomic::Ordering;
-use nacre_engine::{Attr, Error, FileKind, Kind, NewInode, Result, Timestamp};
-use nacre_layout_parts::locked::{self, lock_all};
-use nacre_layout_parts::rules::{
-    MAX_TARGET, check_link, check_lookup, check_name, check_new, check_removable,
-};
+use nacre_engine::{Error, FileKind, Kind, NewInode, Result, Timestamp};
+use nacre_layout_parts::locked::{Locked, lock_all, lock_as_given};
+use nacre_layout_parts::names::Name;
+use nacre_layout_parts::namespace::{Names, Namespace};
+use nacre_layout_parts::rules::{Asked, MAX_TARGET};
 use nacre_layout_parts::table::inodes::Inodes;
 use nacre_layout_parts::table::{Before, Free};
 use nacre_layout_parts::tree::edit::join;
 use nacre_media::{Flushed, Pm};
+use smallvec::SmallVec;
 use zerocopy::IntoBytes;
 
 use crate::alloc::{Purpose, Runs};
-use crate::directory::{Directory, Found, Name};
+use crate::directory::{Directory, Found};
 use crate::format::{INLINE_TARGET, INODE_MAGIC, INODE_VERSION, MAX_XATTR_SIZE, RawHeader, inode_seed};
 use crate::fs::Shared;
 use crate::inode::{Body, Identity, Inode, Node};
 use crate::names::Edit;
 use crate::seeded::Mistake;
 use crate::state::{NewSlot, State};
-
-/// The most names of one inode.
-const MAX_LINKS: u32 = i32::MAX as u32;
-
-/// Inodes that are locked for a change.
-pub(crate) type Locked<'a> = locked::Locked<'a, Inode>;
-
-/// The directory state of an inode, which is locked, is a directory, and still has its name.
-pub(crate) fn directory<'l>(locked: &'l mut Locked<'_>, inode: &Inode) -> Result<&'l Directory> {
-    inode.check_directory()?;
-    if inode.links() == 0 {
-        return Err(Error::new(Kind::NotFound)); // it was removed
-    }
-    locked.body(inode)?.directory()
-}
 
 /// A new inode, which nothing leads to: its slot is not written yet.
 struct Made {
@@ -54,57 +39,88 @@ struct Made {
     pending: Option<Flushed>,
 }
 
-/// A name that was looked up, and the inode that it led to then.
-pub(crate) struct LookedUp {
-    pub(crate) node: Node,
-    found: Found,
-    /// How often the directory had changed.
-    change: u64,
+impl<P: Pm> Namespace for Shared<P> {
+    type Found = Found;
+
+    const MAX_XATTR_SIZE: usize = MAX_XATTR_SIZE;
+
+    fn move_directories(&self) -> &Mutex<()> {
+        &self.move_directories
+    }
+
+    fn hash_seed(&self) -> u64 {
+        self.hash_seed
+    }
+
+    fn find(&self, body: &Body, name: Name<'_>) -> Result<Option<Found>> {
+        body.directory()?.find(&*self.pm, name)
+    }
+
+    /// A later operation gives it a name.
+    fn make_unnamed(&self, new: &NewInode<'_>) -> Result<Node> {
+        self.check_unbroken()?;
+        let Made { node, header, new: mut slot, pending } = self.make_inode(new, 0, 0)?;
+        // Durable before a later link can name it.
+        let written = self
+            .put_header(&node.inode, &header, pending)
+            .and_then(|pending| self.put_slot(&mut slot, pending));
+        if let Some(pending) = self.unless_broken(written)? {
+            self.pm.fence(pending);
+        }
+        node.inode.unnamed.store(true, Ordering::Release);
+        Ok(node)
+    }
+
+    fn commit_removal(
+        &self,
+        locked: &mut Locked<'_, Inode>,
+        dir: &Arc<Inode>,
+        (name, found): (Name<'_>, Found),
+        child: &Node,
+        now: Timestamp,
+    ) -> Result<u32> {
+        let (mut slot, left) = self.one_name_fewer(&child.inode, locked.body(&child.inode)?, now);
+        let mut edit = Edit::new(self, dir);
+        edit.remove(&found, name);
+        let body = locked.body(dir)?;
+        let mut parent = edit.slot(body, now);
+        let switched =
+            self.commit_tagged(&mut [&mut slot, &mut parent], |tag| edit.write(body, tag, None))?;
+        body.state = parent.state();
+        edit.follow(body);
+        locked.body(&child.inode)?.state = slot.state();
+        drop(switched);
+        edit.show(locked.body(dir)?);
+        Ok(left)
+    }
+
+    fn commit_rename(
+        &self,
+        locked: &mut Locked<'_, Inode>,
+        asked: &Asked<'_, Inode>,
+        names: &Names<'_, Self>,
+    ) -> Result<Option<u32>> {
+        self.rename_locked(locked, asked, names)
+    }
+
+    /// The whiteout has a slot in the commit.
+    fn lock_for_rename<'a>(
+        &self,
+        mut inodes: SmallVec<[&'a Arc<Inode>; 5]>,
+        whiteout: Option<&'a Arc<Inode>>,
+    ) -> Locked<'a, Inode> {
+        inodes.extend(whiteout);
+        match Mistake::LockedAsCalled.is_made(&*self.pm) {
+            true => lock_as_given(&inodes),
+            false => lock_all(&inodes),
+        }
+    }
 }
 
 impl<P: Pm> Shared<P> {
-    /// A name that is looked up or changed. It is hashed once for an operation.
-    pub(crate) fn name<'n>(&self, bytes: &'n [u8]) -> Name<'n> {
-        Name::new(bytes, self.hash_seed)
-    }
-
-    /// Looks a name up in a directory, which is locked.
-    pub(crate) fn find(&self, directory: &Directory, name: Name<'_>) -> Result<Option<Found>> {
-        directory.find(&*self.pm, name)
-    }
-
-    pub(crate) fn lookup(&self, dir: &Inode, name: &[u8]) -> Result<Node> {
-        self.look_up(dir, self.name(name)).map(|looked_up| looked_up.node)
-    }
-
-    pub(crate) fn look_up(&self, dir: &Inode, name: Name<'_>) -> Result<LookedUp> {
-        dir.check_directory()?;
-        check_lookup(name.bytes)?;
-        // Held before the name can go away, so that the inode cannot be reclaimed in between.
-        let body = dir.body.read();
-        self.look_up_in(dir, body.directory()?, name)
-    }
-
-    /// The same under the lock of the directory.
-    fn look_up_in(&self, dir: &Inode, directory: &Directory, name: Name<'_>) -> Result<LookedUp> {
-        let found = self.find(directory, name)?.ok_or(Error::new(Kind::NotFound))?;
-        let node = self.hold(found.id.number)?;
-        if node.inode.generation != found.id.generation || node.inode.kind != found.kind {
-            return Err(Error::corrupt(format!("directory {}: a name of another inode", dir.number)));
-        }
-        Ok(LookedUp { node, found, change: dir.change.load(Ordering::Relaxed) })
-    }
-
     pub(crate) fn create(&self, dir: &Arc<Inode>, name: &[u8], new: &NewInode<'_>) -> Result<Node> {
-        check_name(name)?;
-        check_new(new, MAX_XATTR_SIZE)?;
-        self.reclaim_buried();
         let name = self.name(name);
-        let mut locked = lock_all(&[dir]);
-        if self.find(directory(&mut locked, dir)?, name)?.is_some() {
-            return Err(Error::new(Kind::Exists));
-        }
-        dir.check_flags(Attr::IMMUTABLE)?;
+        let mut locked = self.lock_to_create(dir, name, new)?;
         self.check_unbroken()?;
         let Made { node, header, new: mut child, pending } = self.make_inode(new, 1, dir.number)?;
         let mut edit = Edit::new(self, dir);
@@ -226,11 +242,7 @@ impl<P: Pm> Shared<P> {
         inode.links.store(0, Ordering::Relaxed);
         inode.blocks.store(u64::from(next.slot.root != 0), Ordering::Relaxed);
         inode.change.store(self.first_change, Ordering::Relaxed);
-        inode.holds.store(1, Ordering::Relaxed);
-        let inode = Arc::new(inode);
-        self.table.shard(number).write().inodes.insert(number, Arc::clone(&inode));
-        self.note_made();
-        Ok(Made { node: Node::from_held(inode), header, new: next, pending })
+        Ok(Made { node: self.hold_made(inode), header, new: next, pending })
     }
 
     /// The generation of the inode that was in a free place, and the slot that is its state. That one stays as it is
@@ -246,29 +258,6 @@ impl<P: Pm> Shared<P> {
         })
     }
 
-    pub(crate) fn create_unnamed(&self, new: &NewInode<'_>) -> Result<Node> {
-        if new.kind != FileKind::Regular {
-            return Err(Error::new(Kind::InvalidInput));
-        }
-        check_new(new, MAX_XATTR_SIZE)?;
-        self.make_unnamed(new)
-    }
-
-    /// Makes an inode that a later operation gives a name. Without one it is reclaimed with its last node.
-    pub(crate) fn make_unnamed(&self, new: &NewInode<'_>) -> Result<Node> {
-        self.check_unbroken()?;
-        let Made { node, header, new: mut slot, pending } = self.make_inode(new, 0, 0)?;
-        // Durable before a later link can name it.
-        let written = self
-            .put_header(&node.inode, &header, pending)
-            .and_then(|pending| self.put_slot(&mut slot, pending));
-        if let Some(pending) = self.unless_broken(written)? {
-            self.pm.fence(pending);
-        }
-        node.inode.unnamed.store(true, Ordering::Release);
-        Ok(node)
-    }
-
     pub(crate) fn link(
         &self,
         inode: &Arc<Inode>,
@@ -276,19 +265,8 @@ impl<P: Pm> Shared<P> {
         name: &[u8],
         now: Timestamp,
     ) -> Result<()> {
-        check_name(name)?;
         let name = self.name(name);
-        let mut locked = lock_all(&[dir, inode]);
-        // The error for an existing name comes before those that forbid the link, as in the kernel.
-        if self.find(directory(&mut locked, dir)?, name)?.is_some() {
-            return Err(Error::new(Kind::Exists));
-        }
-        check_link::<Inode>(inode, dir)?;
-        let links = match inode.links() {
-            0 if !inode.unnamed.load(Ordering::Acquire) => return Err(Error::new(Kind::NotFound)),
-            MAX_LINKS.. => return Err(Error::new(Kind::TooManyLinks)),
-            links => links + 1,
-        };
+        let (mut locked, links) = self.lock_to_link(inode, dir, name)?;
         let mut child = inode.next_changed(locked.body(inode)?, now);
         child.slot.links = links;
         let mut edit = Edit::new(self, dir);
@@ -310,8 +288,7 @@ impl<P: Pm> Shared<P> {
         locked.body(inode)?.state = child.state();
         drop(switched);
         edit.show(locked.body(dir)?);
-        inode.links.store(links, Ordering::Release);
-        inode.unnamed.store(false, Ordering::Release);
+        inode.named(links);
         inode.changed(now);
         dir.modified(now);
         Ok(())
@@ -323,105 +300,6 @@ impl<P: Pm> Shared<P> {
         let mut new = inode.next_changed(body, now);
         new.slot.links = if Mistake::LinksForgotten.is_made(&*self.pm) { left.max(1) } else { left };
         (new, left)
-    }
-
-    pub(crate) fn unlink(&self, dir: &Arc<Inode>, name: &[u8], now: Timestamp) -> Result<()> {
-        check_name(name)?;
-        self.reclaim_buried();
-        let name = self.name(name);
-        loop {
-            let looked_up; // declared first: dropped behind the locks
-            let mut locked = lock_all(&[dir]);
-            looked_up = self.look_up_in(dir, directory(&mut locked, dir)?, name)?;
-            let child = &looked_up.node;
-            if child.inode.is_directory() {
-                return Err(Error::new(Kind::IsDirectory));
-            }
-            let mut found = Some(looked_up.found);
-            if !locked.lock_above(&child.inode) {
-                // A file that is older than its directory comes before it.
-                drop(locked);
-                locked = lock_all(&[dir, &child.inode]);
-                found = self.found_again(&mut locked, dir, name, &looked_up)?;
-            }
-            let Some(found) = found else { continue };
-            let left = self.remove(&mut locked, dir, name, found, child, now)?;
-            drop(locked);
-            self.name_gone(looked_up.node, left);
-            return Ok(());
-        }
-    }
-
-    pub(crate) fn rmdir(&self, dir: &Arc<Inode>, name: &[u8], now: Timestamp) -> Result<()> {
-        check_name(name)?;
-        self.reclaim_buried();
-        let name = self.name(name);
-        loop {
-            let looked_up = self.look_up(dir, name)?;
-            let child = &looked_up.node;
-            child.inode.check_directory()?;
-            let mut locked = lock_all(&[dir, &child.inode]);
-            let Some(found) = self.found_again(&mut locked, dir, name, &looked_up)? else { continue };
-            check_removable::<Inode>(dir, &child.inode)?;
-            if child.inode.entries.load(Ordering::Relaxed) > 0 {
-                return Err(Error::new(Kind::NotEmpty));
-            }
-            let left = self.remove(&mut locked, dir, name, found, child, now)?;
-            drop(locked);
-            self.name_gone(looked_up.node, left);
-            return Ok(());
-        }
-    }
-
-    /// The name under the locks; `None` when it refers to another inode by now.
-    pub(crate) fn found_again(
-        &self,
-        locked: &mut Locked<'_>,
-        dir: &Inode,
-        name: Name<'_>,
-        LookedUp { node, found, change }: &LookedUp,
-    ) -> Result<Option<Found>> {
-        if dir.change.load(Ordering::Relaxed) == *change {
-            return Ok(Some(*found));
-        }
-        let found = self.find(directory(locked, dir)?, name)?.ok_or(Error::new(Kind::NotFound))?;
-        Ok((found.id == node.inode.id()).then_some(found))
-    }
-
-    /// Commits the removal of a name; its directory and inode are locked; gives how many names the inode has left.
-    fn remove(
-        &self,
-        locked: &mut Locked<'_>,
-        dir: &Arc<Inode>,
-        name: Name<'_>,
-        found: Found,
-        child: &Node,
-        now: Timestamp,
-    ) -> Result<u32> {
-        check_removable::<Inode>(dir, &child.inode)?;
-        let (mut slot, left) = self.one_name_fewer(&child.inode, locked.body(&child.inode)?, now);
-        let mut edit = Edit::new(self, dir);
-        edit.remove(&found, name);
-        let body = locked.body(dir)?;
-        let mut parent = edit.slot(body, now);
-        let switched =
-            self.commit_tagged(&mut [&mut slot, &mut parent], |tag| edit.write(body, tag, None))?;
-        body.state = parent.state();
-        edit.follow(body);
-        locked.body(&child.inode)?.state = slot.state();
-        drop(switched);
-        edit.show(locked.body(dir)?);
-        child.inode.links.store(left, Ordering::Release);
-        child.inode.changed(now);
-        dir.modified(now);
-        Ok(left)
-    }
-
-    /// A name was removed, and no lock is held: with the last one the inode goes as soon as it has no holders.
-    pub(crate) fn name_gone(&self, node: Node, left: u32) {
-        if left == 0 {
-            self.unlinked(node);
-        }
     }
 
     /// The target of a symbolic link.

@@ -284,15 +284,8 @@ impl<'a, P: Pm> Walk<'a, P> {
         }
         if state.slot.xattrs() != 0 {
             let owner = Owner::new(self.pm, self.bounds, self.seed, number, header.generation);
-            match xattr::blocks_of(&owner, state.slot.xattrs()) {
-                Ok(blocks) => blocks.into_iter().for_each(|block| {
-                    if !self.marks.take(block) {
-                        self.marks
-                            .note(format!("inode {number}: attributes in block {block}, which is in use"));
-                    }
-                }),
-                Err(error) => taken = Err(error.object(format!("inode {number}: attributes"))),
-            }
+            let xattrs = self.marks.take_xattrs(number, xattr::blocks_of(&owner, state.slot.xattrs()));
+            taken = xattrs.and(taken);
         }
         taken
     }

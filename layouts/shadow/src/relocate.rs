@@ -17,7 +17,6 @@ use nacre_media::{Durable, Flushed, Pm};
 
 use crate::alloc::{Purpose, Run, Runs};
 use crate::blockmap::{Piece, on_tier, place_of, tier_of};
-use crate::file::check_pins;
 use crate::fs::Shared;
 use crate::inode::{Body, Inode};
 use crate::publish::Changes;
@@ -138,7 +137,7 @@ impl<P: Pm> Shared<P> {
         if current.is_empty() {
             return Ok(refused);
         }
-        check_pins(inode)?;
+        inode.check_pins()?;
         refused.extend(self.publish_most(inode, &mut body, current)?);
         Ok(refused)
     }
@@ -257,7 +256,7 @@ impl<P: Pm> Shared<P> {
             }
         }
         if !replaced.is_empty() {
-            check_pins(inode)?;
+            inode.check_pins()?;
         }
         let mut changes = Changes::of(self, inode, &body);
         (changes.arrived, changes.replaced) = (arrived, replaced);

@@ -1,54 +1,20 @@
 //! Renaming: one switch, within a directory and across two.
 
-use std::sync::Arc;
-
-use nacre_engine::sync::MutexGuard;
-use nacre_engine::sync::atomic::Ordering;
-use nacre_engine::{Kind, RenameMode, Result};
-use nacre_layout_parts::locked::{lock_all, lock_as_given};
-use nacre_layout_parts::rules::{self, check_name, whiteout};
-use nacre_layout_parts::table::inodes::Inodes;
+use nacre_engine::{RenameMode, Result};
+use nacre_layout_parts::locked::Locked;
+use nacre_layout_parts::{namespace, rules};
 use nacre_media::Pm;
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 
 use crate::alloc::Purpose;
-use crate::directory::Found;
 use crate::fs::Shared;
 use crate::inode::{Inode, Node};
 use crate::names::Edit;
-use crate::namespace::{Locked, LookedUp, directory};
 use crate::seeded::Mistake;
 use crate::state::NewSlot;
 
-/// A rename as its caller asked for it.
-pub(crate) type Asked<'a> = rules::Asked<'a, Inode>;
-
-/// The inodes that the two names refer to, and the one that the old name is given.
-struct Names<'a> {
-    source: &'a Node,
-    from: Found,
-    target: Option<(&'a Node, Found)>,
-    whiteout: Option<&'a Node>,
-}
-
-impl<'a> Names<'a> {
-    /// The other inode of an exchange.
-    fn exchanged(&self, mode: RenameMode) -> Option<&'a Node> {
-        self.target.as_ref().filter(|_| mode == RenameMode::Exchange).map(|(target, _)| *target)
-    }
-
-    /// The inode that the old name refers to afterwards.
-    fn left_behind(&self, mode: RenameMode) -> Option<&'a Node> {
-        self.whiteout.or_else(|| self.exchanged(mode))
-    }
-}
-
-enum Outcome {
-    /// With a name that was replaced: how many its inode has left.
-    Done { left: Option<u32> },
-    /// A name refers to another inode than before the locks.
-    Again,
-}
+type Asked<'a> = rules::Asked<'a, Inode>;
+type Names<'a, P> = namespace::Names<'a, Shared<P>>;
 
 /// The next slots of the inodes that change names.
 struct Slots<'a> {
@@ -58,79 +24,12 @@ struct Slots<'a> {
 }
 
 impl<P: Pm> Shared<P> {
-    pub(crate) fn rename(&self, asked: &Asked<'_>) -> Result<()> {
-        let Asked { from, to, mode, now } = *asked;
-        check_name(from.name)?;
-        check_name(to.name)?;
-        self.reclaim_buried();
-        // Durable before the locks. The commit of the rename gives it its name; without that it is an orphan.
-        let whiteout = whiteout(mode, now).map(|new| self.make_unnamed(&new)).transpose()?;
-        loop {
-            let source = self.look_up(from.dir, self.name(from.name))?;
-            let target = match self.lookup(to.dir, to.name) {
-                Ok(target) => Some(target),
-                Err(error) if error.kind() == Kind::NotFound => None,
-                Err(error) => return Err(error),
-            };
-            let is_directory = |node: &Node| node.inode.is_directory();
-            let moves_directory = is_directory(&source.node) || target.as_ref().is_some_and(is_directory);
-            let moving = (asked.is_across() && moves_directory).then(|| self.move_directories.lock());
-            let replaced = self.rename_found(asked, &source, target.as_ref(), whiteout.as_ref(), moving)?;
-            match (replaced, target) {
-                (Outcome::Again, _) => {}
-                (Outcome::Done { left: Some(left) }, Some(target)) => {
-                    self.name_gone(target, left);
-                    return Ok(());
-                }
-                _ => return Ok(()),
-            }
-        }
-    }
-
-    fn rename_found(
-        &self,
-        asked: &Asked<'_>,
-        source: &LookedUp,
-        target: Option<&Node>,
-        whiteout: Option<&Node>,
-        moving: Option<MutexGuard<'_, ()>>,
-    ) -> Result<Outcome> {
-        let Asked { from, to, .. } = *asked;
-        let rules = asked.rules(&source.node.inode, target.map(|target| &*target.inode));
-        if moving.is_some() {
-            let hold = |number| Ok(Arc::clone(&self.hold(number)?.inode));
-            rules.check_no_cycle(self.table.in_use(), hold)?;
-        }
-        let mut inodes: SmallVec<[&Arc<Inode>; 5]> = smallvec![from.dir, to.dir, &source.node.inode];
-        inodes.extend(target.map(|target| &target.inode));
-        inodes.extend(whiteout.map(|whiteout| &whiteout.inode));
-        let mut locked = match Mistake::LockedAsCalled.is_made(&*self.pm) {
-            true => lock_as_given(&inodes),
-            false => lock_all(&inodes),
-        };
-        let Some(found) = self.found_again(&mut locked, from.dir, self.name(from.name), source)? else {
-            return Ok(Outcome::Again);
-        };
-        let now_there = self.find(directory(&mut locked, to.dir)?, self.name(to.name))?;
-        if now_there.map(|found| found.id) != target.map(|target| target.inode.id()) {
-            return Ok(Outcome::Again);
-        }
-        let names = Names { source: &source.node, from: found, target: target.zip(now_there), whiteout };
-        if !rules.check()? {
-            return Ok(Outcome::Done { left: None }); // two names of one inode: nothing to do
-        }
-        let left = self.rename_locked(&mut locked, asked, &names)?;
-        drop(locked);
-        drop(moving);
-        Ok(Outcome::Done { left })
-    }
-
     /// Commits a permitted rename. Gives how many names the replaced inode has left.
-    fn rename_locked(
+    pub(crate) fn rename_locked(
         &self,
-        locked: &mut Locked<'_>,
+        locked: &mut Locked<'_, Inode>,
         asked: &Asked<'_>,
-        names: &Names<'_>,
+        names: &Names<'_, P>,
     ) -> Result<Option<u32>> {
         let Asked { from, to, now, .. } = *asked;
         let mut from_edit = Edit::new(self, from.dir);
@@ -186,7 +85,7 @@ impl<P: Pm> Shared<P> {
         if asked.is_across() {
             to_edit.show(locked.body(to.dir)?);
         }
-        self.renamed(asked, names, slots.left);
+        names.renamed(asked, slots.left);
         // Readers of the directories meet a name once that was there all the time.
         from_back.bring_back(locked.body(from.dir)?)?;
         to_back.bring_back(locked.body(to.dir)?)?;
@@ -196,29 +95,33 @@ impl<P: Pm> Shared<P> {
     /// Changes both directories by the edits of the one and of the other. Within one directory the second stays empty.
     fn change_names<'a>(
         &self,
-        locked: &mut Locked<'_>,
-        asked: &Asked<'a>,
-        names: &Names<'_>,
+        locked: &mut Locked<'_, Inode>,
+        asked: &Asked<'_>,
+        names: &Names<'a, P>,
         from_edit: &mut Edit<'a, P>,
         to_edit: &mut Edit<'a, P>,
     ) -> Result<()> {
         let Asked { from, to, mode, .. } = *asked;
-        let (from_name, to_name) = (self.name(from.name), self.name(to.name));
         let leads_to = |node: &Node| (node.inode.id(), node.inode.kind);
-        from_edit.remove(&names.from, from_name);
+        from_edit.remove(&names.from, names.old);
         // A file system without a free block can still be tidied up.
         if let Some(other) = names.left_behind(mode) {
-            from_edit.insert(locked.body(from.dir)?, from_name, leads_to(other), Purpose::Metadata)?;
+            from_edit.insert(locked.body(from.dir)?, names.old, leads_to(other), Purpose::Metadata)?;
         }
         let edit = if asked.is_across() { to_edit } else { from_edit };
         if let Some((_, found)) = &names.target {
-            edit.remove(found, to_name);
+            edit.remove(found, names.new);
         }
-        edit.insert(locked.body(to.dir)?, to_name, leads_to(names.source), Purpose::Metadata)
+        edit.insert(locked.body(to.dir)?, names.new, leads_to(names.source), Purpose::Metadata)
     }
 
     /// The next slots of the inodes that the names refer to.
-    fn slots<'a>(&self, locked: &mut Locked<'_>, asked: &Asked<'_>, names: &Names<'a>) -> Result<Slots<'a>> {
+    fn slots<'a>(
+        &self,
+        locked: &mut Locked<'_, Inode>,
+        asked: &Asked<'_>,
+        names: &Names<'a, P>,
+    ) -> Result<Slots<'a>> {
         let Asked { from, to, mode, now } = *asked;
         let mut slots = Slots { list: SmallVec::new(), left: None };
         let moved = |node: &Node, new: &mut NewSlot, dir: &Inode| {
@@ -247,27 +150,5 @@ impl<P: Pm> Shared<P> {
             slots.list.push((whiteout, new));
         }
         Ok(slots)
-    }
-
-    /// Updates the state in DRAM after a rename.
-    fn renamed(&self, asked: &Asked<'_>, names: &Names<'_>, left: Option<u32>) {
-        let Asked { from, to, now, .. } = *asked;
-        if let Some(whiteout) = names.whiteout {
-            whiteout.inode.links.store(1, Ordering::Release);
-            whiteout.inode.unnamed.store(false, Ordering::Release);
-        }
-        names.source.inode.changed(now);
-        names.source.inode.parent.store(to.dir.number, Ordering::Relaxed);
-        if let Some((target, _)) = &names.target {
-            target.inode.changed(now);
-            match left {
-                Some(left) => target.inode.links.store(left, Ordering::Release),
-                None => target.inode.parent.store(from.dir.number, Ordering::Relaxed),
-            }
-        }
-        from.dir.modified(now);
-        if asked.is_across() {
-            to.dir.modified(now);
-        }
     }
 }

@@ -16,7 +16,6 @@ use nacre_media::{Durable, Pm};
 
 use crate::attributes::Attributes;
 use crate::blockmap::{Piece, place_of};
-use crate::file::check_pins;
 use crate::format::{ATIME, Condition, MAX_FILE_SIZE};
 use crate::fs::Shared;
 use crate::inode::{Body, Inode, put_attributes};
@@ -73,21 +72,8 @@ impl<P: Pm> Shared<P> {
         };
         self.commit(&mut new, publish, || Ok(None))?;
         body.state = new.state();
-        self.attributes_changed(inode, before, after);
+        inode.attributes_changed(before, after, false);
         Ok(())
-    }
-
-    /// The attributes in DRAM after they were committed.
-    fn attributes_changed(&self, inode: &Inode, before: Attributes, after: Attributes) {
-        let mut attr = inode.attr.lock();
-        // Another thread may have read meanwhile: the change wins only where it says something about atime.
-        let read_since = attr.atime != before.atime && after.atime == before.atime;
-        let is_lazy = read_since || inode.lazy.load(Ordering::Acquire) && after.atime == before.atime;
-        *attr = Attributes { atime: if read_since { attr.atime } else { after.atime }, ..after };
-        inode.lazy.store(is_lazy, Ordering::Release);
-        inode.flags.store(after.flags, Ordering::Release);
-        inode.noted();
-        inode.relatime.set(&attr);
     }
 
     /// Writes attributes that are newer in DRAM: the time of the last read. One word, which needs no commit.
@@ -136,7 +122,7 @@ impl<P: Pm> Shared<P> {
         } else {
             // To the same size, too: blocks that were allocated beyond it go.
             if size < old {
-                check_pins(inode)?;
+                inode.check_pins()?;
             }
             changes.edit.cut(size.div_ceil(BLOCK_SIZE))?;
         }
@@ -147,7 +133,7 @@ impl<P: Pm> Shared<P> {
         inode.size.store(size, Ordering::Release);
         // A new time of the last read comes apart, as no call asks for both.
         let sized = Attributes { atime: before.atime, ..after };
-        self.attributes_changed(inode, before, sized);
+        inode.attributes_changed(before, sized, false);
         if after.atime != before.atime {
             self.commit_attributes(inode, &mut body, sized, after)?;
         }
@@ -168,7 +154,7 @@ impl<P: Pm> Shared<P> {
         self.check_unbroken()?;
         let is_allocation = matches!(mode, FallocateMode::Allocate | FallocateMode::AllocateKeepSize);
         if !is_allocation {
-            check_pins(inode)?;
+            inode.check_pins()?;
         }
         let old = inode.size();
         let size = match mode {

@@ -1,18 +1,19 @@
 //! The contract of a layout with tiers, implemented.
 
 use std::io::IoSlice;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{
-    Block, CompactedLog, Copied, CopiedFile, Draw, Error, FileBlock, FreeRun, Kind, LogImage, LogOffload,
-    Movable, PlacedExtent, PmUse, Relocate, Result, Tier, TierBlocks, TierChange, TierRead, TierReader,
-    TierRun, TierSpace, TierTable, Timestamp, WriteAt, WriteToTier, Written,
+    CompactedLog, Copied, CopiedFile, Draw, Error, FileBlock, Kind, LogImage, LogOffload, Movable,
+    PlacedExtent, PmUse, Relocate, Result, TierBlocks, TierReader, TierRun, TierTable, Timestamp, WriteAt,
+    WriteToTier, Written,
 };
 use nacre_layout_parts::lifecycle::OverTiers;
 use nacre_layout_parts::table::inodes::Inodes;
-use nacre_layout_parts::tier_paths::{known, note_path};
+use nacre_layout_parts::{
+    movable_by_inode, tier_blocks_by_state, tier_paths_in_superblock, tier_table_by_state,
+};
 use nacre_media::{Durable, Pm};
 
 use crate::alloc::Purpose;
@@ -21,37 +22,11 @@ use crate::mount::ShadowFs;
 use crate::relocate::AsWritten;
 
 impl<P: Pm + 'static> OverTiers for ShadowFs<P> {
-    fn is_read_only(&self) -> bool {
-        self.shared.read_only
-    }
-
-    fn tier_path(&self, number: u8) -> Option<PathBuf> {
-        let mut known = known(&self.shared.superblock.lock()).into_iter();
-        known.find_map(|(other, path)| (other == number).then_some(path))
-    }
-
-    fn note_tier_path(&self, number: u8, path: &Path) -> Result<bool> {
-        let fs = self.writable()?;
-        note_path(&mut fs.superblock.lock(), &*fs.pm, number, path)
-    }
+    tier_paths_in_superblock!();
 }
 
 impl<P: Pm + 'static> TierTable for ShadowFs<P> {
-    fn tiers(&self) -> Vec<Tier> {
-        self.shared.tier_list()
-    }
-
-    fn change_tier(&self, change: TierChange) -> Result<()> {
-        self.writable()?.change_tier(change)
-    }
-
-    fn tier_space(&self, tier: u8) -> Result<TierSpace> {
-        self.shared.tiers.space(tier)
-    }
-
-    fn set_unusable(&self, tiers: &[u8]) {
-        self.shared.tiers.set_unusable(tiers);
-    }
+    tier_table_by_state!();
 
     /// The trees on PM name all blocks that are in use.
     fn count_tier(&self, _: u8) -> Result<Option<Error>> {
@@ -60,15 +35,7 @@ impl<P: Pm + 'static> TierTable for ShadowFs<P> {
 }
 
 impl<P: Pm + 'static> TierBlocks for ShadowFs<P> {
-    fn read_or_resolve(
-        &self,
-        node: &Node,
-        offset: u64,
-        buf: &mut [u8],
-        now: Option<Timestamp>,
-    ) -> Result<TierRead> {
-        self.shared.read_or_resolve(&node.inode, offset, buf, now)
-    }
+    tier_blocks_by_state!();
 
     fn pm_use(&self) -> PmUse {
         self.shared.reclaim_buried();
@@ -78,24 +45,12 @@ impl<P: Pm + 'static> TierBlocks for ShadowFs<P> {
         }
     }
 
-    fn allocate_on(&self, tier: u8, goal: Option<Block>, blocks: u64) -> Result<Vec<TierRun>> {
-        self.writable()?.tiers.allocate(tier, goal, blocks)
-    }
-
-    fn take_free_on(&self, tier: u8, from: Block, least: u64, most: u64) -> Result<FreeRun> {
-        self.writable()?.tiers.take_free(tier, from, least, most)
-    }
-
     fn put_back_on(&self, run: TierRun) {
         self.shared.tiers.put_back(run);
     }
 
     fn free_on(&self, run: TierRun) {
         self.shared.free_on_tier(run);
-    }
-
-    fn begin_reads(&self) -> u64 {
-        self.shared.tiers.begin_reads()
     }
 
     fn end_reads(&self, ticket: u64) {
@@ -107,16 +62,10 @@ impl<P: Pm + 'static> TierBlocks for ShadowFs<P> {
 impl<P: Pm + 'static> Relocate for ShadowFs<P> {
     type Proof = Durable;
 
+    movable_by_inode!();
+
     fn resolve_allocated(&self, node: &Node, start: FileBlock, len: u64) -> Result<Vec<PlacedExtent>> {
         self.shared.resolve_allocated(&node.inode, start, len)
-    }
-
-    fn resolve_movable(&self, node: &Node, start: FileBlock, len: u64) -> Result<Vec<Movable>> {
-        self.shared.resolve_movable(&node.inode, start, len)
-    }
-
-    fn resolve_unwritten(&self, node: &Node, most: u64) -> Result<Vec<Movable>> {
-        self.shared.resolve_unwritten(&node.inode, most)
     }
 
     fn publish(&self, files: &[CopiedFile<'_, Node>], proof: Durable) -> Vec<Result<Vec<Copied>>> {
@@ -135,10 +84,6 @@ impl<P: Pm + 'static> Relocate for ShadowFs<P> {
         _: Timestamp,
     ) -> Result<bool> {
         self.writable()?.bring_up(&node.inode, from, content, Purpose::of_write(draw))
-    }
-
-    fn replace_unwritten(&self, node: &Node, tier: u8, start: FileBlock, len: u64) -> Result<u64> {
-        self.writable()?.replace_unwritten(&node.inode, tier, start, len)
     }
 }
 

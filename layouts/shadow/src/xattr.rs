@@ -2,13 +2,11 @@
 //! `nacre-layout-parts`.
 
 use nacre_engine::{Attr, BLOCK_SIZE, Block, Error, Kind, Result, Timestamp, XattrMode};
-use nacre_layout_parts::rules::check_xattr;
 use nacre_layout_parts::tree::edit::join;
 use nacre_layout_parts::xattr::{self, Change, Owner, XattrSpace};
 use nacre_media::{Flushed, Pm};
 
 use crate::alloc::{Purpose, Run, Runs};
-use crate::format::MAX_XATTR_SIZE;
 use crate::fs::Shared;
 use crate::inode::Inode;
 
@@ -67,28 +65,8 @@ impl<P: Pm> Shared<P> {
         }
     }
 
-    pub(crate) fn set_xattr(
-        &self,
-        inode: &Inode,
-        name: &[u8],
-        value: &[u8],
-        how: XattrMode,
-        mode: Option<u32>,
-        now: Timestamp,
-    ) -> Result<()> {
-        check_xattr(name, value, MAX_XATTR_SIZE)?;
-        inode.check_flags(Attr::IMMUTABLE | Attr::APPEND_ONLY)?;
-        self.change_xattrs(inode, name, Some((value, how)), mode, now)
-    }
-
-    pub(crate) fn remove_xattr(&self, inode: &Inode, name: &[u8], now: Timestamp) -> Result<()> {
-        check_xattr(name, &[], MAX_XATTR_SIZE)?;
-        inode.check_flags(Attr::IMMUTABLE | Attr::APPEND_ONLY)?;
-        self.change_xattrs(inode, name, None, None, now)
-    }
-
     /// Sets an attribute, or removes it.
-    fn change_xattrs(
+    pub(crate) fn change_xattrs(
         &self,
         inode: &Inode,
         name: &[u8],
@@ -96,6 +74,7 @@ impl<P: Pm> Shared<P> {
         mode: Option<u32>,
         now: Timestamp,
     ) -> Result<()> {
+        inode.check_flags(Attr::IMMUTABLE | Attr::APPEND_ONLY)?;
         let mut body = inode.body.write();
         self.check_unbroken()?;
         let mut change = Change { place: body.state.slot.xattrs(), ..Change::default() };

@@ -20,6 +20,7 @@ pub(super) const CASES: &[Case] = &[
     case("mkdir-errors", &[], mkdir_errors),
     case("rmdir", &[], rmdir),
     case("rmdir-errors", &[], rmdir_errors),
+    case("remove-older-than-directory", &[], remove_older),
     case("symlink", &[], symlink),
     case("symlink-long", &[], symlink_long),
     case("symlink-errors", &[], symlink_errors),
@@ -204,6 +205,38 @@ fn rmdir_errors(fs: &mut Fs<'_>) {
     assert_eq!(fs.rmdir("dir"), Err(Kind::NotEmpty));
     assert_eq!(fs.rmdir("no"), Err(Kind::NotFound));
     assert_eq!(fs.names("dir"), [b"file"]);
+}
+
+/// Layouts lock inodes in the order of their numbers: what is older than its directory comes before it, and what is
+/// younger behind it.
+fn remove_older(fs: &mut Fs<'_>) {
+    let fs = fs.view();
+    fs.write_file("file", b"older");
+    fs.directory("inner");
+    fs.touch("inner/file");
+    fs.directory("dir");
+    fs.rename("file", "dir/old-file").unwrap();
+    fs.rename("inner", "dir/old-inner").unwrap();
+    fs.write_file("dir/new-file", b"younger");
+    fs.directory("dir/new-inner");
+    fs.touch("dir/new-inner/file");
+    assert_eq!(fs.stat("dir").links, 4);
+    for age in ["old", "new"] {
+        let (file, inner) = (format!("dir/{age}-file"), format!("dir/{age}-inner"));
+        let other = format!("dir/{age}-file-2");
+        fs.link(&file, &other).unwrap();
+        assert_eq!(fs.unlink(&inner), Err(Kind::IsDirectory), "{age}");
+        assert_eq!(fs.rmdir(&file), Err(Kind::NotDirectory), "{age}");
+        assert_eq!(fs.rmdir(&inner), Err(Kind::NotEmpty), "{age}");
+        fs.unlink(&file).unwrap();
+        assert_eq!((fs.exists(&file), fs.stat(&other).links), (false, 1), "{age}");
+        fs.unlink(&other).unwrap();
+        fs.unlink(format!("{inner}/file")).unwrap();
+        fs.rmdir(&inner).unwrap();
+        assert_eq!((fs.exists(&other), fs.exists(&inner)), (false, false), "{age}");
+    }
+    assert_eq!((fs.stat("dir").links, fs.names("dir").len()), (2, 0));
+    fs.rmdir("dir").unwrap();
 }
 
 fn symlink(fs: &mut Fs<'_>) {

@@ -221,6 +221,12 @@ impl Core {
         self.noted();
     }
 
+    /// It has names now: after the commit.
+    pub fn named(&self, links: u32) {
+        self.links.store(links, Ordering::Release);
+        self.unnamed.store(false, Ordering::Release);
+    }
+
     /// ctime is `now`: after the commit.
     pub fn changed(&self, now: Timestamp) {
         self.attr.touch_ctime(now);
@@ -232,6 +238,39 @@ impl Core {
         self.relatime.changed();
         // No other thread counts meanwhile, so that no locked instruction is needed.
         self.change.store(self.change.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    }
+
+    /// atime follows a read where relatime says so. It is kept in DRAM.
+    pub fn note_read(&self, now: Timestamp) {
+        if !self.relatime.is_due(now) {
+            return;
+        }
+        let mut attr = self.attr.lock();
+        attr.atime = now;
+        self.relatime.set(&attr);
+        self.lazy.store(true, Ordering::Release);
+    }
+
+    /// The attributes are these: after the commit, which wrote atime, too, if `with_atime`, or else if it changed.
+    pub fn attributes_changed(&self, before: Attributes, after: Attributes, with_atime: bool) {
+        let mut attr = self.attr.lock();
+        // Another thread may have read meanwhile: the change wins only where it says something about atime.
+        let read_since = attr.atime != before.atime && after.atime == before.atime;
+        let stays_lazy = || self.lazy.load(Ordering::Acquire) && after.atime == before.atime;
+        let is_lazy = read_since || !with_atime && stays_lazy();
+        *attr = Attributes { atime: if read_since { attr.atime } else { after.atime }, ..after };
+        self.lazy.store(is_lazy, Ordering::Release);
+        self.flags.store(after.flags, Ordering::Release);
+        self.noted();
+        self.relatime.set(&attr);
+    }
+
+    /// Fails when blocks of this file are mapped. Under its lock.
+    pub fn check_pins(&self) -> Result<()> {
+        if self.pins.load(Ordering::Acquire) == 0 {
+            return Ok(());
+        }
+        Err(Error::new(Kind::Busy).advice("a program has mapped the file; it must unmap it first"))
     }
 
     /// Ends one pin.
@@ -255,6 +294,36 @@ pub trait WithCore: Deref<Target = Core> + Send + Sync + 'static {
     fn bytes(&self) -> u64;
 }
 
+/// Makes a type with the fields `core` and `body` an inode with a core. Its body has a `directory`, or none; `$root` is
+/// the number of the root directory.
+#[macro_export]
+macro_rules! inode_with_core {
+    ($Inode:ty, $Body:ty, $root:expr) => {
+        impl ::std::ops::Deref for $Inode {
+            type Target = $crate::table::core::Core;
+
+            fn deref(&self) -> &$crate::table::core::Core {
+                &self.core
+            }
+        }
+
+        impl $crate::table::core::WithCore for $Inode {
+            const ROOT: u64 = $root;
+            type Body = $Body;
+
+            fn body(&self) -> &::nacre_engine::sync::RwLock<$Body> {
+                &self.body
+            }
+
+            fn bytes(&self) -> u64 {
+                let body = self.body.read();
+                let directory = body.directory.as_ref().map_or(0, |directory| directory.heap_bytes());
+                size_of::<$Inode>() as u64 + 32 + directory
+            }
+        }
+    };
+}
+
 impl<I: WithCore> Table<I> {
     /// Inodes in DRAM of which values are kept lazily.
     pub fn lazy(&self) -> Vec<Arc<I>> {
@@ -266,6 +335,20 @@ impl<I: WithCore> Table<I> {
         // An inode's own lock is not taken below that of its shard.
         let inodes: u64 = self.loaded(|_| true).iter().map(|inode| WithCore::bytes(&**inode)).sum();
         self.index_bytes() + inodes
+    }
+
+    /// Calls `look` while an inode does not change. A change needs the lock of the inode, and while the table is locked
+    /// no inode outside DRAM is taken into use.
+    pub fn unchanged<R>(&self, number: u64, look: impl FnOnce() -> R) -> R {
+        let shard = self.shard(number).read();
+        match shard.inodes.get(&number).map(Arc::clone) {
+            Some(inode) => {
+                drop(shard);
+                let _body = WithCore::body(&*inode).read();
+                look()
+            }
+            None => look(),
+        }
     }
 
     fn loaded(&self, wanted: impl Fn(&I) -> bool) -> Vec<Arc<I>> {

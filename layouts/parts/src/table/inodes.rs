@@ -69,6 +69,16 @@ pub trait Inodes: Sized {
         Ok(node)
     }
 
+    /// Holds an inode that was just made.
+    fn hold_made(&self, inode: Self::Inode) -> Held<Self::Inode> {
+        let number = inode.number();
+        inode.holds().store(1, Ordering::Relaxed);
+        let inode = Arc::new(inode);
+        self.table().shard(number).write().inodes.insert(number, Arc::clone(&inode));
+        self.note_made();
+        Held::from_held(inode)
+    }
+
     /// One more inode was made.
     #[inline]
     fn note_made(&self) {
