@@ -12,7 +12,7 @@
 //! - `siblings`: the other two programs.
 //! - `utab`: the entry by which umount(8) finds nacre's helper.
 //! - `control`: the answers of a mount's server.
-//! - `output`, `failure`: the texts for people and scripts.
+//! - `output`, `failure`, `notice`: the texts for people and scripts.
 //! - `pages`, `generate`: the manual pages, and the completions.
 //! - [`fuzz`]: the body of the fuzz target `options`.
 
@@ -36,6 +36,7 @@ mod mount_options;
 mod mounted;
 mod mover;
 mod names;
+mod notice;
 mod opening;
 mod output;
 mod pages;

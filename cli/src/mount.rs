@@ -19,7 +19,7 @@ use crate::failure::Failure;
 use crate::heap::Heap;
 use crate::mount_options::{self, MountSettings, table};
 use crate::telling::Telling;
-use crate::{mounted, opening, remount, utab};
+use crate::{mounted, notice, opening, output, remount, utab};
 
 /// Exit codes of mount(8).
 pub(crate) const WRONG_CALL: u8 = 1;
@@ -232,7 +232,7 @@ fn mount(plan: Plan) -> ExitCode {
 fn prepare(mut plan: Plan) -> Result<Option<Plan>, Refusal> {
     plan.settings.check().map_err(|message| Refusal(format!("mount: {message}"), WRONG_CALL))?;
     for warning in plan.settings.notices() {
-        eprintln!("nacre: mount: {warning}");
+        notice::say(format_args!("mount: {warning}"));
     }
     name_volume(&mut plan)?;
     let device = match nacre::canonical_device(&plan.device) {
@@ -309,10 +309,10 @@ fn try_out(plan: &Plan) -> Result<(), Refusal> {
     })?;
     let (name, dir) = (plan.device.display(), plan.dir.display());
     if settings.read_only && !plan.settings.read_only {
-        eprintln!("nacre: {name}: it is write-protected, and would be mounted read-only");
+        notice::say(format_args!("{name}: it is write-protected, and would be mounted read-only"));
     }
-    println!("{name}: would be mounted on {dir}; {}", device.promise_explanation);
-    Ok(())
+    output::text_out(&format!("{name}: would be mounted on {dir}; {}\n", device.promise_explanation))
+        .map_err(|failure| Refusal(failure.message().to_owned(), SYSTEM_ERROR))
 }
 
 /// The message of a log that cannot be opened.

@@ -22,6 +22,7 @@ use uuid::Uuid;
 use crate::asking::{self, Answer, Asked};
 use crate::failure::Failure;
 use crate::names::Names;
+use crate::notice;
 use crate::servers::Server;
 
 /// The time limit for an answer that needs no device.
@@ -87,7 +88,7 @@ fn waiting(path: &Path) -> impl FnOnce() {
     let path = path.to_owned();
     move || {
         let silence = by_name(&path).map_or_else(|| "it does not answer".to_owned(), |mount| silence(&mount));
-        eprintln!("nacre: {}: waiting: {silence}", path.display());
+        notice::say(format_args!("{}: waiting: {silence}", path.display()));
     }
 }
 
@@ -101,7 +102,7 @@ fn working(path: &Path) -> impl FnOnce() {
         if !answers {
             waiting(&path)();
         } else if io::stderr().is_terminal() {
-            eprintln!("nacre: {}: waiting: its server is at work", path.display());
+            notice::say(format_args!("{}: waiting: its server is at work", path.display()));
         }
     }
 }
@@ -157,11 +158,26 @@ pub(crate) fn of_device(device: &Path) -> Result<Option<MountEntry>, Failure> {
     Ok(all_of_device(device)?.pop())
 }
 
-/// The mountpoint of the mount that serves a path or a device. An error means that there is none.
+/// The mount of a device or of a volume, if any. An error means that several volumes of the device are mounted.
+pub(crate) fn only_of_device(operation: &str, device: &Path) -> Result<Option<MountEntry>, Failure> {
+    let mut mounts = all_of_device(device)?;
+    let volume = |mount: &MountEntry| nacre::device_and_volume(Path::new(&mount.source)).1;
+    if mounts.iter().any(|mount| volume(mount) != volume(&mounts[0])) {
+        let named = |mount: &MountEntry| {
+            format!("{} on {}", Path::new(&mount.source).display(), mount.mountpoint.display())
+        };
+        let named: Vec<String> = mounts.iter().map(named).collect();
+        let cause = format!("it has several mounted volumes, {}", named.join(", "));
+        return Err(Failure::new(operation, device.display(), cause).advice("say which one, as DEVICE#NAME"));
+    }
+    Ok(mounts.pop())
+}
+
+/// The mountpoint of the mount that serves a path or a device. An error means that there is none, or not one alone.
 pub(crate) fn mountpoint(operation: &str, path: &Path) -> Result<PathBuf, Failure> {
     let mount = match serving(operation, path)? {
         Some(mount) => Some(mount),
-        None => of_device(path)?,
+        None => only_of_device(operation, path)?,
     };
     mount.map(|mount| mount.mountpoint).ok_or_else(|| {
         is_not_ours(operation, path)
