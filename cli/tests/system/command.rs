@@ -100,6 +100,8 @@ fn a_wrong_command_line_has_the_code_that_the_caller_expects() {
         (&["mkfs", "--preset", "hinfs", "--layout", "log", "device"], 2),
         (&["mkfs", "-n", "--preset", "nacre", "--layout", "inplace", "device"], 2),
         (&["fsck", "-n", "-y", "device"], 16),
+        (&["fsck", "-p", "-y", "device"], 16),
+        (&["fsck", "-y", "-a", "-f", "device"], 16),
         (&["fsck", "--nonsense", "device"], 16),
         (&["mount", "--nonsense"], 1),
     ] {
