@@ -347,15 +347,27 @@ pub(crate) fn parse_helper(args: impl IntoIterator<Item = OsString>) -> Result<U
     let (mut dir, mut lazy, mut force) = (None, false, false);
     let mut args = args.into_iter();
     while let Some(arg) = args.next() {
-        match arg.to_str() {
-            Some("-N" | "-t") => {
-                args.next();
+        let flags = match arg.to_str() {
+            Some(flags) if flags.len() > 1 && flags.starts_with('-') => &flags[1..],
+            _ => {
+                dir = Some(PathBuf::from(arg));
+                continue;
             }
-            Some(flags) if flags.len() > 1 && flags.starts_with('-') => {
-                lazy |= flags.contains('l');
-                force |= flags.contains('f');
+        };
+        for (at, letter) in flags.char_indices() {
+            match letter {
+                'l' => lazy = true,
+                'f' => force = true,
+                'n' | 'r' | 'v' => {}
+                // Their value is the rest of the word, or the next one.
+                'N' | 't' => {
+                    if at + 1 == flags.len() {
+                        args.next();
+                    }
+                    break;
+                }
+                _ => return Err(Failure::usage(format!("umount.nacre: the flag -{letter} is unknown"))),
             }
-            _ => dir = Some(PathBuf::from(arg)),
         }
     }
     let dir = dir.ok_or_else(|| Failure::usage("umount.nacre: give a directory"))?;
