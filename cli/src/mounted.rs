@@ -32,6 +32,9 @@ const PROBE: Duration = Duration::from_millis(500);
 /// The time limit for an order: some wait for slow disks.
 const ORDER_PATIENCE: Duration = Duration::from_secs(24 * 60 * 60);
 
+/// The cause of a refusal for other users.
+pub(crate) const NOT_YOURS: &str = "only root and the user that mounted it may do this";
+
 /// All nacre mounts.
 pub(crate) fn all() -> Result<Vec<MountEntry>, Failure> {
     Ok(mounts::list()?.into_iter().filter(|mount| mount.fstype == FSTYPE).collect())
@@ -226,7 +229,7 @@ pub(crate) fn order_within<T: DeserializeOwned>(
     match told {
         Answer::Bytes(_) => {}
         Answer::Refused(Errno::PERM) => {
-            return Err(failed("only root and the user that mounted it may do this".to_owned()));
+            return Err(failed(NOT_YOURS.to_owned()));
         }
         Answer::Refused(Errno::ROFS) => {
             return Err(failed("the file system is mounted read-only".to_owned())
@@ -319,6 +322,7 @@ fn question_with<T: DeserializeOwned>(
             .map_err(|error| failed(format!("the mount's answer: {error}"))),
         Answer::Refused(Errno::NODATA | Errno::OPNOTSUPP) => Ok(None),
         Answer::Refused(Errno::NOTCONN | Errno::CONNABORTED) => Err(ended(operation, path)),
+        Answer::Refused(Errno::PERM) => Err(failed(NOT_YOURS.to_owned())),
         Answer::Refused(error) => Err(failed(error.to_string())),
         Answer::None => Err(silent(operation, path)),
     }

@@ -36,8 +36,8 @@ fn parse(text: &str) -> Result<Report, String> {
     serde_json::from_str(text).map_err(|error| format!("a report that is damaged: {error}"))
 }
 
-/// Replaces a file as a whole: valid contents stay valid at any interruption. A device or a pipe is written directly, and
-/// a symbolic link stays.
+/// Replaces a file as a whole: valid contents stay valid at any interruption. A device or a pipe is written directly.
+/// A symbolic link stays.
 pub fn replace(path: &Path, contents: &str) -> Result<(), Error> {
     write(path, contents).map_err(|error| format!("{}: {error}", path.display()).into())
 }

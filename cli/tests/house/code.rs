@@ -159,8 +159,8 @@ fn a_lack_of_space_is_handled_in_one_place() {
     ]);
 }
 
-/// The macros that print panic if the output is closed or full. Commands ended in a backtrace, with an exit code that none
-/// of them documents.
+/// The macros that print panic if the output is closed or full. Commands ended in a backtrace, with an exit code that
+/// none of them documents.
 #[test]
 fn no_command_prints_in_a_way_that_can_panic() {
     // Tests call these. The macros print into the output of the test, which is shown only if it fails.

@@ -274,11 +274,11 @@ impl Workload for Replay {
                 let before: u64 = trace.files.iter().map(|(_, size)| size).sum();
                 let pace = if self.recorded_pace { "at the recorded pace" } else { "without pauses" };
                 format!(
-                    "{}: {} calls on {} threads {pace}, {} files of {} before",
+                    "{}: {} on {} {pace}, {} of {} before",
                     self.name,
-                    trace.calls.len(),
-                    self.threads,
-                    trace.files.len(),
+                    size::count(trace.calls.len() as u64, "call", "calls"),
+                    size::count(self.threads.into(), "thread", "threads"),
+                    size::count(trace.files.len() as u64, "file", "files"),
                     size::print(before)
                 )
             }
