@@ -1,9 +1,10 @@
 //! The command line of `nacre bench`.
 
+use std::ffi::{OsStr, OsString};
 use std::fmt::Write;
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 use nacre::Emulation;
 use nacre_media::disk::Disk;
 
@@ -62,11 +63,15 @@ enum Command {
     Figures(FiguresArgs),
     #[command(subcommand)]
     Trace(TraceCommand),
+}
+
+/// Commands that a run gives to processes of its own. No help and no completion has them.
+#[derive(Debug, Parser)]
+#[command(name = "nacre bench")]
+enum Internal {
     /// The process that works on one target.
-    #[command(hide = true)]
     Worker,
     /// The server of an emulated disk.
-    #[command(hide = true)]
     Disk(DiskArgs),
 }
 
@@ -160,8 +165,20 @@ pub fn run(args: BenchArgs) -> Result<(), Error> {
         Command::Compare(args) => args.run(),
         Command::Figures(args) => figures::run(args),
         Command::Trace(command) => command.run(),
-        Command::Worker => worker::work(),
-        Command::Disk(args) => disk::serve(args.disk, &args.data, &args.dir),
+    }
+}
+
+/// True for the name of a command that a run gives to processes of its own.
+pub fn is_internal(name: &OsStr) -> bool {
+    Internal::command().find_subcommand(name).is_some()
+}
+
+/// Runs a command that a run gives to processes of its own, with these arguments: its name is the first.
+pub fn run_internal(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Error> {
+    let program = std::iter::once(OsString::from("nacre bench"));
+    match Internal::try_parse_from(program.chain(arguments))? {
+        Internal::Worker => worker::work(),
+        Internal::Disk(args) => disk::serve(args.disk, &args.data, &args.dir),
     }
 }
 

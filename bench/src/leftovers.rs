@@ -60,7 +60,9 @@ fn remove_left(process: u32, path: &Path, first: impl FnOnce()) {
     let Ok(_lock) = lock_left(path) else { return };
     first();
     match fs::remove_dir_all(path) {
-        Ok(()) => eprintln!("{}: a run that was killed had left it; it is removed", path.display()),
+        Ok(()) => {
+            say::note(format_args!("{}: a run that was killed had left it; it is removed", path.display()));
+        }
         Err(error) => say::failed(path.display(), format_args!("left by a run that was killed: {error}")),
     }
 }

@@ -31,7 +31,7 @@ pub mod target;
 pub mod trace;
 pub mod workload;
 
-pub use command::{BenchArgs, run as run_command};
+pub use command::{BenchArgs, is_internal, run as run_command, run_internal};
 
 /// The program `nacre`, which makes and mounts file systems: the one beside this program, or this program itself.
 pub fn nacre_program() -> std::io::Result<std::path::PathBuf> {

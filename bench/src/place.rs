@@ -68,7 +68,7 @@ impl Workplace {
 impl Drop for Workplace {
     fn drop(&mut self) {
         if self.keep && leftovers::keep(&self.path).is_ok() {
-            eprintln!("kept: {}", self.path.display());
+            say::note(format_args!("kept: {}", self.path.display()));
         } else {
             // Only empty directories are removed: a mount that could not be undone keeps its directory. A directory to
             // mount on is left where its target was interrupted before the mount.

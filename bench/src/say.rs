@@ -14,7 +14,12 @@ pub(crate) fn out(text: &str) -> io::Result<()> {
     }
 }
 
+/// Tells of an event on standard error. A closed or full one ends no measurement.
+pub(crate) fn note(text: impl Display) {
+    let _ = writeln!(io::stderr(), "{text}");
+}
+
 /// Tells of something that failed and ends nothing, on standard error.
 pub(crate) fn failed(object: impl Display, what: impl Display) {
-    eprintln!("{}", without_number(format!("{object}: {what}")));
+    note(without_number(format!("{object}: {what}")));
 }

@@ -107,6 +107,9 @@ impl<'a> Session<'a> {
         if common.output.html.as_deref() == Some(Path::new("-")) {
             return Err("--html -: it is written again after each experiment and needs a file".into());
         }
+        // A measurement may take hours.
+        let json = common.output.json.as_deref().filter(|_| !common.to_stdout());
+        json.into_iter().chain(common.output.html.as_deref()).try_for_each(file::check)?;
         let stop = Stop::on_signals()?;
         let disk = common.disk();
         leftovers::sweep(&std::env::temp_dir(), &disk);

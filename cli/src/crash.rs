@@ -4,6 +4,7 @@
 use std::io::{IsTerminal, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::str::FromStr;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -62,14 +63,16 @@ pub(crate) struct CrashArgs {
     /// Explore only this number of random sequences through a write buffer over the layout. Synchronised data must be
     /// there, any other data may be missing, and nothing is torn. With disks, buffered data goes to them, too, and blocks
     /// move meanwhile
-    #[arg(long, value_name = "COUNT", conflicts_with_all = ["sequences", "triples", "random", "threads", "self_test"])]
+    #[arg(long, value_name = "COUNT", value_parser = at_least_one::<u64>,
+        conflicts_with_all = ["sequences", "triples", "random", "threads", "self_test"])]
     cached: Option<u64>,
     /// The seed of samples and random workloads
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     seed: u64,
     /// Threads; the number of CPUs by default
-    #[arg(long, value_name = "COUNT", value_parser = at_least_one)]
+    #[arg(long, value_name = "COUNT", value_parser = at_least_one::<usize>)]
     jobs: Option<usize>,
+<<<<<<< HEAD
     /// Stop after this number of seconds. Until then the run is spread over the workloads as with --images
     #[arg(long, value_name = "SECONDS")]
     time: Option<u64>,
@@ -78,9 +81,16 @@ pub(crate) struct CrashArgs {
     /// point with fewer than 100 images. In the end each is explored in full. With --resume, all are explored in full,
     /// one after the other. With --self-test: look no longer for a mutant that is argued to do no harm
     #[arg(long, value_name = "COUNT")]
+=======
+    /// Stop after this number of seconds
+    #[arg(long, value_name = "SECONDS", value_parser = at_least_one::<u64>)]
+    time: Option<u64>,
+    /// Stop after this number of images. With --self-test: look no longer for a mutant that is argued to do no harm
+    #[arg(long, value_name = "COUNT", value_parser = at_least_one::<u64>)]
+>>>>>>> fix2
     images: Option<u64>,
     /// Stop after this number of violations
-    #[arg(long, value_name = "COUNT", default_value_t = 5, value_parser = at_least_one)]
+    #[arg(long, value_name = "COUNT", default_value_t = 5, value_parser = at_least_one::<usize>)]
     violations: usize,
     /// Go on from the state in this file, and keep it up to date
     #[arg(long, value_name = "FILE")]
@@ -174,10 +184,10 @@ fn run_on<S: Subject>(subject: &S, args: &CrashArgs) -> Result<ExitCode, Failure
     Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::from(EXIT_FAILURE) })
 }
 
-fn at_least_one(text: &str) -> Result<usize, String> {
+fn at_least_one<T: FromStr + Default + PartialOrd>(text: &str) -> Result<T, String> {
     text.parse()
         .ok()
-        .filter(|count| *count > 0)
+        .filter(|count| *count > T::default())
         .ok_or_else(|| format!("{text:?} is no number of them; give 1 or more"))
 }
 

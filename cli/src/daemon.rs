@@ -16,6 +16,7 @@ use rustix::fs::Access;
 
 use crate::failure::Failure;
 use crate::heap::SETTINGS;
+use crate::notice;
 
 /// `PR_SET_IO_FLUSHER` of prctl(2).
 const IO_FLUSHER: libc::c_int = 57;
@@ -125,7 +126,7 @@ fn outcome(mut pipe: File, child: libc::pid_t) -> ExitCode {
             let mut status = 0;
             // SAFETY: the status is ours to write; the child is ours to wait for.
             unsafe { libc::waitpid(child, &raw mut status, 0) };
-            eprintln!("nacre: mount: the server ended before it was ready ({})", ending(status));
+            notice::say(format_args!("mount: the server ended before it was ready ({})", ending(status)));
             ExitCode::from(MOUNT_INTERNAL)
         }
     }

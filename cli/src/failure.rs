@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use nacre_engine::{Kind, without_number};
 
-use crate::servers;
+use crate::{notice, servers};
 
 /// The operation failed.
 pub(crate) const EXIT_FAILURE: u8 = 1;
@@ -109,7 +109,7 @@ impl Failure {
 
     /// Reports the failure and returns the exit code of the process.
     pub(crate) fn report(&self) -> ExitCode {
-        eprintln!("nacre: {}", self.message);
+        notice::say(&self.message);
         ExitCode::from(self.code)
     }
 }

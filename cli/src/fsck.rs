@@ -32,6 +32,7 @@ Exit status:
   0   the file system is sound
   1   errors were repaired
   4   errors are left
+  5   errors were repaired, and others are left: the codes add up
   8   the check failed
   16  a wrong command line
 
@@ -55,7 +56,7 @@ pub(crate) struct FsckArgs {
     preen: bool,
     /// Repair everything: keep all data that the format proves, and give up the rest. Files without a name go to
     /// /lost+found
-    #[arg(short = 'y')]
+    #[arg(short = 'y', conflicts_with = "preen")]
     yes: bool,
     /// With -p: check also after a clean unmount
     #[arg(short, long)]
@@ -160,11 +161,12 @@ fn may_be_passed_over(device: &Path) -> bool {
 
 fn describe(device: &Path, report: &CheckReport, repair: bool) -> String {
     let mut text = String::new();
+    // If any repair loses data, -p begins none.
+    let loses = report.problems.iter().any(|problem| problem.loses);
     for problem in &report.problems {
         let outcome = match (problem.repaired, problem.repair, repair) {
             (true, Some(repair), _) => format!("repaired: {repair}"),
-            // If data would be lost, -p begins nothing.
-            (_, Some(repair), begun) if problem.loses || begun => format!("-y would: {repair}"),
+            (_, Some(repair), begun) if loses || begun => format!("-y would: {repair}"),
             (_, Some(repair), _) => format!("-p would: {repair}"),
             (_, None, _) => problem
                 .advice
@@ -203,13 +205,77 @@ fn describe(device: &Path, report: &CheckReport, repair: bool) -> String {
         (false, _) => "DAMAGED",
     };
     text += &format!(
-        "{}: {verdict}; {}, {}, {} used, {} free; checked in {:.2} s\n",
+        "{}: {verdict}; {}; checked in {:.2} s\n",
         device.display(),
-        output::count(report.directories, "directory", "directories"),
-        output::count(report.files, "file", "files"),
-        size::print(report.used),
-        size::print(report.free),
+        counts(report),
         report.duration.as_secs_f64(),
     );
     text
+}
+
+/// The files and blocks that were counted, in words.
+fn counts(report: &CheckReport) -> String {
+    // Every file system has blocks. The damage ended this check before it counted them.
+    if report.used == 0 && report.free == 0 {
+        return "the check ended before it could count files and blocks".to_owned();
+    }
+    format!(
+        "{}, {}, {} used, {} free",
+        output::count(report.directories, "directory", "directories"),
+        output::count(report.files, "file", "files"),
+        size::print(report.used),
+        size::print(report.free)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use nacre::{CheckReport, Problem};
+
+    use super::describe;
+
+    fn problem(what: &str, loses: bool) -> Problem {
+        let (what, repair) = (what.to_owned(), Some("mend it"));
+        Problem { what, repair, advice: None, loses, repaired: false }
+    }
+
+    /// The report of a check that found these problems.
+    fn report(problems: Vec<Problem>, used: u64) -> CheckReport {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("pm");
+        nacre::mkfs(&path, &nacre::MkfsOptions::with_size(16 << 20)).unwrap();
+        let sound = nacre::check(&path, nacre::Repair::None, &nacre::CheckOptions::default()).unwrap();
+        CheckReport { problems, used, free: used, ..sound }
+    }
+
+    /// `-p` was said to make repairs beside one that loses data, for which it makes none.
+    #[test]
+    fn a_finding_says_which_option_repairs_it() {
+        let said = |report: &CheckReport, repair| describe(Path::new("x"), report, repair);
+        let alone = report(vec![problem("a", false)], 4096);
+        assert!(said(&alone, false).starts_with("x: a (-p would: mend it)\n"), "{}", said(&alone, false));
+        let beside = report(vec![problem("a", false), problem("b", true)], 4096);
+        for repair in [false, true] {
+            let text = said(&beside, repair);
+            assert!(
+                text.starts_with("x: a (-y would: mend it)\nx: b (-y would: mend it)\nx: DAMAGED"),
+                "{text}"
+            );
+        }
+    }
+
+    /// Zeros stood there, as if the file system were empty.
+    #[test]
+    fn a_check_that_ended_early_has_no_counts() {
+        let counted = describe(Path::new("x"), &report(Vec::new(), 4096), false);
+        assert!(
+            counted.contains("sound; 1 directory, 0 files, 4 KiB used, 4 KiB free; checked in"),
+            "{counted}"
+        );
+        let early = describe(Path::new("x"), &report(vec![problem("a", true)], 0), false);
+        assert!(early.contains("DAMAGED; the check ended before it could count"), "{early}");
+        assert!(!early.contains("0 directories"), "{early}");
+    }
 }

@@ -123,8 +123,8 @@ fn describe(info: &Info) -> String {
     if let Some(space) = &info.space {
         add("available", format!("{} of {}", size::print(space.available), size::print(space.total)));
         add("inodes", format!("{} free of {}", space.inodes_free, space.inodes));
-        let inodes =
-            format!("{} inodes, of those not in use at most {}", space.inodes_in_dram, space.inode_cache);
+        let inodes = output::count(space.inodes_in_dram, "inode", "inodes");
+        let inodes = format!("{inodes}, of those not in use at most {}", space.inode_cache);
         add("DRAM", format!("{} for indexes; {inodes}", size::print(space.index_bytes)));
     }
     info.cache.iter().flat_map(write_buffer).for_each(|(name, value)| add(name, value));
@@ -141,7 +141,8 @@ fn describe(info: &Info) -> String {
     add("label", volume.label.clone());
     add("uuid", volume.uuid.clone());
     add("format", format!("version {}", volume.format_version));
-    add("superblock", format!("{} of 2 copies are valid", volume.superblock_copies));
+    let copies = volume.superblock_copies;
+    add("superblock", format!("{copies} of 2 copies {} valid", if copies == 1 { "is" } else { "are" }));
     add("state", state(info));
     output::fields(&fields)
 }
@@ -293,5 +294,14 @@ mod tests {
         assert!(text.contains("3: missing (it is gone), 8 KiB of 8 KiB in use"), "{text}");
         assert!(text.contains("outside its hours, 22:00-06:00, until 22:00\n"), "{text}");
         assert!(!text.contains("label") && !text.contains("available"), "{text}");
+        assert!(text.contains("superblock:    2 of 2 copies are valid\n"), "{text}");
+    }
+
+    #[test]
+    fn one_thing_is_no_many() {
+        let info = json!({ "volume": { "superblock_copies": 1 }, "space": { "inodes_in_dram": 1, "inode_cache": 9 } });
+        let text = describe(&from_value(info).unwrap());
+        assert!(text.contains("1 of 2 copies is valid\n"), "{text}");
+        assert!(text.contains("1 inode, of those not in use at most 9\n"), "{text}");
     }
 }

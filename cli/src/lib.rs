@@ -12,7 +12,7 @@
 //! - `siblings`: the other two programs.
 //! - `utab`: the entry by which umount(8) finds nacre's helper.
 //! - `control`: the answers of a mount's server.
-//! - `output`, `failure`: the texts for people and scripts.
+//! - `output`, `failure`, `notice`: the texts for people and scripts.
 //! - `pages`, `generate`: the manual pages, and the completions.
 //! - [`fuzz`]: the body of the fuzz target `options`.
 
@@ -36,6 +36,7 @@ mod mount_options;
 mod mounted;
 mod mover;
 mod names;
+mod notice;
 mod opening;
 mod output;
 mod pages;
@@ -55,7 +56,10 @@ mod users;
 mod utab;
 mod volume;
 
+use std::error::Error as _;
 use std::ffi::OsString;
+use std::io::Write as _;
+use std::num::{IntErrorKind, ParseIntError};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -70,7 +74,13 @@ use crate::siblings::Sibling;
 pub fn main() -> ExitCode {
     let mut arguments: Vec<OsString> = std::env::args_os().collect();
     let name = arguments.first().map(PathBuf::from).unwrap_or_default();
-    if mount::is_helper(&name) {
+    let is_mount = mount::is_helper(&name);
+    if (is_mount || umount::is_helper(&name))
+        && let Some(text) = pages::answer_of_helper(is_mount, &arguments[1..])
+    {
+        return output::text_out(&text).map_or_else(|failure| failure.report(), success);
+    }
+    if is_mount {
         return mount::run_helper(arguments.into_iter().skip(1));
     }
     if umount::is_helper(&name) {
@@ -80,6 +90,12 @@ pub fn main() -> ExitCode {
     if let Some(subcommand) = subcommand_of(&name) {
         arguments.splice(..1, ["nacre".into(), subcommand.into()]);
     }
+    if let [_, bench, name, ..] = &arguments[..]
+        && bench == "bench"
+        && nacre_bench::is_internal(name)
+    {
+        return Sibling::Bench.run("bench", &arguments[2..]).report();
+    }
     match Cli::try_parse_from(&arguments) {
         Ok(cli) => run(cli, &arguments[1..]).unwrap_or_else(|failure| failure.report()),
         Err(error) => usage(&error, arguments.get(1)),
@@ -88,6 +104,11 @@ pub fn main() -> ExitCode {
 
 /// Runs `nacre bench`, with the arguments of this process behind it.
 pub fn bench_main() -> ExitCode {
+    let arguments = || std::env::args_os().skip(1);
+    if arguments().next().is_some_and(|name| nacre_bench::is_internal(&name)) {
+        let done = nacre_bench::run_internal(arguments()).map_err(|error| Failure::named("bench", error));
+        return done.map_or_else(|failure| failure.report(), success);
+    }
     run_own(&["nacre", "bench"], |command| match command {
         Command::Bench(args) => {
             nacre_bench::run_command(args).map(success).map_err(|error| Failure::named("bench", error))
@@ -128,13 +149,27 @@ fn subcommand_of(name: &Path) -> Option<&'static str> {
 /// the subcommand expect.
 fn usage(error: &clap::Error, subcommand: Option<&OsString>) -> ExitCode {
     // If even that cannot be printed, the exit code must do.
-    let _ = error.print();
+    let _ = match in_words(error) {
+        Some(text) => write!(std::io::stderr(), "{text}"),
+        None => error.print(),
+    };
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
         _ if subcommand.is_some_and(|name| name == "fsck") => ExitCode::from(fsck::WRONG_CALL),
         _ if subcommand.is_some_and(|name| name == "mount") => ExitCode::from(mount::WRONG_CALL),
         _ => ExitCode::from(failure::EXIT_USAGE),
     }
+}
+
+/// The message of a number that is wrong, without the words of the standard library.
+fn in_words(error: &clap::Error) -> Option<String> {
+    let number = error.source()?.downcast_ref::<ParseIntError>()?;
+    let cause = match number.kind() {
+        IntErrorKind::PosOverflow => "the number is too large",
+        IntErrorKind::NegOverflow => "the number is too small",
+        _ => "give a whole number",
+    };
+    Some(error.render().to_string().replacen(&number.to_string(), cause, 1))
 }
 
 /// Runs a command of these arguments.
@@ -153,8 +188,8 @@ fn run(cli: Cli, arguments: &[OsString]) -> Result<ExitCode, Failure> {
         Command::Volume(args) => volume::run(args).map(success),
         Command::Promote(args) => place::promote(&args).map(unless_failed),
         Command::Demote(args) => place::demote(&args).map(unless_failed),
-        Command::Pin(args) => place::pin(&args).map(success),
-        Command::Unpin(args) => place::unpin(&args).map(success),
+        Command::Pin(args) => place::pin(&args).map(unless_failed),
+        Command::Unpin(args) => place::unpin(&args).map(unless_failed),
         Command::Mover(args) => mover::run(args).map(success),
         Command::Crash(_) => Err(Sibling::Lab.run("crash", arguments)),
         Command::Bench(_) => Err(Sibling::Bench.run("bench", &arguments[1..])),

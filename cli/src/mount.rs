@@ -19,7 +19,7 @@ use crate::failure::Failure;
 use crate::heap::Heap;
 use crate::mount_options::{self, MountSettings, table};
 use crate::telling::Telling;
-use crate::{mounted, opening, remount, utab};
+use crate::{mounted, notice, opening, output, remount, utab};
 
 /// Exit codes of mount(8).
 pub(crate) const WRONG_CALL: u8 = 1;
@@ -232,7 +232,7 @@ fn mount(plan: Plan) -> ExitCode {
 fn prepare(mut plan: Plan) -> Result<Option<Plan>, Refusal> {
     plan.settings.check().map_err(|message| Refusal(format!("mount: {message}"), WRONG_CALL))?;
     for warning in plan.settings.notices() {
-        eprintln!("nacre: mount: {warning}");
+        notice::say(format_args!("mount: {warning}"));
     }
     name_volume(&mut plan)?;
     let device = match nacre::canonical_device(&plan.device) {
@@ -309,10 +309,10 @@ fn try_out(plan: &Plan) -> Result<(), Refusal> {
     })?;
     let (name, dir) = (plan.device.display(), plan.dir.display());
     if settings.read_only && !plan.settings.read_only {
-        eprintln!("nacre: {name}: it is write-protected, and would be mounted read-only");
+        notice::say(format_args!("{name}: it is write-protected, and would be mounted read-only"));
     }
-    println!("{name}: would be mounted on {dir}; {}", device.promise_explanation);
-    Ok(())
+    output::text_out(&format!("{name}: would be mounted on {dir}; {}\n", device.promise_explanation))
+        .map_err(|failure| Refusal(failure.message().to_owned(), SYSTEM_ERROR))
 }
 
 /// The message of a log that cannot be opened.
@@ -497,13 +497,9 @@ fn tell_of_tiers(plan: &Plan, file_system: &FileSystem, log: &Log, warnings: War
         .filter(|tier| tier.missing.is_some() || tier.draining)
         .partition(|tier| tier.missing.is_some());
     if !missing.is_empty() {
-        let numbers: Vec<String> = missing.iter().map(|tier| tier.number.to_string()).collect();
+        let numbers: Vec<u8> = missing.iter().map(|tier| tier.number).collect();
         // The log has each of them, and why.
-        warnings.say(&format!(
-            "{dir}: mounted without tier {}: its blocks cannot be read until nacre tier online {dir} DEVICE brings \
-             it back; the mount option tiers=all refuses to mount without it",
-            numbers.join(", ")
-        ));
+        warnings.say(&missing_words(&numbers, &dir));
     }
     for tier in draining {
         tell(&draining_words(tier.number, tier.free, &dir));
@@ -525,6 +521,22 @@ fn tell_of_losses(plan: &Plan, file_system: &FileSystem, log: &Log, notices: Not
         let notices = notices.clone();
         std::thread::spawn(move || notices.content_changed(id));
     });
+}
+
+/// The warning of missing tiers, with the way out.
+fn missing_words(numbers: &[u8], dir: &str) -> String {
+    if let [number] = numbers {
+        return format!(
+            "{dir}: mounted without tier {number}: its blocks cannot be read until nacre tier online {dir} DEVICE \
+             brings it back; the mount option tiers=all refuses to mount without it"
+        );
+    }
+    let numbers: Vec<String> = numbers.iter().map(u8::to_string).collect();
+    format!(
+        "{dir}: mounted without tiers {}: their blocks cannot be read until nacre tier online {dir} DEVICE brings \
+         each back; the mount option tiers=all refuses to mount without them",
+        numbers.join(", ")
+    )
 }
 
 /// The message that a tier is being drained and takes no new blocks, which may be why a file system is full.
@@ -636,10 +648,25 @@ mod tests {
 
     use clap::Parser as _;
 
-    use super::{MountArgs, is_ended_first, is_helper, parse_helper, plan};
+    use super::{MountArgs, is_ended_first, is_helper, missing_words, parse_helper, plan};
 
     fn parse(args: &[&str]) -> Result<super::Plan, String> {
         parse_helper(args.iter().map(Into::into))
+    }
+
+    #[test]
+    fn missing_tiers_are_one_or_several() {
+        let one = missing_words(&[3], "/mnt");
+        assert!(
+            one.starts_with("/mnt: mounted without tier 3: its blocks") && one.ends_with("without it"),
+            "{one}"
+        );
+        let two = missing_words(&[1, 2], "/mnt");
+        assert!(
+            two.starts_with("/mnt: mounted without tiers 1, 2: their blocks")
+                && two.ends_with("without them"),
+            "{two}"
+        );
     }
 
     #[test]

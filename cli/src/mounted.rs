@@ -22,6 +22,7 @@ use uuid::Uuid;
 use crate::asking::{self, Answer, Asked};
 use crate::failure::Failure;
 use crate::names::Names;
+use crate::notice;
 use crate::servers::Server;
 
 /// The time limit for an answer that needs no device.
@@ -30,6 +31,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const PROBE: Duration = Duration::from_millis(500);
 /// The time limit for an order: some wait for slow disks.
 const ORDER_PATIENCE: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// The cause of a refusal for other users.
+pub(crate) const NOT_YOURS: &str = "only root and the user that mounted it may do this";
 
 /// All nacre mounts.
 pub(crate) fn all() -> Result<Vec<MountEntry>, Failure> {
@@ -87,7 +91,7 @@ fn waiting(path: &Path) -> impl FnOnce() {
     let path = path.to_owned();
     move || {
         let silence = by_name(&path).map_or_else(|| "it does not answer".to_owned(), |mount| silence(&mount));
-        eprintln!("nacre: {}: waiting: {silence}", path.display());
+        notice::say(format_args!("{}: waiting: {silence}", path.display()));
     }
 }
 
@@ -101,7 +105,7 @@ fn working(path: &Path) -> impl FnOnce() {
         if !answers {
             waiting(&path)();
         } else if io::stderr().is_terminal() {
-            eprintln!("nacre: {}: waiting: its server is at work", path.display());
+            notice::say(format_args!("{}: waiting: its server is at work", path.display()));
         }
     }
 }
@@ -157,11 +161,26 @@ pub(crate) fn of_device(device: &Path) -> Result<Option<MountEntry>, Failure> {
     Ok(all_of_device(device)?.pop())
 }
 
-/// The mountpoint of the mount that serves a path or a device. An error means that there is none.
+/// The mount of a device or of a volume, if any. An error means that several volumes of the device are mounted.
+pub(crate) fn only_of_device(operation: &str, device: &Path) -> Result<Option<MountEntry>, Failure> {
+    let mut mounts = all_of_device(device)?;
+    let volume = |mount: &MountEntry| nacre::device_and_volume(Path::new(&mount.source)).1;
+    if mounts.iter().any(|mount| volume(mount) != volume(&mounts[0])) {
+        let named = |mount: &MountEntry| {
+            format!("{} on {}", Path::new(&mount.source).display(), mount.mountpoint.display())
+        };
+        let named: Vec<String> = mounts.iter().map(named).collect();
+        let cause = format!("it has several mounted volumes, {}", named.join(", "));
+        return Err(Failure::new(operation, device.display(), cause).advice("say which one, as DEVICE#NAME"));
+    }
+    Ok(mounts.pop())
+}
+
+/// The mountpoint of the mount that serves a path or a device. An error means that there is none, or not one alone.
 pub(crate) fn mountpoint(operation: &str, path: &Path) -> Result<PathBuf, Failure> {
     let mount = match serving(operation, path)? {
         Some(mount) => Some(mount),
-        None => of_device(path)?,
+        None => only_of_device(operation, path)?,
     };
     mount.map(|mount| mount.mountpoint).ok_or_else(|| {
         is_not_ours(operation, path)
@@ -210,7 +229,7 @@ pub(crate) fn order_within<T: DeserializeOwned>(
     match told {
         Answer::Bytes(_) => {}
         Answer::Refused(Errno::PERM) => {
-            return Err(failed("only root and the user that mounted it may do this".to_owned()));
+            return Err(failed(NOT_YOURS.to_owned()));
         }
         Answer::Refused(Errno::ROFS) => {
             return Err(failed("the file system is mounted read-only".to_owned())
@@ -303,6 +322,7 @@ fn question_with<T: DeserializeOwned>(
             .map_err(|error| failed(format!("the mount's answer: {error}"))),
         Answer::Refused(Errno::NODATA | Errno::OPNOTSUPP) => Ok(None),
         Answer::Refused(Errno::NOTCONN | Errno::CONNABORTED) => Err(ended(operation, path)),
+        Answer::Refused(Errno::PERM) => Err(failed(NOT_YOURS.to_owned())),
         Answer::Refused(error) => Err(failed(error.to_string())),
         Answer::None => Err(silent(operation, path)),
     }

@@ -200,7 +200,7 @@ fn in_words(order: &Order, dry_run: bool) -> String {
         }
         Order::LimitMover(Some(rate)) => {
             let moves = verb("moves", "would move");
-            format!("at most {} {moves} in a second", size::exact(*rate))
+            format!("at most {} {moves} in a second", size::print(*rate))
         }
         Order::LimitMover(None) => {
             format!("there {} no limit to the bytes that move in a second", verb("is", "would be"))

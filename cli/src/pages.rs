@@ -4,6 +4,8 @@
 //! A page is the definition of the command line. Its examples, exit codes, files and references stand in the text
 //! after the help (`after_long_help`), under headings. [`sections`] reads them there.
 
+use std::ffi::OsString;
+
 use clap::builder::StyledStr;
 use clap::{Arg, ArgAction, Command, CommandFactory};
 
@@ -183,6 +185,17 @@ fn umount_helper() -> Command {
     page
 }
 
+/// The text that a helper prints if its arguments ask for its help or its version. Its parser has no such flags.
+pub(crate) fn answer_of_helper(is_mount: bool, arguments: &[OsString]) -> Option<String> {
+    let page = || if is_mount { mount_helper() } else { umount_helper() };
+    arguments.iter().find_map(|argument| match argument.to_str()? {
+        "-h" => Some(page().render_help().to_string()),
+        "--help" => Some(page().render_long_help().to_string()),
+        "-V" | "--version" => Some(page().render_version()),
+        _ => None,
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use std::ffi::OsString;
@@ -263,10 +276,23 @@ mod tests {
             // A flag before three names is one name too many.
             assert_eq!(call(&["ro", "/dev/pmem0", "/mnt"]).is_ok(), values.contains(letter), "-{letter}");
         }
-        let (_, values) = letters(&umount_helper());
-        for letter in values.chars() {
-            let args = [format!("-{letter}"), "value".to_owned(), "/mnt".to_owned()];
-            assert!(umount::parse_helper(args.map(OsString::from)).is_ok(), "-{letter}");
+        let (flags, values) = letters(&umount_helper());
+        for letter in ('a'..='z').chain('A'..='Z') {
+            let call = |more: &[&str]| {
+                let option = format!("-{letter}");
+                umount::parse_helper(
+                    [&option[..]].into_iter().chain(more.iter().copied()).map(OsString::from),
+                )
+            };
+            assert_eq!(call(&["/mnt"]).is_ok(), flags.contains(letter), "-{letter}");
+            let is_known = flags.contains(letter) || values.contains(letter);
+            assert_eq!(call(&["value", "/mnt"]).is_ok(), is_known, "-{letter}");
+        }
+        for arguments in [&["-lf", "/mnt"][..], &["/mnt", "-tnacre"], &["/mnt", "-nt", "nacre", "-r"]] {
+            assert!(umount::parse_helper(arguments.iter().map(OsString::from)).is_ok(), "{arguments:?}");
+        }
+        for arguments in [&["-lx", "/mnt"][..], &["/mnt", "--lazy"], &["-l"]] {
+            assert!(umount::parse_helper(arguments.iter().map(OsString::from)).is_err(), "{arguments:?}");
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::fs::{self, Metadata};
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -127,33 +128,40 @@ fn relocate(
 ) -> Result<bool, Failure> {
     let (mut files, mut moved, mut failed) = (0, 0, 0);
     for top in &args.paths {
-        let mut found = Found { operation, top, to: to(top)?, files: Vec::new(), moved: 0, failed: 0 };
-        let walked = each(operation, args, top, &mut |path, metadata| {
-            if !metadata.is_file() {
-                return Ok(());
+        let to = match to(top) {
+            Ok(to) => to,
+            Err(failure) => {
+                failure.report();
+                failed += 1;
+                continue;
             }
-            files += 1;
-            if args.dry_run { Ok(()) } else { found.add(path, metadata.ino()) }
+        };
+        let mut found = Found { operation, top, to, files: Vec::new(), moved: 0, failed: 0 };
+        let lost = each(operation, args, top, &mut |path, metadata| {
+            if metadata.is_file() {
+                files += 1;
+                if !args.dry_run {
+                    found.add(path, metadata.ino());
+                }
+            }
+            Ok(())
         });
-        // Files that were found before an error are moved, too.
-        found.move_all()?;
-        walked?;
-        (moved, failed) = (moved + found.moved, failed + found.failed);
+        found.move_all();
+        (moved, failed) = (moved + found.moved, failed + found.failed + lost);
     }
     if args.json {
         let said = json!({ "files": files, "moved": moved, "failed": failed, "dry_run": args.dry_run });
         return output::json(said).map(|()| failed == 0);
     }
     let mut said = if args.dry_run {
-        "would be moved, if their blocks can".to_owned()
+        output::count(files, "file would be moved, if its", "files would be moved, if their") + " blocks can"
     } else {
-        format!("{} moved", size::print(moved))
+        format!("{}, {} moved", output::count(files, "file", "files"), size::print(moved))
     };
     if failed > 0 {
         said = format!("{said}, {failed} failed");
     }
-    let files = output::count(files, "file", "files");
-    output::text_out(&format!("{files}, {said}\n")).map(|()| failed == 0)
+    output::text_out(&format!("{said}\n")).map(|()| failed == 0)
 }
 
 /// Files that were found and are moved together.
@@ -171,22 +179,29 @@ struct Found<'a> {
 }
 
 impl Found<'_> {
-    fn add(&mut self, path: &Path, inode: u64) -> Result<(), Failure> {
+    fn add(&mut self, path: &Path, inode: u64) {
         self.files.push((path.to_owned(), inode));
-        if self.files.len() < FILES_AT_ONCE { Ok(()) } else { self.move_all() }
+        if self.files.len() >= FILES_AT_ONCE {
+            self.move_all();
+        }
     }
 
     /// Moves the files, and reports those that fail.
-    fn move_all(&mut self) -> Result<(), Failure> {
+    fn move_all(&mut self) {
         let files = std::mem::take(&mut self.files);
         let (mut left, mut from) = (&files[..], 0);
         while !left.is_empty() {
             let inodes = left.iter().map(|(_, inode)| *inode).collect();
             let order = Order::MoveFiles(FilesToMove { to: self.to, from, inodes });
             let done: FilesMoved = match mounted::order(self.operation, self.top, order) {
+                Ok(done) => done,
                 // The path is gone, and so are its files.
-                Err(_) if is_gone(self.top) => return Ok(()),
-                other => other.map_err(|failure| failure.of(self.top))?,
+                Err(_) if is_gone(self.top) => return,
+                Err(failure) => {
+                    failure.of(self.top).report();
+                    self.failed += left.len();
+                    return;
+                }
             };
             self.moved += done.moved;
             self.failed += done.failed.len();
@@ -203,100 +218,147 @@ impl Found<'_> {
             }
             (left, from) = (left.get(done.next..).unwrap_or_default(), done.from);
         }
-        Ok(())
     }
 }
 
-/// Pins files to their place, and directories for new files in them.
-pub(crate) fn pin(args: &FilesArgs) -> Result<(), Failure> {
+/// Pins files to their place, and directories for new files in them; false if one of them failed.
+pub(crate) fn pin(args: &FilesArgs) -> Result<bool, Failure> {
     mark("pin", "pinned", args, |path| {
         rustix::fs::lsetxattr(path, PIN, b"1", rustix::fs::XattrFlags::empty())
     })
 }
 
-/// Unpins files and directories.
-pub(crate) fn unpin(args: &FilesArgs) -> Result<(), Failure> {
+/// Unpins files and directories; false if one of them failed.
+pub(crate) fn unpin(args: &FilesArgs) -> Result<bool, Failure> {
     mark("unpin", "not pinned any more", args, |path| match rustix::fs::lremovexattr(path, PIN) {
         Err(rustix::io::Errno::NODATA) => Ok(()),
         other => other,
     })
 }
 
+/// Marks files and directories; false if one of them failed, which was reported.
 fn mark(
     operation: &str,
     what: &str,
     args: &FilesArgs,
     act: impl Fn(&Path) -> rustix::io::Result<()>,
-) -> Result<(), Failure> {
-    let mut count = 0;
+) -> Result<bool, Failure> {
+    let (mut count, mut failed) = (0, 0);
     for top in &args.paths {
-        each(operation, args, top, &mut |path, metadata| {
+        failed += each(operation, args, top, &mut |path, metadata| {
             // No other type of inode has blocks that move, or passes the mark on.
             if !metadata.is_file() && !metadata.is_dir() {
                 return Ok(());
             }
-            count += 1;
-            if args.dry_run {
-                return Ok(());
+            if !args.dry_run {
+                act(path).map_err(|error| Failure::new(operation, path.display(), error))?;
             }
-            act(path).map_err(|error| Failure::new(operation, path.display(), error))
-        })?;
+            count += 1;
+            Ok(())
+        });
     }
     if args.json {
-        return output::json(json!({ "count": count, "dry_run": args.dry_run }));
+        let said = json!({ "count": count, "failed": failed, "dry_run": args.dry_run });
+        return output::json(said).map(|()| failed == 0);
     }
     let would = if args.dry_run { "would be " } else { "" };
     let files = output::count(count, "file or directory", "files and directories");
-    output::text_out(&format!("{files}: {would}{what}\n"))
+    let lost = if failed > 0 { format!(", {failed} failed") } else { String::new() };
+    output::text_out(&format!("{files}: {would}{what}{lost}\n")).map(|()| failed == 0)
 }
 
 /// True if the path was removed or renamed since it was found.
 fn is_gone(path: &Path) -> bool {
-    fs::symlink_metadata(path).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
+    fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
 }
 
 /// Calls `act` for a path and, if requested, for everything below it, once for each inode. The walk stays on one file
-/// system, and follows no symbolic link.
+/// system, and follows no symbolic link. Returns the number of failures, which were reported; they do not end the walk.
 fn each(
     operation: &str,
     args: &FilesArgs,
     top: &Path,
     act: &mut dyn FnMut(&Path, &Metadata) -> Result<(), Failure>,
-) -> Result<(), Failure> {
-    let failed = |path: &Path, error: std::io::Error| Failure::new(operation, path.display(), error);
-    if mounted::serving(operation, top)?.is_none() {
-        return Err(mounted::is_not_ours(operation, top).advice("nacre df lists those that are mounted"));
-    }
-    let metadata = fs::symlink_metadata(top).map_err(|error| failed(top, error))?;
-    if metadata.is_dir() && !args.recursive && matches!(operation, "promote" | "demote") {
-        return Err(
-            Failure::new(operation, top.display(), "it is a directory").advice("-r includes its content")
-        );
-    }
-    let device = metadata.dev();
+) -> usize {
+    let mut count = 0;
+    let mut failed = |failure: Failure| {
+        failure.report();
+        count += 1;
+    };
+    let cannot = |path: &Path, error: io::Error| Failure::new(operation, path.display(), error);
+    let device = match device_of(operation, args, top) {
+        Ok(device) => device,
+        Err(failure) => {
+            failed(failure);
+            return count;
+        }
+    };
     let mut seen = HashSet::new();
     // Not by recursion: directories may be deeper than a stack.
     let mut waiting = vec![top.to_owned()];
     while let Some(path) = waiting.pop() {
+        // It was removed after it was found.
+        let is_passed = || path != top && is_gone(&path);
         let metadata = match fs::symlink_metadata(&path) {
-            Err(_) if path != top && is_gone(&path) => continue,
-            other => other.map_err(|error| failed(&path, error))?,
+            Ok(metadata) => metadata,
+            Err(_) if is_passed() => continue,
+            Err(error) => {
+                let has_ended = is_from_no_server(&error);
+                failed(cannot(&path, error));
+                if has_ended {
+                    break;
+                }
+                continue;
+            }
         };
         if metadata.dev() != device
             || metadata.nlink() > 1 && metadata.is_file() && !seen.insert(metadata.ino())
         {
             continue;
         }
-        act(&path, &metadata)?;
-        if metadata.is_dir() && args.recursive {
-            let entries = match fs::read_dir(&path) {
-                Err(_) if path != top && is_gone(&path) => continue,
-                other => other.map_err(|error| failed(&path, error))?,
-            };
-            for entry in entries {
-                waiting.push(entry.map_err(|error| failed(&path, error))?.path());
+        if let Err(failure) = act(&path, &metadata) {
+            failed(failure);
+        }
+        if !metadata.is_dir() || !args.recursive {
+            continue;
+        }
+        match fs::read_dir(&path) {
+            Ok(entries) => {
+                for entry in entries {
+                    match entry {
+                        Ok(entry) => waiting.push(entry.path()),
+                        Err(error) => failed(cannot(&path, error)),
+                    }
+                }
             }
+            Err(_) if is_passed() => {}
+            Err(error) => failed(cannot(&path, error)),
         }
     }
-    Ok(())
+    count
+}
+
+/// True for the error of every path of a mount whose server has ended.
+fn is_from_no_server(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotConnected | io::ErrorKind::ConnectionAborted)
+}
+
+/// The device number of a path that the command line names. An error means that nothing there can be placed.
+fn device_of(operation: &str, args: &FilesArgs, top: &Path) -> Result<u64, Failure> {
+    let failed = |cause: &dyn std::fmt::Display| Failure::new(operation, top.display(), cause);
+    if mounted::serving(operation, top)?.is_none() {
+        return Err(mounted::is_not_ours(operation, top).advice("nacre df lists those that are mounted"));
+    }
+    let metadata = fs::symlink_metadata(top).map_err(|error| failed(&error))?;
+    let kind = metadata.file_type();
+    if kind.is_symlink() {
+        return Err(failed(&"it is a symbolic link").advice("give the file that it leads to"));
+    }
+    if !kind.is_file() && !kind.is_dir() {
+        return Err(failed(&"it is neither a file nor a directory; it has no blocks that move"));
+    }
+    if kind.is_dir() && !args.recursive && matches!(operation, "promote" | "demote") {
+        return Err(failed(&"it is a directory").advice("-r includes its content"));
+    }
+    Ok(metadata.dev())
 }

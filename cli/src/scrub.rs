@@ -119,9 +119,9 @@ fn start(path: &Path, rate: Option<u64>) -> Result<(), Failure> {
         match error {
             rustix::io::Errno::BUSY => failed("a scrub is running").advice("nacre scrub status shows it"),
             rustix::io::Errno::INVAL => {
-                failed(&format!("{rate} in a second are too few")).advice("give a rate of at least 256K")
+                failed(&format!("a rate of {rate} in a second is too low")).advice("give at least 256K")
             }
-            rustix::io::Errno::PERM => failed("only root and the user that mounted it may do this"),
+            rustix::io::Errno::PERM => failed(mounted::NOT_YOURS),
             rustix::io::Errno::NOTCONN | rustix::io::Errno::CONNABORTED => mounted::ended(START, &mountpoint),
             other => failed(&other.to_string()),
         }

@@ -134,7 +134,10 @@ fn from_mount(path: &Path) -> Result<(u64, Vec<Extent>), Failure> {
             mounted::is_not_ours("stat", path).advice("--device DEVICE reads a device that is not mounted")
         );
     }
-    let metadata = std::fs::metadata(path).map_err(|error| Failure::new("stat", path.display(), error))?;
+    // A mount answers questions about the file itself, not about a symbolic link.
+    let failed = |error: std::io::Error| Failure::new("stat", path.display(), error);
+    let path = &std::fs::canonicalize(path).map_err(failed)?;
+    let metadata = std::fs::metadata(path).map_err(failed)?;
     if !metadata.is_file() {
         return Err(Failure::new("stat", path.display(), "only regular files have extents"));
     }

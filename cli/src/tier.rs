@@ -138,7 +138,7 @@ fn trim(minimum: u64, how: &HowArgs, path: &Path, tier: Option<String>) -> Resul
             (mounted::mountpoint(OPERATION, path)?, tiers)
         }
     };
-    let (mut words, mut results, mut failures) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut words, mut results, mut failures) = (Vec::new(), Vec::new(), Vec::<Failure>::new());
     for tier in &tiers {
         let (number, free) = (tier.number, size::print(tier.free));
         if how.dry_run {
@@ -158,6 +158,8 @@ fn trim(minimum: u64, how: &HowArgs, path: &Path, tier: Option<String>) -> Resul
                 words.push(format!("tier {number}: its device does not take reports of free blocks"));
                 results.push(json!({ "tier": number, "trimmed": null }));
             }
+            // A refusal of the mount is the same for each tier.
+            Err(failure) if failures.iter().any(|other| other.message() == failure.message()) => {}
             Err(failure) => failures.push(failure),
         }
     }

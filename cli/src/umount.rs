@@ -20,7 +20,7 @@ use rustix::mount::UnmountFlags;
 use crate::asking::{self, Answer};
 use crate::failure::Failure;
 use crate::servers::Server;
-use crate::{mounted, users, utab};
+use crate::{mounted, notice, output, users, utab};
 
 /// The time that a server has to write its buffered data, and to end. Before its end it writes the state that makes the
 /// next mount fast.
@@ -97,12 +97,11 @@ pub(crate) fn run(args: UmountArgs) -> Result<(), Failure> {
     let UmountArgs { lazy, force, dry_run, dir } = args;
     let mount = find(&dir)?;
     let device = PathBuf::from(&mount.source);
-    if dry_run {
-        println!("{}: would be unmounted from {}", device.display(), mount.mountpoint.display());
-        return Ok(());
-    }
     let server = Server::of(&device);
     let unmount = Unmount { mount, device, server, lazy, force };
+    if dry_run {
+        return unmount.try_out();
+    }
     let state = unmount.state()?;
     let mut is_kernel_written = true;
     if state == State::Answers {
@@ -120,9 +119,29 @@ impl Unmount {
         Failure::new("umount", self.mount.mountpoint.display(), cause)
     }
 
+    /// Prints the unmount that would be made. The error is that of the unmount, if programs visibly use the mount.
+    fn try_out(&self) -> Result<(), Failure> {
+        if !self.lazy && !self.force && !users::of(&self.mount).is_empty() {
+            return Err(self.in_use());
+        }
+        let (device, dir) = (self.device.display(), self.mount.mountpoint.display());
+        output::text_out(&format!("{device}: would be unmounted from {dir}\n"))
+    }
+
+    /// The failure because of the programs that use the mount.
+    fn in_use(&self) -> Failure {
+        let cause = match &users::of(&self.mount)[..] {
+            "" => "in use, by no process that is visible here".to_owned(),
+            users => format!("in use: {users}"),
+        };
+        self.failed(cause).advice(
+            "end them and try again, --lazy lets them continue, --force unmounts and gives them errors",
+        )
+    }
+
     /// Prints a notice that is no failure.
     fn note(&self, what: impl fmt::Display) {
-        eprintln!("nacre: umount: {}: {what}", self.mount.mountpoint.display());
+        notice::say(format_args!("umount: {}: {what}", self.mount.mountpoint.display()));
     }
 
     /// The state of the server. An error means that it does not answer and neither `--lazy` nor `--force` was given.
@@ -217,14 +236,7 @@ impl Unmount {
             mounts::unmount(dir, UnmountFlags::DETACH)?;
             return Ok(state == State::Ended);
         }
-        let users = users::of(&self.mount);
-        let cause = match &users[..] {
-            "" => "in use, by no process that is visible here".to_owned(),
-            users => format!("in use: {users}"),
-        };
-        Err(self.failed(cause).advice(
-            "end them and try again, --lazy lets them continue, --force unmounts and gives them errors",
-        ))
+        Err(self.in_use())
     }
 
     /// Waits until the server has ended and the device is free, and checks that the unmount was clean.
@@ -335,15 +347,27 @@ pub(crate) fn parse_helper(args: impl IntoIterator<Item = OsString>) -> Result<U
     let (mut dir, mut lazy, mut force) = (None, false, false);
     let mut args = args.into_iter();
     while let Some(arg) = args.next() {
-        match arg.to_str() {
-            Some("-N" | "-t") => {
-                args.next();
+        let flags = match arg.to_str() {
+            Some(flags) if flags.len() > 1 && flags.starts_with('-') => &flags[1..],
+            _ => {
+                dir = Some(PathBuf::from(arg));
+                continue;
             }
-            Some(flags) if flags.len() > 1 && flags.starts_with('-') => {
-                lazy |= flags.contains('l');
-                force |= flags.contains('f');
+        };
+        for (at, letter) in flags.char_indices() {
+            match letter {
+                'l' => lazy = true,
+                'f' => force = true,
+                'n' | 'r' | 'v' => {}
+                // Their value is the rest of the word, or the next one.
+                'N' | 't' => {
+                    if at + 1 == flags.len() {
+                        args.next();
+                    }
+                    break;
+                }
+                _ => return Err(Failure::usage(format!("umount.nacre: the flag -{letter} is unknown"))),
             }
-            _ => dir = Some(PathBuf::from(arg)),
         }
     }
     let dir = dir.ok_or_else(|| Failure::usage("umount.nacre: give a directory"))?;
@@ -355,21 +379,25 @@ pub(crate) fn is_helper(name: &Path) -> bool {
     matches!(name.file_name().and_then(|name| name.to_str()), Some("umount.nacre" | "umount.fuse.nacre"))
 }
 
-/// The mount on a directory, otherwise the mount of a device.
+/// The mount on a directory, otherwise the only mount of a device or volume.
 fn find(path: &Path) -> Result<MountEntry, Failure> {
     let mount = match mounts::at(path).ok().flatten() {
         Some(mount) => Some(mount),
-        None => mounted::of_device(path)?,
+        None => mounted::only_of_device("umount", path)?,
     };
     let wrong = |cause| Err(Failure::new("umount", path.display(), cause));
     match mount {
         Some(mount) if mount.fstype == mounts::FSTYPE => Ok(mount),
         Some(mount) => wrong(format!("a mount of type {}, not of nacre", mount.fstype)),
-        None if fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound) => {
-            wrong("there is no such directory".to_owned())
+        None if is_missing(&nacre::device_and_volume(path).0) => {
+            wrong("there is no such directory or device".to_owned())
         }
         None => wrong("nothing is mounted there; nacre df lists the mounts".to_owned()),
     }
+}
+
+fn is_missing(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
 }
 
 #[cfg(test)]

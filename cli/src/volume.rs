@@ -179,7 +179,7 @@ fn remove(force: bool, how: &HowArgs) -> Result<(), Failure> {
             None => "an unknown number of files, as it was not cleanly unmounted".to_owned(),
         };
         return Err(Failure::new("volume remove", how.volume.display(), format!("it holds {holds}"))
-            .advice("-f (force) removes it with them"));
+            .advice("-f (force) removes the volume with its files"));
     }
     if how.dry_run {
         nacre::would_remove_volume(&how.volume).map_err(failed)?;

@@ -297,6 +297,10 @@ pub(crate) fn prepare(path: &Path, size: Option<u64>, force: bool) -> Result<Pre
         Ok(metadata) => metadata,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             return match size {
+                Some(_) if path.is_symlink() => refuse(
+                    Kind::NotFound,
+                    "it is a symbolic link that leads to no file: give the path of the file",
+                ),
                 Some(size) => Ok(Prepared::Absent(size)),
                 None => refuse(
                     Kind::NotFound,

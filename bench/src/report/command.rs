@@ -111,7 +111,10 @@ impl CompareArgs {
         }
         match comparison.worse() {
             0 => Ok(()),
-            count => Err(format!("{count} values got worse by more than {} %", self.threshold).into()),
+            count => {
+                let values = nacre_engine::size::count(count as u64, "value", "values");
+                Err(format!("{values} got worse by more than {} %", self.threshold).into())
+            }
         }
     }
 }

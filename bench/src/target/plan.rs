@@ -60,8 +60,8 @@ const KINDS: &[(&str, &str)] = &[
         "preset:NAME",
         "a preset of nacre in the same process, without system calls; emulate=MEMORY slows it down, pm=SIZE is its device, \
          buffer=SIZE what it buffers in DRAM, of presets that do; name_index=on or off, of presets that have the choice; \
-         tier=file|optane-ssd|nvme|sata-ssd|hdd is a disk below it, as disk= of peers (root, layout log, with pm=), of \
-         tier_size=SIZE (what the load needs), cache=SIZE (64M) the DRAM for what is read from it, which it shares with buffer=, \
+         tier=file|optane-ssd|nvme|sata-ssd|hdd is a disk below it, as disk= of peers (root, layouts log and \
+         shadow, with pm=), of tier_size=SIZE (what the load needs), cache=SIZE (64M) the DRAM for what is read from it, which it shares with buffer=, \
          group=SIZE (16M) what is moved as one, sync_threshold=SIZE (4M) how much is written between syncs of a file that goes straight to it",
     ),
     (

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
+use nacre_engine::size::count;
 
 use super::{Converted, mobibench, strace};
 use crate::{Error, say};
@@ -77,15 +78,15 @@ impl ConvertArgs {
             Some(path) => fs::write(path, trace.print()).map_err(|error| failed(path, error))?,
             None => say::out(&trace.print())?,
         }
-        eprintln!(
-            "{} calls on {} threads; {} directories and {} files before them",
-            trace.calls.len(),
-            trace.threads(),
-            trace.dirs.len(),
-            trace.files.len()
-        );
-        for (what, count) in left_out {
-            eprintln!("left out: {count} of {what}");
+        say::note(format_args!(
+            "{} on {}; {} and {} before them",
+            count(trace.calls.len() as u64, "call", "calls"),
+            count(trace.threads().into(), "thread", "threads"),
+            count(trace.dirs.len() as u64, "directory", "directories"),
+            count(trace.files.len() as u64, "file", "files")
+        ));
+        for (what, times) in left_out {
+            say::note(format_args!("left out: {times} of {what}"));
         }
         Ok(())
     }

@@ -116,10 +116,10 @@ fn memory(info: &Info, below: u64) -> Place {
     let space = info.space.unwrap_or_default();
     let mover = info.mover.as_ref();
     let size = space.total.saturating_sub(below);
-    let used = match mover {
-        Some(mover) => (size as f64 * mover.usage_percent / 100.0) as u64,
-        None => size.saturating_sub(space.available),
-    };
+    // As df(1) counts: the reserve is free. A tier that takes no blocks has no free ones in the answer.
+    let taken = |tier: &TierInfo| if tier.is_in_use() { tier.used() } else { tier.size };
+    let used_below: u64 = info.tiers.iter().map(taken).sum();
+    let used = space.total.saturating_sub(space.free).saturating_sub(used_below).min(size);
     // The counter of an emulation is used if there are no tiers.
     let stored = info.device.counters.map(|counters| counters.bytes_stored);
     Place {
@@ -164,7 +164,7 @@ pub(crate) mod tests {
             "device": { "name": "/dev/pmem0", "counters": null },
             "volume": { "preset": "nacre" },
             "mount": { "options": "", "pid": 77 },
-            "space": { "total": 400u64 << 20, "available": 90 << 20 },
+            "space": { "total": 400u64 << 20, "free": 95 << 20, "available": 90 << 20 },
             "cache": { "size": 32 << 20, "used": 8 << 20, "written_lazily": 5000, "written_eagerly": 100,
                 "written_back": 4000, "write_hits": 30, "write_misses": 10, "read_from_dram": 700, "stalls": 2 },
             "tiers": [{ "number": 1, "size": 100 << 20, "free": 75 << 20, "draining": false, "device": "/dev/sdb",
@@ -223,7 +223,7 @@ pub(crate) mod tests {
         let now = Snapshot::of("/mnt", 0, info, None);
         assert_eq!(now.places.len(), 1);
         let memory = &now.places[0];
-        assert_eq!((memory.size, memory.used), (400 << 20, 310 << 20));
+        assert_eq!((memory.size, memory.used), (400 << 20, 305 << 20));
         assert_eq!((memory.read, memory.written), (None, Some(4096)));
         assert!(now.mover.is_none() && now.temperature.is_none());
     }

@@ -159,6 +159,41 @@ fn a_lack_of_space_is_handled_in_one_place() {
     ]);
 }
 
+/// The macros that print panic if the output is closed or full. Commands ended in a backtrace, with an exit code that
+/// none of them documents.
+#[test]
+fn no_command_prints_in_a_way_that_can_panic() {
+    // Tests call these. The macros print into the output of the test, which is shown only if it fails.
+    let for_tests = ["lab/src/suite/runner.rs", "lab/src/random/run.rs", "lab/src/calls/run.rs"];
+    let (mut read, mut found) = (0, Vec::new());
+    for path in ["cli/src", "bench/src", "lab/src"].iter().flat_map(|source| files(source, ".rs")) {
+        let name = path.strip_prefix(root()).expect("in the workspace").display().to_string();
+        if for_tests.contains(&name.as_str()) || name.ends_with("/tests.rs") || name.contains("/tests/") {
+            continue;
+        }
+        read += 1;
+        let text = shipped(&path);
+        found.extend(text.lines().filter(|line| prints(line)).map(|line| format!("{name}: {}", line.trim())));
+    }
+    assert!(read > 200, "only {read} files were read");
+    assert!(found.is_empty(), "use output, notice or say instead:\n{}", found.join("\n"));
+}
+
+/// True for a line of code that prints by a macro that can panic.
+fn prints(line: &str) -> bool {
+    !line.trim_start().starts_with("//") && (line.contains("print!(") || line.contains("println!("))
+}
+
+#[test]
+fn lines_that_print_are_found() {
+    for line in ["println!();", "    eprintln!(", "print!(\"a\")", "x => eprint!(\"a\"),"] {
+        assert!(prints(line), "{line}");
+    }
+    for line in ["// println!()", "writeln!(out)?;", "size::print(bytes)", "let text = print(one);"] {
+        assert!(!prints(line), "{line}");
+    }
+}
+
 #[test]
 fn functions_and_files_are_short_and_take_few_arguments() {
     let (mut waivers, mut file, mut function) = (0, (0, String::new()), (0, String::new()));

@@ -100,6 +100,8 @@ fn a_wrong_command_line_has_the_code_that_the_caller_expects() {
         (&["mkfs", "--preset", "hinfs", "--layout", "log", "device"], 2),
         (&["mkfs", "-n", "--preset", "nacre", "--layout", "inplace", "device"], 2),
         (&["fsck", "-n", "-y", "device"], 16),
+        (&["fsck", "-p", "-y", "device"], 16),
+        (&["fsck", "-y", "-a", "-f", "device"], 16),
         (&["fsck", "--nonsense", "device"], 16),
         (&["mount", "--nonsense"], 1),
     ] {
@@ -111,6 +113,67 @@ fn a_wrong_command_line_has_the_code_that_the_caller_expects() {
             "{arguments:?}: errors go to standard error, help does not"
         );
     }
+}
+
+/// It was said in the words of the standard library, "invalid digit found in string".
+#[test]
+fn a_wrong_number_is_refused_in_words() {
+    for (words, code, why) in [
+        ("demote --tier x /", 2, "'--tier <N>': give a whole number"),
+        ("mover wait --timeout 0.5 /", 2, "give a whole number"),
+        ("fsck -C x device", 16, "give a whole number"),
+        ("crash --seed 99999999999999999999", 2, "the number is too large"),
+        ("bench run micro.write -t preset:nova --seed 99999999999999999999", 2, "the number is too large"),
+        // They checked nothing, and succeeded.
+        ("crash --cached 0", 2, "give 1 or more"),
+        ("crash --images 0", 2, "give 1 or more"),
+        ("crash --time 0", 2, "give 1 or more"),
+        ("crash --jobs x", 2, "give 1 or more"),
+    ] {
+        let output = harness::run(nacre().args(words.split(' ')), LIMIT).expect("the command ends");
+        let said = text_of(&output, code);
+        assert!(
+            said.contains(why) && !said.contains("digit") && !said.contains("target type"),
+            "{words}: {said}"
+        );
+    }
+}
+
+/// mkfs said that the file is there already.
+#[test]
+fn a_link_that_leads_nowhere_is_named() {
+    let dir = harness::memory();
+    symlink("nowhere", dir.path().join("link")).unwrap();
+    let said = text_of(&call(&["mkfs", "--size", "64M"], &dir.path().join("link")), 1);
+    assert!(
+        said.contains("it is a symbolic link that leads to no file: give the path of the file"),
+        "{said}"
+    );
+    assert!(!dir.path().join("nowhere").exists());
+}
+
+/// Those of mount(8) and umount(8) said that the flag is unknown.
+#[test]
+fn each_name_of_the_command_tells_its_help_and_its_version() {
+    let dir = harness::scratch();
+    for name in ["mount.nacre", "umount.nacre", "mkfs.nacre", "fsck.nacre", "mount.fuse.nacre"] {
+        let program = dir.path().join(name);
+        symlink(env!("CARGO_BIN_EXE_nacre"), &program).unwrap();
+        let run = |flag: &str| harness::run(Command::new(&program).arg(flag), LIMIT).expect("it ends");
+        for flag in ["-h", "--help"] {
+            let said = text_of(&run(flag), 0);
+            assert!(said.contains("Usage: ") && said.contains("-f"), "{name} {flag}: {said}");
+        }
+        for flag in ["-V", "--version"] {
+            let said = text_of(&run(flag), 0);
+            assert!(said.ends_with(concat!(" ", env!("CARGO_PKG_VERSION"), "\n")), "{name} {flag}: {said}");
+        }
+        assert!(run("--nonsense").status.code() > Some(0), "{name}");
+    }
+    // It was passed over.
+    let unmount = harness::run(Command::new(dir.path().join("umount.nacre")).args(["-x", "/mnt"]), LIMIT);
+    let said = text_of(&unmount.expect("it ends"), 2);
+    assert_eq!(said, "nacre: umount.nacre: the flag -x is unknown\n");
 }
 
 #[test]
@@ -362,6 +425,8 @@ fn pages_and_completions_are_written() {
     for shell in ["bash", "zsh", "fish"] {
         let script = harness::succeed(nacre().args(["completions", shell]), LIMIT);
         assert!(script.contains("umount") && script.contains("mkfs"), "{shell}");
+        // They offered the processes of a measurement, too.
+        assert!(!script.contains("worker") && !script.contains("emulated disk"), "{shell}");
     }
 }
 

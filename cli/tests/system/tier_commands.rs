@@ -2,11 +2,12 @@
 
 use std::fs::{self, File};
 use std::io::Read;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 use serde_json::{Value, json};
 
 use crate::harness::{
@@ -67,8 +68,8 @@ fn a_dry_run_says_what_would_be_done_and_does_nothing() {
     dry("tier replace", &[&dir, one, &second], "tier 1: 2 MiB would be moved to ");
     dry("tier add --size 64M", &[&dir, &third], "would become a tier of ");
     assert!(!third.exists());
-    dry("promote", &[&file(0), &file(2)], "2 files, would be moved, if their blocks can");
-    dry("demote", &[&file(2)], "1 file, would be moved, if their blocks can");
+    dry("promote", &[&file(0), &file(2)], "2 files would be moved, if their blocks can");
+    dry("demote", &[&file(2)], "1 file would be moved, if its blocks can");
     dry("pin", &[&file(0), &file(1)], "2 files and directories: would be pinned");
     dry("pin -r", &[&dir], "5 files and directories: would be pinned");
     dry("unpin", &[&file(3)], "1 file or directory: would be not pinned any more");
@@ -100,6 +101,50 @@ fn a_dry_run_says_what_would_be_done_and_does_nothing() {
         let places: Vec<&Path> = places.iter().map(|place: &&PathBuf| place.as_path()).collect();
         same_refusal(words, &places, why);
     }
+    ground.unmount();
+    ground.fsck();
+}
+
+/// A missing path ended the command before the files after it moved. Links and pipes were passed over in silence.
+#[test]
+fn a_path_that_fails_is_named_and_the_others_move_or_are_pinned() {
+    if !can_mount("files that move beside paths that fail") {
+        return;
+    }
+    let mut ground = Ground::nacre("64M", None);
+    let (dir, disk) = (ground.dir(), ground.beside().join("disk"));
+    json("tier add --size 96M", &[&dir, &disk]);
+    let files = write(&dir, 0..3);
+    let [missing, link, pipe] = ["missing", "link", "pipe"].map(|name| dir.join(name));
+    symlink("0", &link).unwrap();
+    mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    let (output, words) = said("demote", &[&files[0], &missing, &files[1], &link, &pipe, &files[2]]);
+    assert_eq!(output.status.code(), Some(1), "{words}");
+    for (path, why) in [
+        (&missing, "No such file or directory"),
+        (&link, "it is a symbolic link; give the file"),
+        (&pipe, "it is neither a file nor a directory"),
+    ] {
+        assert!(words.contains(&format!("nacre: demote: {}: {why}", path.display())), "{words}");
+    }
+    assert!(words.contains("3 files, 3 MiB moved, 3 failed\n"), "{words}");
+    for file in &files {
+        assert_eq!(places(file), [1], "{}", file.display());
+    }
+    let output = run(nacre().args(["promote", "--json"]).args([&missing, &files[0]]), LIMIT).unwrap();
+    let told: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((number(&told, "files"), number(&told, "failed")), (1, 1), "{told}");
+    assert_eq!((output.status.code(), places(&files[0])), (Some(1), vec![0]));
+    for (words, what, is_it) in [("pin", "pinned", true), ("unpin", "not pinned any more", false)] {
+        let (output, text) = said(words, &[&missing, &link, &files[1]]);
+        assert_eq!(output.status.code(), Some(1), "{text}");
+        assert!(text.contains(&format!("1 file or directory: {what}, 2 failed\n")), "{text}");
+        assert_eq!((is_pinned(&files[1]), is_pinned(&files[0])), (is_it, false));
+    }
+    // A link was said not to answer. Its file does, also for a link from elsewhere.
+    let elsewhere = ground.beside().join("elsewhere");
+    symlink(&files[2], &elsewhere).unwrap();
+    assert_eq!((places(&link), places(&elsewhere)), (vec![0], vec![1]));
     ground.unmount();
     ground.fsck();
 }

@@ -225,6 +225,14 @@ fn volumes_of_two_zones_are_mounted_at_once() {
         let df = text(&run(nacre().arg("df").args(paths), LIMIT).unwrap());
         assert!(df.contains("pm.img#main") && df.contains("pm.img#mail"), "{df}");
     }
+    // The one that was mounted last was taken, and even unmounted, without a question.
+    let unclear = ["umount", "umount -n", "mover status", "top --once", "scrub status"];
+    for command in unclear.map(|words| words.split(' ').collect::<Vec<_>>()) {
+        place.fails(&command, &place.device(), &["pm.img#main on ", "pm.img#mail on ", "DEVICE#NAME"]);
+    }
+    assert!(is_mount_point(&main) && is_mount_point(&mail));
+    // It said that there is no such directory.
+    place.fails(&["umount"], &place.volume("third"), &["nothing is mounted there"]);
     // The mounts say what is in their zones, which their device does not know meanwhile.
     let listed = text(&place.nacre(&["volume", "list"], &place.device()));
     for dir in [&main, &mail] {

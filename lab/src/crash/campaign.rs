@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -284,6 +284,8 @@ impl Campaign {
         let stages = self.stages.iter().enumerate();
         let (stages, workloads): (Vec<usize>, Vec<Job>) = stages.flat_map(of_stage).unzip();
         let key = self.key(subject.name());
+        let file = file.map(progress_file).transpose()?;
+        let file = file.as_deref();
         let saved = match file.filter(|file| file.exists()) {
             Some(file) => Saved::read(file, &key, subject)?,
             None => Saved::default(),
@@ -299,6 +301,10 @@ impl Campaign {
             images: AtomicU64::new(0),
             found: Mutex::new(Found { saved, few: BTreeMap::new(), failures: Vec::new() }),
         };
+        // A file that cannot be written is known before hours of work.
+        if let Some(file) = file {
+            shared.save(file, &key, subject)?;
+        }
         let mut last_save = Instant::now();
         let mut watch = || {
             shared.report_progress(progress);
@@ -489,6 +495,22 @@ impl Shared<'_> {
         let beside = file.with_extension("new");
         let written = std::fs::write(&beside, text).and_then(|()| std::fs::rename(&beside, file));
         written.map_err(|error| Error::io("write", file.display().to_string(), error))
+    }
+}
+
+/// The path of a progress file behind its symbolic links: a link is not replaced by a file. Nor is a device.
+fn progress_file(file: &Path) -> Result<PathBuf> {
+    let object = file.display().to_string();
+    let wrong = |what: &str| {
+        Err(Error::new(Kind::InvalidInput).object(format!("{object}: {what}")).advice("give a regular file"))
+    };
+    match std::fs::metadata(file) {
+        Ok(found) if found.is_file() => {
+            std::fs::canonicalize(file).map_err(|error| Error::io("read", object.clone(), error))
+        }
+        Ok(_) => wrong("it is no regular file"),
+        Err(_) if file.is_symlink() => wrong("it is a symbolic link that leads to no file"),
+        Err(_) => Ok(file.to_owned()),
     }
 }
 

@@ -1,5 +1,6 @@
 //! An exploration that found violations goes on when the layout is mended.
 
+use std::os::unix::fs::symlink;
 use std::sync::Arc;
 
 use nacre_engine::Result;
@@ -8,6 +9,7 @@ use nacre_lab::crash::{
 };
 use nacre_media::SimPm;
 use nacre_media::sim::Site;
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 
 /// The log layout, whose check finds fault with every crash until it is mended.
 struct Faulty {
@@ -114,4 +116,32 @@ fn after_a_mend_what_was_violated_is_explored_again() {
     assert!(mended.is_good() && mended.workloads == (3, 3), "{}", mended.report);
     let whole = campaign.run(&Faulty { is_mended: true }, &limits, None, &mut |_| {}).expect("it can be run");
     assert_eq!(mended.report.images, whole.report.images, "each is counted once");
+}
+
+/// A link became a regular file, and so did a device.
+#[test]
+fn only_a_regular_file_keeps_the_progress() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let at = |name: &str| dir.path().join(name);
+    let campaign = Campaign { seed: 1, stages: vec![Stage::Cached(1)], per_point: None };
+    let limits = Limits { jobs: 1, time: None, images: Some(1), violations: 1 };
+    let run = |name: &str| campaign.run(&Log, &limits, Some(&at(name)), &mut |_| {});
+    run("file").expect("a new file");
+    let before = std::fs::read_to_string(at("file")).expect("the progress");
+    assert!(before.starts_with("nacre crash progress"), "{before}");
+    symlink("file", at("link")).expect("a link");
+    symlink("nowhere", at("dangling")).expect("a link");
+    run("link").expect("a link to a file");
+    assert!(at("link").is_symlink() && at("file").is_file());
+    mknodat(CWD, at("pipe"), FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a pipe");
+    for (name, why) in [
+        ("pipe", "it is no regular file"),
+        ("", "it is no regular file"),
+        ("dangling", "leads to no file"),
+        ("missing/file", "no such"),
+    ] {
+        let error = run(name).map(drop).expect_err(name).to_string();
+        assert!(error.to_lowercase().contains(why), "{name}: {error}");
+    }
+    assert!(!at("pipe").is_file() && at("dangling").is_symlink());
 }

@@ -22,11 +22,11 @@ use order::{Done, dependencies};
 use super::recorder::on_threads;
 use super::set::{Buffer, buffer, fill};
 use super::{Length, Measured, Op, Recorder, Round, Value, Workload};
-use crate::Error;
 use crate::spec::Spec;
 use crate::target::{File, Open, Target, create_dir_all, remove_dir_all};
 use crate::trace::format::{Call, Trace, What};
 use crate::trace::mobibench;
+use crate::{Error, say};
 
 /// Where it happens.
 const ROOT: &str = "trace";
@@ -274,11 +274,11 @@ impl Workload for Replay {
                 let before: u64 = trace.files.iter().map(|(_, size)| size).sum();
                 let pace = if self.recorded_pace { "at the recorded pace" } else { "without pauses" };
                 format!(
-                    "{}: {} calls on {} threads {pace}, {} files of {} before",
+                    "{}: {} on {} {pace}, {} of {} before",
                     self.name,
-                    trace.calls.len(),
-                    self.threads,
-                    trace.files.len(),
+                    size::count(trace.calls.len() as u64, "call", "calls"),
+                    size::count(self.threads.into(), "thread", "threads"),
+                    size::count(trace.files.len() as u64, "file", "files"),
                     size::print(before)
                 )
             }
@@ -340,10 +340,12 @@ impl Workload for Replay {
             .map(|(name, count)| (name.to_owned(), count as f64))
             .into();
         if here + there > 0 && !self.told.swap(true, Ordering::Relaxed) {
-            eprintln!(
-                "{}: {here} calls fail here that succeeded when they were recorded; {there} succeed that failed",
-                self.name
-            );
+            say::note(format_args!(
+                "{}: {} here, but succeeded when recorded; {} here, but failed then",
+                self.name,
+                size::count(here, "call fails", "calls fail"),
+                size::count(there, "call succeeds", "calls succeed")
+            ));
         }
         // Files that the trace left open are closed before they are removed.
         drop(run.files);
