@@ -72,22 +72,14 @@ pub(crate) struct CrashArgs {
     /// Threads; the number of CPUs by default
     #[arg(long, value_name = "COUNT", value_parser = at_least_one::<usize>)]
     jobs: Option<usize>,
-<<<<<<< HEAD
     /// Stop after this number of seconds. Until then the run is spread over the workloads as with --images
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", value_parser = at_least_one::<u64>)]
     time: Option<u64>,
     /// Stop after this number of images. Until then the run is spread over the workloads. It tries few images of each
     /// crash point of one workload of each kind. The other workloads follow, first those of kinds that reach a commit
     /// point with fewer than 100 images. In the end each is explored in full. With --resume, all are explored in full,
     /// one after the other. With --self-test: look no longer for a mutant that is argued to do no harm
-    #[arg(long, value_name = "COUNT")]
-=======
-    /// Stop after this number of seconds
-    #[arg(long, value_name = "SECONDS", value_parser = at_least_one::<u64>)]
-    time: Option<u64>,
-    /// Stop after this number of images. With --self-test: look no longer for a mutant that is argued to do no harm
     #[arg(long, value_name = "COUNT", value_parser = at_least_one::<u64>)]
->>>>>>> fix2
     images: Option<u64>,
     /// Stop after this number of violations
     #[arg(long, value_name = "COUNT", default_value_t = 5, value_parser = at_least_one::<usize>)]
