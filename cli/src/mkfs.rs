@@ -174,10 +174,12 @@ fn report(args: &MkfsArgs, made: &VolumeInfo) -> Result<(), Failure> {
 }
 
 fn dry_run(args: &MkfsArgs, options: &MkfsOptions, layout: LayoutKind) -> Result<(), Failure> {
-    let found = nacre::would_make(&args.device, options)
+    let lost = nacre::would_make(&args.device, options)
         .map_err(|error| Failure::on("mkfs", &args.device, &error))?;
-    let is_lost = !found.is_empty();
-    let wiped = if is_lost { "its content would be lost" } else { "nothing that is known would be lost" };
+    let wiped = match &lost {
+        Some(content) => format!("its content would be lost: {content}"),
+        None => "nothing that is known would be lost".to_owned(),
+    };
     let size = args.size.map_or_else(|| "the device's size".to_owned(), size::print);
     if args.json {
         return output::json(json!({
@@ -186,7 +188,8 @@ fn dry_run(args: &MkfsArgs, options: &MkfsOptions, layout: LayoutKind) -> Result
             "layout": layout.to_string(),
             "preset": options.preset.to_string(),
             "size": args.size,
-            "content_lost": is_lost,
+            "content_lost": lost.is_some(),
+            "content": lost,
         }));
     }
     output::text_out(&format!(

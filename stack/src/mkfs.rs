@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::ops::RangeInclusive;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::Path;
 use std::time::SystemTime;
 
@@ -10,7 +10,7 @@ use nacre_control::VolumeInfo;
 use nacre_engine::{BLOCK_SIZE, Error, Kind, Result, size};
 use nacre_layout_parts::format::{MAX_DEVICE_SIZE, MIN_DEVICE_SIZE};
 use nacre_layout_parts::lifecycle::{self, Lifecycle};
-use nacre_media::{Emulation, PmOptions, Promise, RealPm, resize_unowned};
+use nacre_media::{Emulation, Pm, PmOptions, Promise, RealPm, resize_unowned};
 use nacre_tiers::MIN_TIER_SIZE;
 use uuid::Uuid;
 
@@ -19,7 +19,8 @@ use crate::in_use::require_free;
 use crate::info::volume_info;
 use crate::layout::of_kind;
 use crate::preset::{LayoutKind, Preset};
-use crate::signature::{self, Signature};
+use crate::probe::first_trace;
+use crate::signature::{self, NACRE, Signature};
 use crate::tiers::NewTier;
 
 /// The most bytes of a label.
@@ -239,9 +240,9 @@ fn require_size(
         .advice(advice))
 }
 
-/// Gives the signatures that [`mkfs`] with these options would overwrite there, with the errors that it would give;
-/// nothing is changed.
-pub fn would_make(path: impl AsRef<Path>, options: &MkfsOptions) -> Result<Vec<Signature>> {
+/// The content that [`mkfs`] with these options would overwrite there, in words, with the errors that it would give.
+/// Nothing is changed.
+pub fn would_make(path: impl AsRef<Path>, options: &MkfsOptions) -> Result<Option<String>> {
     let path = path.as_ref();
     let prepared = prepare_all(path, options).map_err(|error| error.operation("mkfs"))?;
     if matches!(prepared, Prepared::Present { resize: None, .. }) {
@@ -249,8 +250,8 @@ pub fn would_make(path: impl AsRef<Path>, options: &MkfsOptions) -> Result<Vec<S
         RealPm::open(path, &look).map_err(|error| error.operation("mkfs"))?;
     }
     Ok(match prepared {
-        Prepared::Absent(_) => Vec::new(),
-        Prepared::Present { signatures, .. } => signatures,
+        Prepared::Absent(_) => None,
+        Prepared::Present { content, .. } => content,
     })
 }
 
@@ -276,6 +277,8 @@ pub(crate) enum Prepared {
     Present {
         /// The marks of its content.
         signatures: Vec<Signature>,
+        /// Its content in words, if there is any.
+        content: Option<String>,
         /// The size that it is to have, where it is a file of another one.
         resize: Option<u64>,
     },
@@ -317,8 +320,11 @@ pub(crate) fn prepare(path: &Path, size: Option<u64>, force: bool) -> Result<Pre
     let signatures = signatures(path)?;
     // A device in use is not overwritten by force either.
     require_free(path)?;
-    if !force {
-        refuse_content(path, &name, &signatures, metadata.is_file())?;
+    let content = content(path, &name, &signatures)?;
+    if let Some(content) = content.as_ref().filter(|_| !force) {
+        return Err(Error::new(Kind::Exists)
+            .object(format!("{name}: {content}"))
+            .advice("-f (force) overwrites it"));
     }
     let mut resize = None;
     if metadata.is_file() {
@@ -329,27 +335,30 @@ pub(crate) fn prepare(path: &Path, size: Option<u64>, force: bool) -> Result<Pre
             return refuse(Kind::InvalidInput, "the device has another size; leave the size out");
         }
     }
-    Ok(Prepared::Present { signatures, resize })
+    Ok(Prepared::Present { signatures, content, resize })
 }
 
-/// Refuses to overwrite the content of the device, which it names.
-fn refuse_content(path: &Path, name: &str, signatures: &[Signature], plain_file: bool) -> Result<()> {
-    const ADVICE: &str = "-f (force) overwrites it";
+/// The content of a device or a plain file, in words; none where nothing can be lost.
+fn content(path: &Path, name: &str, signatures: &[Signature]) -> Result<Option<String>> {
     if !signatures.is_empty() {
-        return Err(Error::new(Kind::Exists)
-            .object(format!("{name}: it holds {}", signature::names(signatures)))
-            .advice(ADVICE));
+        return Ok(Some(format!("it holds {}", signature::names(signatures))));
     }
-    if plain_file {
-        let file = File::open(path).map_err(|error| open_error(name, error))?;
-        let len = length(&file, name)?;
-        if signature::has_content(&file, len, name)? {
-            return Err(Error::new(Kind::Exists)
-                .object(format!("{name}: it is a plain file that is not empty"))
-                .advice(ADVICE));
-        }
+    let traces = |at| format!("it holds {NACRE} without a superblock: its structures at byte {at} are there");
+    let metadata = fs::metadata(path).map_err(|error| open_error(name, error))?;
+    if metadata.file_type().is_char_device() {
+        let pm = RealPm::open(path, &PmOptions { read_only: true, ..PmOptions::default() })?;
+        return Ok(first_trace(pm.len(), |offset, block| pm.read(offset, block)).map(traces));
     }
-    Ok(())
+    let file = File::open(path).map_err(|error| open_error(name, error))?;
+    let len = length(&file, name)?;
+    if metadata.is_file() && !signature::has_content(&file, len, name)? {
+        return Ok(None);
+    }
+    let read = |offset, block: &mut [u8]| {
+        file.read_exact_at(block, offset).map_err(|error| Error::io("read", name, error))
+    };
+    let is_file = || metadata.is_file().then(|| "it is a plain file that is not empty".to_owned());
+    Ok(first_trace(len, read).map(traces).or_else(is_file))
 }
 
 /// The size that a file is to get: the given one for an empty file, and a new one for another file if that is forced.

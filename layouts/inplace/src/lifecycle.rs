@@ -9,6 +9,7 @@ use nacre_layout_parts::report::{CheckReport, MediaReport, RecoveryReport, Repai
 use nacre_layout_parts::scrub::ScrubStatus;
 use nacre_media::Pm;
 
+use crate::format::MAGIC;
 use crate::layout::CAPABILITIES;
 use crate::mount::InplaceFs;
 use crate::superblock::{self, Summary};
@@ -18,6 +19,7 @@ impl<P: Pm + 'static> Lifecycle for InplaceFs<P> {
     type Pm = P;
 
     const NAME: &'static str = "inplace";
+    const MAGIC: [u8; 8] = MAGIC;
     const CAPABILITIES: Capabilities = CAPABILITIES;
 
     fn probe(pm: &P) -> Result<Summary> {

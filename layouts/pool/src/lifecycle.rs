@@ -10,6 +10,7 @@ use nacre_layout_parts::report::{CheckReport, MediaReport, RecoveryReport, Repai
 use nacre_layout_parts::scrub::ScrubStatus;
 use nacre_media::Pm;
 
+use crate::format::MAGIC;
 use crate::layout::CAPABILITIES;
 use crate::mount::PoolFs;
 use crate::superblock::{self, Summary};
@@ -19,6 +20,7 @@ impl<P: Pm + 'static> Lifecycle for PoolFs<P> {
     type Pm = P;
 
     const NAME: &'static str = "pool";
+    const MAGIC: [u8; 8] = MAGIC;
     const CAPABILITIES: Capabilities = CAPABILITIES;
 
     fn probe(pm: &P) -> Result<Summary> {

@@ -11,6 +11,7 @@ use nacre_layout_parts::tier_paths;
 use nacre_layout_parts::tier_table::listed;
 use nacre_media::Pm;
 
+use crate::format::MAGIC;
 use crate::layout::CAPABILITIES;
 use crate::mount::ShadowFs;
 use crate::superblock::{self, Summary};
@@ -20,6 +21,7 @@ impl<P: Pm + 'static> Lifecycle for ShadowFs<P> {
     type Pm = P;
 
     const NAME: &'static str = "shadow";
+    const MAGIC: [u8; 8] = MAGIC;
     const CAPABILITIES: Capabilities = CAPABILITIES;
 
     fn probe(pm: &P) -> Result<Summary> {

@@ -2,7 +2,7 @@
 
 use std::fs::Permissions;
 use std::io::{IoSlice, IoSliceMut, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -176,6 +176,60 @@ fn a_forced_mkfs_erases_the_old_marks() {
     assert_eq!(nacre::signatures(&path).unwrap().len(), 3);
     mkfs(&path, &MkfsOptions { force: true, ..MkfsOptions::default() }).unwrap();
     assert!(nacre::signatures(&path).unwrap().iter().all(|found| found.name == "a nacre file system"));
+}
+
+/// Only the marks of the first two layouts were known: a pool or a shadow on a block device was overwritten.
+#[test]
+fn a_file_system_of_any_preset_is_not_overwritten_by_mistake() {
+    const COPY: u64 = 64 << 10;
+    let dir = tempfile::tempdir().unwrap();
+    for preset in Preset::ALL {
+        let path = dir.path().join(preset.as_str());
+        let make = MkfsOptions { preset, ..MkfsOptions::with_size(16 << 20) };
+        mkfs(&path, &make).unwrap();
+        let marks = || {
+            let marks = nacre::signatures(&path).unwrap();
+            marks.into_iter().map(|mark| (mark.name, mark.offset)).collect::<Vec<_>>()
+        };
+        let [first, copy] = [0, COPY].map(|at| ("a nacre file system", at));
+        assert_eq!(marks(), [first, copy], "{preset}");
+        let forced = MkfsOptions { force: true, size: None, ..make.clone() };
+        let lost = nacre::would_make(&path, &forced).unwrap();
+        assert_eq!(lost.as_deref(), Some("it holds a nacre file system"), "{preset}");
+        // Either copy is enough.
+        let file = std::fs::File::options().read(true).write(true).open(&path).unwrap();
+        for (lost, left) in [(0, copy), (COPY, first)] {
+            let mut bytes = [0; 4096];
+            file.read_exact_at(&mut bytes, lost).unwrap();
+            file.write_all_at(&[0; 4096], lost).unwrap();
+            assert_eq!(marks(), [left], "{preset}");
+            let error = mkfs(&path, &MkfsOptions { size: None, ..make.clone() }).unwrap_err();
+            assert!(error.to_string().contains("it holds a nacre file system"), "{preset}: {error}");
+            file.write_all_at(&bytes, lost).unwrap();
+        }
+    }
+}
+
+/// A dry run said that nothing known would be lost, where `info` found the structures.
+#[test]
+fn what_is_left_of_a_file_system_without_superblocks_is_not_overwritten_by_mistake() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("pm");
+    mkfs(&path, &MkfsOptions::with_size(SIZE)).unwrap();
+    let file = std::fs::File::options().write(true).open(&path).unwrap();
+    file.write_all_at(&[0; 68 << 10], 0).unwrap();
+    drop(file);
+    assert!(nacre::signatures(&path).unwrap().is_empty());
+    let info = nacre::info(&path).unwrap_err().to_string();
+    assert!(info.contains("structures at byte 77824 are there"), "{info}");
+    let error = mkfs(&path, &MkfsOptions::default()).unwrap_err();
+    assert_eq!(error.kind(), Kind::Exists);
+    let left = "it holds a nacre file system without a superblock: its structures at byte 77824 are there";
+    assert!(error.to_string().contains(left), "{error}");
+    let forced = MkfsOptions { force: true, ..MkfsOptions::default() };
+    assert_eq!(nacre::would_make(&path, &forced).unwrap().as_deref(), Some(left));
+    mkfs(&path, &forced).unwrap();
+    assert_eq!(nacre::info(&path).unwrap().volume.size, SIZE);
 }
 
 #[test]
