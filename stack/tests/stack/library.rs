@@ -232,6 +232,38 @@ fn what_is_left_of_a_file_system_without_superblocks_is_not_overwritten_by_mista
     assert_eq!(nacre::info(&path).unwrap().volume.size, SIZE);
 }
 
+/// The in-place and the shadow layout called inodes used for which there is no space: 38,000 on an empty device.
+#[test]
+fn the_used_inodes_are_those_that_exist() {
+    const FILES: u64 = 300;
+    let dir = tempfile::tempdir().unwrap();
+    for preset in Preset::ALL {
+        let path = dir.path().join(preset.as_str());
+        let make = MkfsOptions { preset, ..MkfsOptions::with_size(16 << 20) };
+        let open = OpenOptions { buffer: nacre::WriteBuffer::Never, ..OpenOptions::default() };
+        let fs = FileSystem::create(&path, &make, &open).unwrap();
+        let used = || {
+            let stat = fs.statfs();
+            stat.inodes - stat.inodes_free
+        };
+        let before = used();
+        assert!(before < 4, "{preset}: {before} inodes of an empty file system");
+        for number in 0..FILES {
+            fs.create_file(format!("/file-{number}")).unwrap();
+        }
+        assert_eq!(used() - before, FILES, "{preset}");
+        // A device that is nearly full has few more, and no more of them used.
+        let rest = fs.statfs().available.saturating_sub(64) * 4096;
+        let file = fs.create_file("/rest").unwrap();
+        file.allocate(0, rest).unwrap();
+        drop(file);
+        assert_eq!(used() - before, FILES + 1, "{preset}");
+        let info = fs.info().unwrap().space.unwrap();
+        assert_eq!(info.inodes - info.inodes_free, used(), "{preset}");
+        fs.close().unwrap();
+    }
+}
+
 #[test]
 fn files_read_write_and_seek_like_those_of_std() {
     let fs = memory();
