@@ -397,7 +397,8 @@ fn serve(plan: &Plan, mut readiness: Readiness) -> ExitCode {
         tell("it is write-protected, and mounted read-only");
     }
     let plan = &Plan { settings, ..plan.clone() };
-    if file_system.is_recovered_in_dram() {
+    // A new file system has nothing to recover, even if its layout counts blocks at the first mount.
+    if file_system.is_recovered_in_dram() && before.as_ref().is_none_or(needed_recovery) {
         tell("there was no clean unmount: it is recovered in DRAM, and nothing is written to it");
     } else if plan.settings.read_only && file_system.is_device_written() {
         tell("there was no clean unmount, and recovery wrote to this device, which has no private mapping");
@@ -452,11 +453,15 @@ fn say_mounted(plan: &Plan, file_system: &FileSystem) {
         writeln!(io::stdout(), "{device}: mounted on {dir}; {}", file_system.device().promise_explanation);
 }
 
+/// True if a device was mounted for writing and not unmounted. A new one was never mounted.
+fn needed_recovery(before: &Info) -> bool {
+    before.volume.mount_epoch > 0 && !before.volume.clean
+}
+
 /// Logs the mount. After an unclean unmount, also logs the work of recovery.
 fn tell_of_begin(plan: &Plan, file_system: &FileSystem, before: Option<&Info>, log: &Log) {
     let device = plan.device.display();
     let report = file_system.recovery();
-    let needed_recovery = |before: &Info| before.volume.mount_epoch > 0 && !before.volume.clean;
     if before.is_some_and(needed_recovery) {
         log.tell(&format!(
             "{device}: there was no clean unmount; recovered in {:.3} s: {} and {} read, {} in flight erased and {} \
