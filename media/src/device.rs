@@ -11,11 +11,14 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use nacre_engine::{Error, Kind, LINE_SIZE, Result};
-use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
+use rustix::fs::{
+    Access, FallocateFlags, FlockOperation, MemfdFlags, access, fallocate, flock, fstatvfs, ftruncate,
+    memfd_create,
+};
 use rustix::io::Errno;
 use rustix::ioctl::{Getter, Opcode, ioctl, opcode};
 
-use crate::backing::{self, Access};
+use crate::backing;
 use crate::usage::user_of;
 
 /// The kind of a device.
@@ -78,7 +81,7 @@ impl Device {
                 .object(name)
                 .advice("the device is write-protected; it can be used read-only"));
         }
-        let access = Access { writes: !read_only, is_part: part.is_some() };
+        let access = backing::Access { writes: !read_only, is_part: part.is_some() };
         let below = backing::hold_all(&backing::below_file(&file), &name, access)?;
         if kind != DeviceKind::Devdax && read_only && part.is_none() {
             backing::lock_to_look(&file).map_err(|_| busy(&name))?;
@@ -90,12 +93,7 @@ impl Device {
     /// system full, and that would be a bus error.
     pub(crate) fn create(path: &Path, len: u64, allocated: bool) -> Result<Device> {
         let name = path.display().to_string();
-        if len == 0 || !len.is_multiple_of(PAGE) {
-            return Err(Error::new(Kind::InvalidInput)
-                .operation("create")
-                .object(name)
-                .advice("give a size that is a multiple of 4096 and not zero"));
-        }
+        check_size(len, &name)?;
         let file = OpenOptions::new()
             .read(true)
             .write(true)
@@ -118,6 +116,28 @@ impl Device {
             let _ = fs::remove_file(path);
         }
         made
+    }
+
+    /// A file as it would be with `len` bytes: the one that is there, or one without a name that is like the one that
+    /// [`create`](Device::create) would make. It fails where these would fail, as far as that shows. Nothing is changed,
+    /// and no byte is to be accessed.
+    pub(crate) fn as_if(path: &Path, len: u64, allocated: bool) -> Result<Device> {
+        let name = path.display().to_string();
+        check_size(len, &name)?;
+        let (file, has) = match fs::metadata(path) {
+            Ok(metadata) => (open_locked(path, &name, false, 0)?, metadata.blocks() * 512),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let file = unnamed_beside(path).map_err(|error| Error::io("create", &name, error))?;
+                // A file system has a largest size of files.
+                ftruncate(&file, len).map_err(|errno| allocation_error(&name, errno))?;
+                (file, 0)
+            }
+            Err(error) => return Err(open_error(&name, error)),
+        };
+        if allocated {
+            require_space(&file, len.saturating_sub(has), &name)?;
+        }
+        Ok(Device { file, kind: DeviceKind::File, len, align: PAGE, name, _below: Vec::new() })
     }
 
     fn from_locked(file: File, kind: DeviceKind, name: String) -> Result<Device> {
@@ -315,6 +335,46 @@ fn is_write_protected(device: &File) -> bool {
     // SAFETY: the request writes one number of type int.
     unsafe { ioctl(device, Getter::<BLKROGET, libc::c_int>::new()) }
         .is_ok_and(|is_protected| is_protected != 0)
+}
+
+fn check_size(len: u64, name: &str) -> Result<()> {
+    if len > 0 && len.is_multiple_of(PAGE) {
+        return Ok(());
+    }
+    Err(Error::new(Kind::InvalidInput)
+        .operation("create")
+        .object(name)
+        .advice("give a size that is a multiple of 4096 and not zero"))
+}
+
+/// A file without a name, in the directory of a path. On a file system that has none it is in DRAM.
+fn unnamed_beside(path: &Path) -> io::Result<File> {
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let unnamed = libc::O_TMPFILE | libc::O_CLOEXEC;
+    let opened = OpenOptions::new().read(true).write(true).mode(0o600).custom_flags(unnamed).open(dir);
+    match opened {
+        Err(error) if has_no_unnamed_files(&error) => {
+            access(dir, Access::WRITE_OK | Access::EXEC_OK)?;
+            Ok(memfd_create("nacre", MemfdFlags::CLOEXEC)?.into())
+        }
+        opened => opened,
+    }
+}
+
+fn has_no_unnamed_files(error: &io::Error) -> bool {
+    // An old kernel takes it for an open of the directory.
+    matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EISDIR | libc::ENOSYS))
+}
+
+/// Fails if the file system of a file has not so much space.
+fn require_space(file: &File, len: u64, name: &str) -> Result<()> {
+    let Ok(space) = fstatvfs(file) else { return Ok(()) };
+    let blocks = if rustix::process::geteuid().is_root() { space.f_bfree } else { space.f_bavail };
+    // A tmpfs without a limit has no blocks.
+    if space.f_blocks == 0 || blocks.saturating_mul(space.f_frsize) >= len {
+        return Ok(());
+    }
+    Err(allocation_error(name, Errno::NOSPC))
 }
 
 fn allocate(file: &File, len: u64, name: &str) -> Result<()> {

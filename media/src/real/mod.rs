@@ -121,6 +121,12 @@ impl RealPm {
         })
     }
 
+    /// A file as it would be with `len` bytes: one that is there, or one that [`create`](RealPm::create) would make. It
+    /// gives the errors of that, and the promise. Nothing is changed, and no byte is to be accessed.
+    pub fn as_if(path: impl AsRef<Path>, len: u64, options: &PmOptions) -> Result<RealPm> {
+        RealPm::map(Device::as_if(path.as_ref(), len, options.allocate)?, options)
+    }
+
     /// DRAM of this process that nothing survives: for tests and measurements.
     pub fn in_memory(len: u64) -> Result<RealPm> {
         let mapping = Mapping::anonymous(len).map_err(|errno| map_error("memory", errno))?;

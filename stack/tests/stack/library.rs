@@ -194,7 +194,7 @@ fn a_file_system_of_any_preset_is_not_overwritten_by_mistake() {
         let [first, copy] = [0, COPY].map(|at| ("a nacre file system", at));
         assert_eq!(marks(), [first, copy], "{preset}");
         let forced = MkfsOptions { force: true, size: None, ..make.clone() };
-        let lost = nacre::would_make(&path, &forced).unwrap();
+        let lost = nacre::would_make(&path, &forced).unwrap().content;
         assert_eq!(lost.as_deref(), Some("it holds a nacre file system"), "{preset}");
         // Either copy is enough.
         let file = std::fs::File::options().read(true).write(true).open(&path).unwrap();
@@ -227,9 +227,55 @@ fn what_is_left_of_a_file_system_without_superblocks_is_not_overwritten_by_mista
     let left = "it holds a nacre file system without a superblock: its structures at byte 77824 are there";
     assert!(error.to_string().contains(left), "{error}");
     let forced = MkfsOptions { force: true, ..MkfsOptions::default() };
-    assert_eq!(nacre::would_make(&path, &forced).unwrap().as_deref(), Some(left));
+    assert_eq!(nacre::would_make(&path, &forced).unwrap().content.as_deref(), Some(left));
     mkfs(&path, &forced).unwrap();
     assert_eq!(nacre::info(&path).unwrap().volume.size, SIZE);
+}
+
+/// Dry runs promised file systems that could not be made, and marks were gone before zones were found not to fit.
+#[test]
+fn a_dry_run_of_mkfs_is_refused_as_mkfs_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, disk) = (dir.path().join("pm"), dir.path().join("disk"));
+    let tier = |path: &Path| nacre::NewTier {
+        device: nacre::TierDevice { path: path.to_owned(), emulation: None },
+        size: Some(32 << 20),
+        rank: None,
+        force: false,
+    };
+    let zones = MkfsOptions { preset: Preset::Spfs, zones: 2, ..MkfsOptions::with_size(SIZE) };
+    let safe = MkfsOptions { require: nacre::Promise::PowerLoss, ..MkfsOptions::with_size(SIZE) };
+    let twice = MkfsOptions { tiers: vec![tier(&path)], ..MkfsOptions::with_size(SIZE) };
+    let within = dir.path().join("none/pm");
+    for (path, options) in
+        [(&path, &zones), (&path, &safe), (&path, &twice), (&within, &MkfsOptions::with_size(SIZE))]
+    {
+        let real = mkfs(path, options).unwrap_err();
+        let dry = nacre::would_make(path, options).unwrap_err();
+        assert_eq!((dry.kind(), dry.to_string()), (real.kind(), real.to_string()));
+    }
+    let elsewhere = MkfsOptions { tiers: vec![tier(&within)], ..MkfsOptions::with_size(SIZE) };
+    refused(nacre::would_make(&path, &elsewhere), Kind::NotFound);
+    let huge = nacre::would_make(&path, &MkfsOptions::with_size(16 << 40)).map(|_| ());
+    let kind = huge.unwrap_err().kind();
+    assert!(matches!(kind, Kind::NoSpace | Kind::FileTooBig), "{kind:?}");
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "nothing was made");
+
+    let fits = MkfsOptions { tiers: vec![tier(&disk)], ..MkfsOptions::with_size(SIZE) };
+    let would = nacre::would_make(&path, &fits).unwrap();
+    assert_eq!((would.size, would.content, would.tiers), (SIZE, None, vec![(disk, 32 << 20)]));
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "nothing was made");
+    let made = mkfs(&path, &MkfsOptions::with_size(SIZE)).unwrap();
+    assert_eq!((made.size, nacre::info(&path).unwrap().device.promise), (SIZE, would.device.promise));
+
+    // One that is there keeps its marks.
+    let before = std::fs::read(&path).unwrap();
+    let forced = MkfsOptions { force: true, size: None, ..zones };
+    refused(mkfs(&path, &forced), Kind::InvalidInput);
+    refused(nacre::would_make(&path, &forced), Kind::InvalidInput);
+    let smaller = MkfsOptions { size: Some(32 << 20), force: true, ..MkfsOptions::default() };
+    assert_eq!(nacre::would_make(&path, &smaller).unwrap().size, 32 << 20);
+    assert!(std::fs::read(&path).unwrap() == before);
 }
 
 /// The in-place and the shadow layout called inodes used for which there is no space: 38,000 on an empty device.
