@@ -255,7 +255,7 @@ fn a_dry_run_of_mkfs_is_refused_as_mkfs_is() {
         assert_eq!((dry.kind(), dry.to_string()), (real.kind(), real.to_string()));
     }
     let elsewhere = MkfsOptions { tiers: vec![tier(&within)], ..MkfsOptions::with_size(SIZE) };
-    refused(nacre::would_make(&path, &elsewhere), Kind::NotFound);
+    refused(nacre::would_make(&path, &elsewhere), Kind::Io);
     let huge = nacre::would_make(&path, &MkfsOptions::with_size(16 << 40)).map(|_| ());
     let kind = huge.unwrap_err().kind();
     assert!(matches!(kind, Kind::NoSpace | Kind::FileTooBig), "{kind:?}");
