@@ -1,16 +1,18 @@
 //! The superblock of this layout; the part that all layouts share is in `nacre-layout-parts`.
 
+use std::mem::offset_of;
+
 use nacre_engine::{Error, Result};
 pub(crate) use nacre_layout_parts::superblock::{Found, Superblock, put_text};
-use nacre_layout_parts::superblock::{LayoutFormat, has_mark};
+use nacre_layout_parts::superblock::{LayoutFormat, has_mark, holds_inodes};
 use nacre_layout_parts::xattr::format::XATTR_LEAF_MAGIC;
 use nacre_media::Pm;
 
 pub use nacre_layout_parts::superblock::Summary;
 
 use crate::format::{
-    FIRST_REGION_BLOCK, FORMAT_VERSION, KNOWN_INCOMPATIBLE, KNOWN_READ_ONLY_COMPATIBLE, MAGIC, RawSuperblock,
-    region,
+    FIRST_REGION_BLOCK, FORMAT_VERSION, INODE_MAGIC, INODE_SIZE, INODE_VERSION, KNOWN_INCOMPATIBLE,
+    KNOWN_READ_ONLY_COMPATIBLE, MAGIC, RawHeader, RawSuperblock, region,
 };
 
 static LAYOUT: LayoutFormat = LayoutFormat {
@@ -60,8 +62,14 @@ pub fn check_writable(pm: &impl Pm) -> Result<()> {
     read(pm)?.superblock.check_writable()
 }
 
-/// A block looks like one of this layout: a copy of a superblock, or one of attributes. For devices without
+/// A block looks like one of this layout: a copy of a superblock, one of attributes, or inodes. For devices without
 /// superblocks: no checksum can be tried on them.
 pub fn leaves_trace(block: &[u8]) -> bool {
-    block.starts_with(&MAGIC) || has_mark(block, 4, &XATTR_LEAF_MAGIC.to_le_bytes())
+    let is_inode = |slot: &[u8]| {
+        has_mark(slot, offset_of!(RawHeader, magic), &INODE_MAGIC.to_le_bytes())
+            && has_mark(slot, offset_of!(RawHeader, version), &[INODE_VERSION])
+    };
+    block.starts_with(&MAGIC)
+        || has_mark(block, 4, &XATTR_LEAF_MAGIC.to_le_bytes())
+        || holds_inodes(block, INODE_SIZE, is_inode)
 }

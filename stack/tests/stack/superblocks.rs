@@ -93,7 +93,7 @@ fn nobody_is_told_to_make_one_over_what_is_left() {
         ("all before the regions", |path| overwrite(path, 0, &[0; 17 * 4096])),
         ("cut off", |path| File::options().write(true).open(path).unwrap().set_len(1 << 20).unwrap()),
     ];
-    for preset in [Preset::Nova, Preset::Pmfs] {
+    for preset in [Preset::Nova, Preset::Pmfs, Preset::Spfs, Preset::Bpfs] {
         for (what, damage) in damages {
             let path = made(dir.path(), preset);
             damage(&path);
