@@ -57,7 +57,7 @@ impl Failure {
         if error.kind() != Kind::Busy {
             return failure;
         }
-        match servers::who_has(path) {
+        match servers::who_has(operation, path) {
             who if who.is_empty() => failure,
             who => failure.advice(&who),
         }

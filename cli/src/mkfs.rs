@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
-use nacre::{Emulation, LayoutKind, MkfsOptions, NewTier, Preset, Promise, VolumeInfo};
+use nacre::{Emulation, LayoutKind, MkfsOptions, NewTier, Preset, Promise, VolumeInfo, WouldMake};
 use nacre_engine::size;
 use serde_json::json;
 use uuid::Uuid;
@@ -20,7 +20,7 @@ Examples:
   nacre mkfs --require power --tier /dev/sdb /dev/dax0.0
       Uses a devdax device, with a disk below it, and refuses PM that a power failure empties.
   nacre mkfs -n /dev/dax0.0
-      Prints the size, the layout and the persistence domain, and writes nothing.
+      Prints the size, the layout, the persistence domain and the tiers, and writes nothing.
 
 See also:
   nacre-mount(8), nacre-fsck(8), nacre-tier-add(8), mkfs(8)
@@ -174,26 +174,38 @@ fn report(args: &MkfsArgs, made: &VolumeInfo) -> Result<(), Failure> {
 }
 
 fn dry_run(args: &MkfsArgs, options: &MkfsOptions, layout: LayoutKind) -> Result<(), Failure> {
-    let found = nacre::would_make(&args.device, options)
+    let WouldMake { size, content, device, tiers } = nacre::would_make(&args.device, options)
         .map_err(|error| Failure::on("mkfs", &args.device, &error))?;
-    let is_lost = !found.is_empty();
-    let wiped = if is_lost { "its content would be lost" } else { "nothing that is known would be lost" };
-    let size = args.size.map_or_else(|| "the device's size".to_owned(), size::print);
+    let name = args.device.display();
     if args.json {
+        let tiers =
+            tiers.iter().map(|(path, size)| json!({ "device": path.display().to_string(), "size": size }));
         return output::json(json!({
-            "device": args.device.display().to_string(),
+            "device": name.to_string(),
             "dry_run": true,
             "layout": layout.to_string(),
             "preset": options.preset.to_string(),
-            "size": args.size,
-            "content_lost": is_lost,
+            "size": size,
+            "promise": device.promise,
+            "tiers": tiers.collect::<Vec<_>>(),
+            "content_lost": content.is_some(),
+            "content": content,
         }));
     }
-    output::text_out(&format!(
-        "{}: would make a file system of {size} (layout {layout}, preset {}); {wiped}\n",
-        args.device.display(),
+    let wiped = match &content {
+        Some(content) => format!("its content would be lost: {content}"),
+        None => "nothing that is known would be lost".to_owned(),
+    };
+    let mut text = format!(
+        "{name}: would make a file system of {} (layout {layout}, preset {}); {wiped}\n{name}: {}\n",
+        size::print(size),
         options.preset,
-    ))
+        device.promise_explanation,
+    );
+    for (path, size) in tiers {
+        text += &format!("{}: would be a tier of {}\n", path.display(), size::print(size));
+    }
+    output::text_out(&text)
 }
 
 #[cfg(test)]

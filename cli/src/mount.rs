@@ -128,10 +128,10 @@ pub(crate) fn plan(args: MountArgs) -> Result<Plan, String> {
     }
     args.tiers.iter().try_for_each(|tier| settings.take_tier(tier))?;
     settings.read_only |= args.ro;
-    settings.emulation = args.emulate.or(settings.emulation);
-    settings.require = args.require.or(settings.require);
-    settings.threads = args.threads.or(settings.threads);
-    settings.log = args.log.or(settings.log);
+    settings.prefer("emulate", args.emulate, |settings| &mut settings.emulation);
+    settings.prefer("threads", args.threads, |settings| &mut settings.threads);
+    settings.prefer("log", args.log, |settings| &mut settings.log);
+    settings.require(args.require);
     let (device, dir) = (args.device, args.dir);
     Ok(Plan {
         device,
@@ -397,7 +397,8 @@ fn serve(plan: &Plan, mut readiness: Readiness) -> ExitCode {
         tell("it is write-protected, and mounted read-only");
     }
     let plan = &Plan { settings, ..plan.clone() };
-    if file_system.is_recovered_in_dram() {
+    // A new file system has nothing to recover, even if its layout counts blocks at the first mount.
+    if file_system.is_recovered_in_dram() && before.as_ref().is_none_or(needed_recovery) {
         tell("there was no clean unmount: it is recovered in DRAM, and nothing is written to it");
     } else if plan.settings.read_only && file_system.is_device_written() {
         tell("there was no clean unmount, and recovery wrote to this device, which has no private mapping");
@@ -452,11 +453,15 @@ fn say_mounted(plan: &Plan, file_system: &FileSystem) {
         writeln!(io::stdout(), "{device}: mounted on {dir}; {}", file_system.device().promise_explanation);
 }
 
+/// True if a device was mounted for writing and not unmounted. A new one was never mounted.
+fn needed_recovery(before: &Info) -> bool {
+    before.volume.mount_epoch > 0 && !before.volume.clean
+}
+
 /// Logs the mount. After an unclean unmount, also logs the work of recovery.
 fn tell_of_begin(plan: &Plan, file_system: &FileSystem, before: Option<&Info>, log: &Log) {
     let device = plan.device.display();
     let report = file_system.recovery();
-    let needed_recovery = |before: &Info| before.volume.mount_epoch > 0 && !before.volume.clean;
     if before.is_some_and(needed_recovery) {
         log.tell(&format!(
             "{device}: there was no clean unmount; recovered in {:.3} s: {} and {} read, {} in flight erased and {} \
@@ -648,7 +653,10 @@ mod tests {
 
     use clap::Parser as _;
 
+    use nacre::Promise;
+
     use super::{MountArgs, is_ended_first, is_helper, missing_words, parse_helper, plan};
+    use crate::mount_options::MountSettings;
 
     fn parse(args: &[&str]) -> Result<super::Plan, String> {
         parse_helper(args.iter().map(Into::into))
@@ -700,17 +708,44 @@ mod tests {
         assert!(parse(&["/dev/pmem0", "/mnt", "-o", "unheard-of"]).unwrap_err().contains("unheard-of"));
     }
 
-    #[test]
-    fn an_option_for_a_tier_is_the_mount_option() {
+    /// The settings of `nacre mount` with these options.
+    fn of(words: &[&str]) -> Result<MountSettings, String> {
         #[derive(clap::Parser)]
         struct Mount {
             #[command(flatten)]
             args: MountArgs,
         }
-        let of = |words: &[&str]| {
-            let words = ["mount"].iter().chain(words).chain(&["/dev/pmem0", "/mnt"]);
-            plan(Mount::try_parse_from(words).unwrap().args).map(|plan| plan.settings)
-        };
+        let words = ["mount"].iter().chain(words).chain(&["/dev/pmem0", "/mnt"]);
+        plan(Mount::try_parse_from(words).unwrap().args).map(|plan| plan.settings)
+    }
+
+    /// The weaker requirement won, and one of two values was dropped without a word.
+    #[test]
+    fn an_option_of_the_command_and_one_within_o_do_not_drop_each_other_silently() {
+        for (own, within, counts) in [
+            ("process", "power", Promise::PowerLoss),
+            ("power", "process", Promise::PowerLoss),
+            ("none", "process", Promise::ProcessDeath),
+        ] {
+            let settings = of(&["--require", own, "-o", &format!("require={within}")]).unwrap();
+            assert_eq!(settings.require, Some(counts), "{own} and {within}");
+        }
+        assert_eq!(of(&["--require", "power"]).unwrap().require, Some(Promise::PowerLoss));
+        assert_eq!(of(&["-o", "require=process"]).unwrap().require, Some(Promise::ProcessDeath));
+        let words = ["--threads", "2", "--log", "/a", "--emulate", "pcm", "-o"];
+        let settings = of(&[&words[..], &["threads=3,log=/b,tune=emulate:optane"]].concat()).unwrap();
+        assert_eq!((settings.threads, settings.log.as_deref()), (Some(2), Some(Path::new("/a"))));
+        assert_eq!(settings.emulation, "pcm".parse().ok());
+        let notices = ["emulate", "threads", "log"]
+            .map(|name| format!("the option {name:?} has no effect: --{name} counts"));
+        assert_eq!(settings.notices(), notices);
+        // Those that say the same contradict nothing.
+        let settings = of(&[&words[..], &["threads=2,log=/a,tune=emulate:pcm"]].concat()).unwrap();
+        assert!(settings.notices().is_empty() && settings.threads == Some(2));
+    }
+
+    #[test]
+    fn an_option_for_a_tier_is_the_mount_option() {
         let (as_option, named) =
             (of(&["--tier", "/dev/sdb", "--tier", "/dev/sdc"]), of(&["-o", "tier=/dev/sdb,tier=/dev/sdc"]));
         assert_eq!(as_option.clone().unwrap(), named.unwrap());

@@ -301,6 +301,32 @@ impl MountSettings {
         }
     }
 
+    /// Takes the value of an option of the command. A different one within `-o` does not count, and a notice says so.
+    pub(crate) fn prefer<T: PartialEq>(
+        &mut self,
+        name: &str,
+        own: Option<T>,
+        of: fn(&mut MountSettings) -> &mut Option<T>,
+    ) {
+        let Some(own) = own else { return };
+        let there = of(self).replace(own);
+        if there.is_some() && there != *of(self) {
+            self.notices.push(format!("the option {name:?} has no effect: --{name} counts"));
+        }
+    }
+
+    /// Takes a persistence domain that an option of the command requires, unless `-o` requires more.
+    pub(crate) fn require(&mut self, own: Option<Promise>) {
+        if own.is_some_and(|own| self.require.is_none_or(|there| own.satisfies(there))) {
+            self.require = own;
+        }
+    }
+
+    /// Whether a setting was given, with a value or without one.
+    fn is_named(&self, name: &str) -> bool {
+        self.flags_named.contains(&name) || self.named.iter().any(|(named, _)| *named == name)
+    }
+
     /// Checks for options that exclude each other. The error names them.
     pub(crate) fn check(&self) -> Result<(), String> {
         if self.writeback && self.direct_io {
@@ -314,6 +340,15 @@ impl MountSettings {
                 "buffer excludes writeback and sync: writes are buffered here, in the kernel, or nowhere; choose one"
                     .into(),
             );
+        }
+        // A remount is for the buffer of the mount, if there is one.
+        if !self.remount
+            && !self.is_named("buffer")
+            && let Some((name, _)) = self.named.iter().find(|(name, _)| name.starts_with("buffer_"))
+        {
+            return Err(format!(
+                "{name:?} is a setting of the write buffer, and there is none; add \"buffer\""
+            ));
         }
         if let Some(Buffer { settings, .. }) = &self.buffer
             && settings.low_percent > settings.high_percent
@@ -570,6 +605,15 @@ mod tests {
         assert!(take("buffer,writeback").unwrap().check().is_err());
         assert!(take("buffer,sync").unwrap().check().is_err());
         assert!(take("buffer,direct_io").unwrap().check().is_ok());
+        // They made a buffer of the default size, which nobody had asked for.
+        for option in ["buffer_age=7", "tune=buffer_low:1", "tune=buffer_threads:2", "lazy_age=7"] {
+            let message = take(option).unwrap().check().unwrap_err();
+            assert!(message.contains("buffer_") && message.contains("add \"buffer\""), "{option}: {message}");
+            for buffer in ["buffer", "buffer=8M", "lazy"] {
+                take(&format!("{option},{buffer}")).unwrap().check().unwrap();
+            }
+            take(&format!("remount,{option}")).unwrap().check().unwrap();
+        }
         assert!(take("buffer,tune=buffer_low:50,tune=buffer_high:40").unwrap().check().is_err());
         assert!(take("writeback,sync,async").unwrap().check().is_ok());
         let message = take("preset=hinfs-wb").unwrap().check().unwrap_err();

@@ -7,6 +7,7 @@ use nacre::{DeviceInfo, FileSystem, Kind, OpenOptions, Promise, WriteBuffer};
 use nacre_fuse::mounts;
 
 use crate::mount_options::{MountSettings, TierOption};
+use crate::servers::under_another_name;
 
 /// Opens the device, read-only if it cannot be written. The settings that come with it say so.
 pub(crate) fn open(device: &Path, settings: &MountSettings) -> nacre::Result<(FileSystem, MountSettings)> {
@@ -75,9 +76,10 @@ fn open_when_free(device: &Path, options: &OpenOptions) -> nacre::Result<FileSys
     FileSystem::open(device, options)
 }
 
-/// True if the table of mounts lists the device.
+/// True if the table of mounts lists the device, also under another name.
 fn is_mounted(device: &Path) -> bool {
     let is_of =
         |mount: &mounts::MountEntry| mount.fstype == mounts::FSTYPE && Path::new(&mount.source) == device;
-    mounts::list().is_ok_and(|list| list.iter().any(is_of))
+    let (bare, _) = nacre::device_and_volume(device);
+    mounts::list().is_ok_and(|list| list.iter().any(is_of)) || under_another_name(&bare).is_some()
 }

@@ -13,7 +13,7 @@ use rustix::mount::MountFlags;
 
 use crate::failure::Failure;
 use crate::mount_options::{MountSettings, kernel_flags};
-use crate::{mounted, users};
+use crate::{mounted, output, users};
 
 /// The attribute that takes the new options of a running mount.
 const OPTIONS: &str = Command::Options.attribute();
@@ -50,7 +50,9 @@ pub(crate) fn run(
         );
     }
     if dry_run {
-        return Ok(());
+        let words = changes(is, becomes, &named);
+        let words = if words.is_empty() { "nothing".to_owned() } else { words };
+        return output::text_out(&format!("{}: would be changed by a remount: {words}\n", dir.display()));
     }
     if !was_read_only {
         set_options(dir, &named)?;
@@ -63,6 +65,21 @@ pub(crate) fn run(
         mounted::ask::<FlagsTaken>("remount", dir, FLAGS)?;
     }
     if was_read_only { set_options(dir, &named) } else { Ok(()) }
+}
+
+/// The flags that change, as options, and the settings that are named.
+fn changes(is: MountFlags, becomes: MountFlags, named: &str) -> String {
+    const WORDS: [(MountFlags, &str, &str); 6] = [
+        (MountFlags::RDONLY, "ro", "rw"),
+        (MountFlags::NODEV, "nodev", "dev"),
+        (MountFlags::NOSUID, "nosuid", "suid"),
+        (MountFlags::NOEXEC, "noexec", "exec"),
+        (MountFlags::NOSYMFOLLOW, "nosymfollow", "symfollow"),
+        (MountFlags::NOATIME, "noatime", "relatime"),
+    ];
+    let changed = WORDS.into_iter().filter(|(flag, ..)| (is ^ becomes).contains(*flag));
+    let words = changed.map(|(flag, on, off)| if becomes.contains(flag) { on } else { off });
+    words.chain((!named.is_empty()).then_some(named)).collect::<Vec<_>>().join(",")
 }
 
 fn set_options(dir: &Path, named: &str) -> Result<(), Failure> {
@@ -108,4 +125,23 @@ fn set_flags(entry: &MountEntry, is: MountFlags, becomes: MountFlags) -> Result<
         rustix::io::Errno::PERM => failed("only root may change flags of a mount".into()),
         error => failed(error.to_string()),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::mount::MountFlags;
+
+    use super::changes;
+
+    #[test]
+    fn the_changes_are_flags_and_settings() {
+        let (ro, no_exec, times) = (MountFlags::RDONLY, MountFlags::NOEXEC, MountFlags::RELATIME);
+        assert_eq!(changes(no_exec | times, ro | times, "mover_limit=3M"), "ro,exec,mover_limit=3M");
+        assert_eq!(changes(ro | times, MountFlags::NOATIME, ""), "rw,noatime");
+        assert_eq!(
+            changes(no_exec, no_exec, "buffer_age=7,tune=buffer_low:1"),
+            "buffer_age=7,tune=buffer_low:1"
+        );
+        assert_eq!(changes(no_exec | times, no_exec, ""), "");
+    }
 }

@@ -83,27 +83,56 @@ impl Server {
     }
 }
 
-/// The processes that have a device, and its mountpoint, in words; empty if neither is visible.
-pub(crate) fn who_has(device: &Path) -> String {
+/// The processes that have the device of an operation, and its mountpoint, in words; empty if neither is visible.
+pub(crate) fn who_has(operation: &str, device: &Path) -> String {
+    let (bare, volume) = nacre::device_and_volume(device);
+    // Others use one zone.
+    let takes_all = volume.is_none() || matches!(operation, "volume create" | "volume remove");
     let name = |pid: &libc::pid_t| {
         let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
         format!("process {pid} ({}) has it", name.trim_end())
     };
-    let pids = owners(device);
+    let mut pids = owners(if takes_all { &bare } else { device });
+    // This command had a lock, too, and may still have one.
+    pids.retain(|&pid| pid.cast_unsigned() != std::process::id());
     let mut said: Vec<String> = pids.iter().map(name).collect();
-    match crate::mounted::of_device(device) {
-        Ok(Some(mount)) => said.push(format!("it is mounted on {}", mount.mountpoint.display())),
-        _ => said.extend(other_volume_of(&pids, device)),
-    }
+    let same = crate::mounted::of_device(device).ok().flatten();
+    let is_it = |mount: &MountEntry| {
+        let (_, mounted) = nacre::device_and_volume(Path::new(&mount.source));
+        mounted.is_none() || mounted == volume
+    };
+    let place = || {
+        let mount = same.filter(is_it).or_else(|| under_another_name(&bare))?;
+        Some(format!("it is mounted on {}", mount.mountpoint.display()))
+    };
+    let volumes = if takes_all { mounted_volumes(&bare) } else { None };
+    said.extend(volumes.or_else(place).or_else(|| other_volume_of(&pids, device)));
     said.join(", ")
 }
 
-/// The mount of another volume by one of these processes, in words.
+/// The mounts of all volumes of a device, in words; none if there are none.
+fn mounted_volumes(bare: &Path) -> Option<String> {
+    let name = |mount: MountEntry| {
+        let (_, volume) = nacre::device_and_volume(Path::new(&mount.source));
+        Some(format!("volume {} is mounted on {}", volume?, mount.mountpoint.display()))
+    };
+    let mounts: Vec<String> =
+        crate::mounted::all_of_device(bare).ok()?.into_iter().filter_map(name).collect();
+    let all = "all volumes of the device must be unmounted for this";
+    (!mounts.is_empty()).then(|| format!("{}; {all}", mounts.join(", ")))
+}
+
+/// The mount of another volume of the same zone by one of these processes, in words.
 fn other_volume_of(pids: &[libc::pid_t], device: &Path) -> Option<String> {
     let (bare, _) = nacre::device_and_volume(device);
     let mounts = crate::mounted::all_of_device(&bare).ok()?;
-    let is_theirs =
-        |mount: &&MountEntry| owners(Path::new(&mount.source)).iter().any(|pid| pids.contains(pid));
+    // A device with one zone is locked as a whole.
+    let zone = |path: &Path| nacre::zone_bytes(path).ok().flatten();
+    let here = zone(device);
+    let is_theirs = |mount: &&MountEntry| {
+        let source = Path::new(&mount.source);
+        zone(source) == here && owners(source).iter().any(|pid| pids.contains(pid))
+    };
     let mount = mounts.iter().find(is_theirs)?;
     let (_, other) = nacre::device_and_volume(Path::new(&mount.source));
     let dir = mount.mountpoint.display();
@@ -111,6 +140,18 @@ fn other_volume_of(pids: &[libc::pid_t], device: &Path) -> Option<String> {
         "volume {} of the same zone is mounted on {dir}; a zone is mounted by one process at a time",
         other?
     ))
+}
+
+/// The mount of the same bytes under another name: by a loop device over a file, or by the file below one.
+pub(crate) fn under_another_name(bare: &Path) -> Option<MountEntry> {
+    let here = nacre::made_of(bare);
+    let is_it = |mount: &MountEntry| {
+        let (source, _) = nacre::device_and_volume(Path::new(&mount.source));
+        let there = nacre::made_of(&source);
+        let are_alike = matches!((&here[..], &there[..]), ([_, below], [_, other]) if below == other);
+        source != bare && (there.iter().any(|place| place == bare) || here.contains(&source) || are_alike)
+    };
+    crate::mounted::all().ok()?.into_iter().find(is_it)
 }
 
 /// The processes that have a device open as a file system.

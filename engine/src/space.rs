@@ -66,7 +66,7 @@ pub struct FsStat {
     pub available: u64,
     /// Blocks with a [`Reservation`](crate::Reservation), which are neither free nor available.
     pub reserved: u64,
-    /// Inodes that can exist.
+    /// Inodes that exist, and those that can still be made.
     pub inodes: u64,
     /// Inodes that can still be made.
     pub inodes_free: u64,

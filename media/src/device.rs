@@ -11,10 +11,14 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use nacre_engine::{Error, Kind, LINE_SIZE, Result};
-use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
+use rustix::fs::{
+    Access, FallocateFlags, FlockOperation, MemfdFlags, access, fallocate, flock, fstatvfs, ftruncate,
+    memfd_create,
+};
 use rustix::io::Errno;
 use rustix::ioctl::{Getter, Opcode, ioctl, opcode};
 
+use crate::backing;
 use crate::usage::user_of;
 
 /// The kind of a device.
@@ -49,6 +53,8 @@ pub(crate) struct Device {
     /// The alignment that a mapping needs, at least a page.
     pub(crate) align: u64,
     pub(crate) name: String,
+    /// The files below a loop device, locked with it.
+    _below: Vec<File>,
 }
 
 const PAGE: u64 = 4096;
@@ -57,7 +63,8 @@ const PAGE: u64 = 4096;
 const PATIENCE: Duration = Duration::from_millis(200);
 
 impl Device {
-    /// Opens an existing device. A writer owns it, or a part of it, alone; readers share it.
+    /// Opens an existing device. A writer owns it, or a part of it, alone; readers share it. The same holds for the file
+    /// below a loop device.
     pub(crate) fn open(path: &Path, read_only: bool, part: Option<&Range<u64>>) -> Result<Device> {
         let name = path.display().to_string();
         let metadata = fs::metadata(path).map_err(|e| open_error(&name, e))?;
@@ -74,19 +81,19 @@ impl Device {
                 .object(name)
                 .advice("the device is write-protected; it can be used read-only"));
         }
-        Device::from_locked(file, kind, name)
+        let access = backing::Access { writes: !read_only, is_part: part.is_some() };
+        let below = backing::hold_all(&backing::below_file(&file), &name, access)?;
+        if kind != DeviceKind::Devdax && read_only && part.is_none() {
+            backing::lock_to_look(&file).map_err(|_| busy(&name))?;
+        }
+        Ok(Device { _below: below, ..Device::from_locked(file, kind, name)? })
     }
 
     /// Makes a file of `len` bytes, by default with all its space allocated: a store to a hole could find the file
     /// system full, and that would be a bus error.
     pub(crate) fn create(path: &Path, len: u64, allocated: bool) -> Result<Device> {
         let name = path.display().to_string();
-        if len == 0 || !len.is_multiple_of(PAGE) {
-            return Err(Error::new(Kind::InvalidInput)
-                .operation("create")
-                .object(name)
-                .advice("give a size that is a multiple of 4096 and not zero"));
-        }
+        check_size(len, &name)?;
         let file = OpenOptions::new()
             .read(true)
             .write(true)
@@ -109,6 +116,28 @@ impl Device {
             let _ = fs::remove_file(path);
         }
         made
+    }
+
+    /// A file as it would be with `len` bytes: the one that is there, or one without a name that is like the one that
+    /// [`create`](Device::create) would make. It fails where these would fail, as far as that shows. Nothing is changed,
+    /// and no byte is to be accessed.
+    pub(crate) fn as_if(path: &Path, len: u64, allocated: bool) -> Result<Device> {
+        let name = path.display().to_string();
+        check_size(len, &name)?;
+        let (file, has) = match fs::metadata(path) {
+            Ok(metadata) => (open_locked(path, &name, false, 0)?, metadata.blocks() * 512),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let file = unnamed_beside(path).map_err(|error| Error::io("create", &name, error))?;
+                // A file system has a largest size of files.
+                ftruncate(&file, len).map_err(|errno| allocation_error(&name, errno))?;
+                (file, 0)
+            }
+            Err(error) => return Err(open_error(&name, error)),
+        };
+        if allocated {
+            require_space(&file, len.saturating_sub(has), &name)?;
+        }
+        Ok(Device { file, kind: DeviceKind::File, len, align: PAGE, name, _below: Vec::new() })
     }
 
     fn from_locked(file: File, kind: DeviceKind, name: String) -> Result<Device> {
@@ -138,7 +167,7 @@ impl Device {
             };
             return Err(Error::new(Kind::InvalidInput).operation("open").object(name).advice(advice));
         }
-        Ok(Device { file, kind, len, align, name })
+        Ok(Device { file, kind, len, align, name, _below: Vec::new() })
     }
 
     /// Writes a block by write(2), durable when it returns: the kernel clears media errors in it. The error is the
@@ -197,7 +226,7 @@ fn open_once(path: &Path, read_only: bool, flags: i32) -> io::Result<File> {
 }
 
 /// Tries again for a while what finds a device in use.
-fn patiently<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+pub(crate) fn patiently<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     let begin = Instant::now();
     loop {
         match attempt() {
@@ -207,7 +236,7 @@ fn patiently<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     }
 }
 
-fn is_busy(error: &io::Error) -> bool {
+pub(crate) fn is_busy(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::ResourceBusy)
 }
 
@@ -226,27 +255,31 @@ fn open_part(path: &Path, name: &str, read_only: bool, flags: i32, part: &Range<
     });
     let file = opened.map_err(|error| open_error(name, error))?;
     lock(&file, true, name)?;
-    let kind = if read_only { libc::F_RDLCK } else { libc::F_WRLCK };
+    match lock_bytes(&file, !read_only, part) {
+        Ok(()) => Ok(file),
+        Err(error) if is_busy(&error) => Err(busy(name)),
+        Err(error) => Err(Error::io("lock a part of", name, error)),
+    }
+}
+
+/// Locks bytes of an open file, alone or with others, for as long as it is open.
+pub(crate) fn lock_bytes(file: &File, alone: bool, bytes: &Range<u64>) -> io::Result<()> {
+    let kind = if alone { libc::F_WRLCK } else { libc::F_RDLCK };
     let range = libc::flock {
         l_type: kind as libc::c_short,
         l_whence: libc::SEEK_SET as libc::c_short,
-        l_start: part.start as libc::off_t,
-        l_len: (part.end - part.start) as libc::off_t,
+        l_start: bytes.start as libc::off_t,
+        l_len: (bytes.end - bytes.start) as libc::off_t,
         // Zero, as a lock of an open file description must have it.
         l_pid: 0,
     };
-    let locked = patiently(|| {
+    patiently(|| {
         // SAFETY: the descriptor is open, and `range` is read by the call only.
         match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &range) } {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
         }
-    });
-    match locked {
-        Ok(()) => Ok(file),
-        Err(error) if is_busy(&error) => Err(busy(name)),
-        Err(error) => Err(Error::io("lock a part of", name, error)),
-    }
+    })
 }
 
 /// Gives a plain file another size, unless it has an owner: [`Busy`](Kind::Busy).
@@ -284,12 +317,16 @@ fn busy(name: &str) -> Error {
 }
 
 pub(crate) fn lock(file: &File, shared: bool, name: &str) -> Result<()> {
-    let how =
-        if shared { FlockOperation::NonBlockingLockShared } else { FlockOperation::NonBlockingLockExclusive };
-    patiently(|| Ok(flock(file, how)?)).map_err(|error| match is_busy(&error) {
+    try_lock(file, shared).map_err(|error| match is_busy(&error) {
         true => busy(name),
         false => Error::io("lock", name, error),
     })
+}
+
+pub(crate) fn try_lock(file: &File, shared: bool) -> io::Result<()> {
+    let how =
+        if shared { FlockOperation::NonBlockingLockShared } else { FlockOperation::NonBlockingLockExclusive };
+    patiently(|| Ok(flock(file, how)?))
 }
 
 /// Whether a block device takes no writes. Some can be opened to write all the same.
@@ -298,6 +335,46 @@ fn is_write_protected(device: &File) -> bool {
     // SAFETY: the request writes one number of type int.
     unsafe { ioctl(device, Getter::<BLKROGET, libc::c_int>::new()) }
         .is_ok_and(|is_protected| is_protected != 0)
+}
+
+fn check_size(len: u64, name: &str) -> Result<()> {
+    if len > 0 && len.is_multiple_of(PAGE) {
+        return Ok(());
+    }
+    Err(Error::new(Kind::InvalidInput)
+        .operation("create")
+        .object(name)
+        .advice("give a size that is a multiple of 4096 and not zero"))
+}
+
+/// A file without a name, in the directory of a path. On a file system that has none it is in DRAM.
+fn unnamed_beside(path: &Path) -> io::Result<File> {
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let unnamed = libc::O_TMPFILE | libc::O_CLOEXEC;
+    let opened = OpenOptions::new().read(true).write(true).mode(0o600).custom_flags(unnamed).open(dir);
+    match opened {
+        Err(error) if has_no_unnamed_files(&error) => {
+            access(dir, Access::WRITE_OK | Access::EXEC_OK)?;
+            Ok(memfd_create("nacre", MemfdFlags::CLOEXEC)?.into())
+        }
+        opened => opened,
+    }
+}
+
+fn has_no_unnamed_files(error: &io::Error) -> bool {
+    // An old kernel takes it for an open of the directory.
+    matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EISDIR | libc::ENOSYS))
+}
+
+/// Fails if the file system of a file has not so much space.
+fn require_space(file: &File, len: u64, name: &str) -> Result<()> {
+    let Ok(space) = fstatvfs(file) else { return Ok(()) };
+    let blocks = if rustix::process::geteuid().is_root() { space.f_bfree } else { space.f_bavail };
+    // A tmpfs without a limit has no blocks.
+    if space.f_blocks == 0 || blocks.saturating_mul(space.f_frsize) >= len {
+        return Ok(());
+    }
+    Err(allocation_error(name, Errno::NOSPC))
 }
 
 fn allocate(file: &File, len: u64, name: &str) -> Result<()> {

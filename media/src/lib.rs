@@ -9,6 +9,7 @@
 #[cfg(not(target_arch = "x86_64"))]
 compile_error!("the stores, flushes and fences of this crate are written for x86-64 only");
 
+mod backing;
 pub mod block;
 pub mod crash;
 mod device;

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 
 use nacre_engine::{Error, Kind, Result};
 
+use crate::backing::{self, Access, Backing, backing_file};
 use crate::device::{lock, open_error, open_with};
 
 /// Layers of devices on one another; more are a circle.
@@ -67,8 +68,17 @@ pub fn require_unused(path: &Path) -> Result<()> {
     })?;
     let mounts = mounts();
     require_place_unused(&target, &name, true)?;
+    // Other bytes of the file below a loop device may be another device's.
+    let backings = backings_of(&target);
+    let held = backing::hold_all(&backings, &name, Access { writes: true, is_part: false });
+    drop(held.map_err(|error| {
+        Error::new(Kind::Busy).operation("use").object(error.object_name()).advice(NOT_OVERWRITTEN)
+    })?);
+    let is_backing =
+        |place: &Place| backings.iter().any(|backing| Identity::of(&backing.path) == Some(place.identity));
     let below = everything_below(&target);
-    for place in below.iter().filter(|place| place.identity != target.identity) {
+    let is_other = |place: &&Place| place.identity != target.identity && !is_backing(place);
+    for place in below.iter().filter(is_other) {
         // The kernel claims the devices below for the one that is made of them.
         require_place_unused(place, &name, false)?;
     }
@@ -87,6 +97,13 @@ pub fn require_unused(path: &Path) -> Result<()> {
         }
     }
     Ok(())
+}
+
+fn backings_of(place: &Place) -> Vec<Backing> {
+    match place.identity {
+        Identity::Block(number) => backing::below(number),
+        Identity::File(..) | Identity::Character(_) => Vec::new(),
+    }
 }
 
 /// The devices and files that one is made of, itself included: files below loop devices, disks below partitions.
@@ -177,13 +194,6 @@ fn directly_below(place: &Place) -> Vec<PathBuf> {
     below
 }
 
-/// The file below a loop device, as the kernel names it.
-fn backing_file(sysfs: &Path) -> Option<PathBuf> {
-    let mut name = fs::read(sysfs.join("loop/backing_file")).ok()?;
-    name.pop_if(|last| *last == b'\n');
-    Some(PathBuf::from(OsString::from_vec(name)))
-}
-
 /// The loop devices over any of these.
 fn loops_over(places: &[Place], mounts: &[MountLine]) -> Vec<Place> {
     let mut over: Vec<Place> = Vec::new();
@@ -266,11 +276,17 @@ pub(crate) fn user_of(path: &Path) -> Option<String> {
     let (major, minor) = (libc::major(metadata.dev()), libc::minor(metadata.dev()));
     let wanted = format!("{major:02x}:{minor:02x}:{}", metadata.ino());
     let locks = fs::read_to_string("/proc/locks").ok()?;
-    let pid = locks.lines().find_map(|line| {
+    let pids = locks.lines().filter_map(|line| {
         let mut fields = line.split_whitespace().skip_while(|field| *field != "FLOCK");
         let pid = fields.nth(3)?;
-        (fields.next()? == wanted).then(|| pid.to_owned())
-    })?;
+        (fields.next()? == wanted).then_some(pid)
+    });
+    let pids: Vec<&str> = pids.collect();
+    // A process that shares the device with others meets its own lock, too.
+    let own = std::process::id().to_string();
+    let Some(pid) = pids.iter().find(|pid| **pid != own) else {
+        return pids.first().map(|_| "used by this process already".to_owned());
+    };
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     Some(format!("used by process {pid} ({})", name.trim()))
 }
@@ -310,7 +326,7 @@ mod tests {
         for name in [&file, &link, &symlink] {
             let error = require_unused(name).unwrap_err();
             assert_eq!(error.kind(), Kind::Busy, "{error}");
-            assert!(error.to_string().contains(&format!("process {}", std::process::id())), "{error}");
+            assert!(error.to_string().contains("used by this process already"), "{error}");
         }
         drop(disk);
         // A reader keeps it from being overwritten, too.

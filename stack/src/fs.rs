@@ -176,7 +176,7 @@ impl FileSystem {
             let media = PmOptions { allocate: false, part, ..options.media(options.read_only) };
             let pm = RealPm::open(&device, &media)?;
             let (layout, summary) = probe_volume(&pm, options.volume.as_deref())?;
-            check_options(layout, &options)?;
+            check_options(layout, &summary.preset, &options)?;
             if !options.read_only {
                 of_kind!(layout, Layout => Layout::check_writable(&pm))?;
             }
@@ -391,7 +391,7 @@ fn mount(pm: Arc<RealPm>, options: &OpenOptions, tiers_come: bool) -> Result<Any
     let media_read_only = pm.is_read_only();
     let OpenOptions { read_only, lanes, .. } = *options;
     let (layout, summary) = probe_volume(&pm, options.volume.as_deref())?;
-    check_options(layout, options)?;
+    check_options(layout, &summary.preset, options)?;
     let cache = cache_options(&pm, &summary, options)?;
     let inode_cache = options.inode_cache.unwrap_or(InodeCache::DEFAULT_LIMIT);
     if inode_cache < InodeCache::MIN_LIMIT {
@@ -448,11 +448,13 @@ impl Tiering<'_> {
     }
 }
 
-/// Refuses options that the layout does not have.
-fn check_options(layout: LayoutKind, options: &OpenOptions) -> Result<()> {
+/// Refuses options that the layout does not have. The preset that it was made with is always possible: a layout without
+/// a preset has the default one.
+fn check_options(layout: LayoutKind, made_with: &str, options: &OpenOptions) -> Result<()> {
     let refuse = |object: String, advice| Err(Error::new(Kind::InvalidInput).object(object).advice(advice));
     if let Some(asked) = options.preset
         && asked.layout() != layout
+        && asked.as_str() != made_with
     {
         return refuse(format!("preset {asked} on the layout {layout}"), "choose a preset of that layout");
     }

@@ -102,7 +102,7 @@ pub use info::info;
 pub use layout::{AnyLayout, AnyNode};
 pub use mapping::Mapping;
 pub use metadata::Metadata;
-pub use mkfs::{MkfsOptions, mkfs, signatures, would_make};
+pub use mkfs::{MkfsOptions, WouldMake, mkfs, signatures, would_make};
 pub use nacre_control::{
     AgesInfo, CacheInfo, CounterInfo, DeviceInfo, DoingInfo, Features, HotFileInfo, Info, MountInfo,
     MoverInfo, QueueInfo, QueuedInfo, ScrubInfo, SpaceInfo, TemperatureInfo, TierInfo, TierScrubInfo,

@@ -2,24 +2,26 @@
 
 use std::fs::{self, File};
 use std::ops::RangeInclusive;
-use std::os::unix::fs::FileTypeExt;
-use std::path::Path;
+use std::os::unix::fs::{FileExt, FileTypeExt};
+use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use nacre_control::VolumeInfo;
+use nacre_control::{DeviceInfo, VolumeInfo};
 use nacre_engine::{BLOCK_SIZE, Error, Kind, Result, size};
 use nacre_layout_parts::format::{MAX_DEVICE_SIZE, MIN_DEVICE_SIZE};
 use nacre_layout_parts::lifecycle::{self, Lifecycle};
-use nacre_media::{Emulation, PmOptions, Promise, RealPm, resize_unowned};
+use nacre_media::block::{BlockDevice, DiskOptions, RealDisk};
+use nacre_media::{Emulation, Pm, PmOptions, Promise, RealPm, resize_unowned};
 use nacre_tiers::MIN_TIER_SIZE;
 use uuid::Uuid;
 
 use crate::fs::{FileSystem, OpenOptions, WriteBuffer};
 use crate::in_use::require_free;
-use crate::info::volume_info;
+use crate::info::{device_info, volume_info};
 use crate::layout::of_kind;
 use crate::preset::{LayoutKind, Preset};
-use crate::signature::{self, Signature};
+use crate::probe::first_trace;
+use crate::signature::{self, NACRE, Signature};
 use crate::tiers::NewTier;
 
 /// The most bytes of a label.
@@ -130,8 +132,7 @@ pub fn mkfs(path: impl AsRef<Path>, options: &MkfsOptions) -> Result<VolumeInfo>
 
 /// As [`mkfs`]; also gives the device, which stays open and locked.
 pub(crate) fn make(path: &Path, options: &MkfsOptions) -> Result<(RealPm, VolumeInfo)> {
-    let pm_options =
-        PmOptions { require: options.require, emulation: options.emulation.clone(), ..PmOptions::default() };
+    let pm_options = pm_options(options);
     let layout = options.layout()?;
     let prepared = prepare_all(path, options)?;
     let pm = match prepared {
@@ -141,6 +142,7 @@ pub(crate) fn make(path: &Path, options: &MkfsOptions) -> Result<(RealPm, Volume
             RealPm::open(path, &pm_options)?
         }
     };
+    check_zones(layout, pm.len(), options)?;
     if let Prepared::Present { signatures, .. } = &prepared {
         signature::wipe(&pm, signatures)?;
     }
@@ -171,6 +173,34 @@ pub(crate) fn make(path: &Path, options: &MkfsOptions) -> Result<(RealPm, Volume
     }
 }
 
+fn pm_options(options: &MkfsOptions) -> PmOptions {
+    PmOptions { require: options.require, emulation: options.emulation.clone(), ..PmOptions::default() }
+}
+
+fn check_zones(layout: LayoutKind, size: u64, options: &MkfsOptions) -> Result<()> {
+    if layout == LayoutKind::Pool { nacre_layout_pool::check_zones(size, options.zones) } else { Ok(()) }
+}
+
+/// Refuses a device that is given twice: it would be in use by the first of its uses.
+fn check_once(path: &Path, tiers: &[NewTier]) -> Result<()> {
+    let mut known = vec![path];
+    for tier in tiers {
+        let place = tier.device.path.as_path();
+        if known.iter().any(|known| is_same(known, place)) {
+            return Err(Error::new(Kind::InvalidInput)
+                .object(format!("{}: it is given twice", place.display()))
+                .advice("give a device of its own for each tier"));
+        }
+        known.push(place);
+    }
+    Ok(())
+}
+
+fn is_same(one: &Path, other: &Path) -> bool {
+    let real = |path: &Path| path.canonicalize().or_else(|_| std::path::absolute(path)).ok();
+    real(one).is_some_and(|one| Some(one) == real(other))
+}
+
 /// Checks everything, before anything is overwritten.
 fn prepare_all(path: &Path, options: &MkfsOptions) -> Result<Prepared> {
     let layout = options.layout()?;
@@ -194,12 +224,14 @@ fn prepare_all(path: &Path, options: &MkfsOptions) -> Result<Prepared> {
             .object(format!("a label of {}", size::exact(options.label.len() as u64)))
             .advice("give one of at most 64 bytes"));
     }
+    check_once(path, &options.tiers)?;
     for tier in &options.tiers {
         let _prepared = prepare_tier(tier)?;
     }
     let prepared = prepare(path, options.size, options.force)?;
     let sizes = MIN_DEVICE_SIZE..=MAX_DEVICE_SIZE;
-    require_size(path, &prepared, sizes, "a file system takes 16 MiB to 16 TiB")?;
+    let size = require_size(path, &prepared, sizes, "a file system takes 16 MiB to 16 TiB")?;
+    size.map_or(Ok(()), |size| check_zones(layout, size, options))?;
     Ok(prepared)
 }
 
@@ -211,13 +243,13 @@ pub(crate) fn prepare_tier(new: &NewTier) -> Result<Prepared> {
     Ok(prepared)
 }
 
-/// Refuses a size that cannot be had while the device is as it was.
+/// Refuses a size that cannot be had while the device is as it was. Gives the size, except for a devdax device.
 fn require_size(
     path: &Path,
     prepared: &Prepared,
     sizes: RangeInclusive<u64>,
     advice: &'static str,
-) -> Result<()> {
+) -> Result<Option<u64>> {
     let name = path.display().to_string();
     let len = match prepared {
         Prepared::Absent(size) | Prepared::Present { resize: Some(size), .. } => *size,
@@ -226,32 +258,68 @@ fn require_size(
             let is_devdax = file.metadata().is_ok_and(|found| found.file_type().is_char_device());
             // Its length is in sysfs; open gives the error.
             if is_devdax {
-                return Ok(());
+                return Ok(None);
             }
             length(&file, &name)?
         }
     };
     if sizes.contains(&(len - len % BLOCK_SIZE)) {
-        return Ok(());
+        return Ok(Some(len));
     }
     Err(Error::new(Kind::InvalidInput)
         .object(format!("{name}: a size of {}", size::exact(len)))
         .advice(advice))
 }
 
-/// Gives the signatures that [`mkfs`] with these options would overwrite there, with the errors that it would give;
-/// nothing is changed.
-pub fn would_make(path: impl AsRef<Path>, options: &MkfsOptions) -> Result<Vec<Signature>> {
+/// The file system that [`mkfs`] would make.
+#[derive(Debug, Clone)]
+pub struct WouldMake {
+    /// Its size in bytes.
+    pub size: u64,
+    /// The content that would be lost, in words.
+    pub content: Option<String>,
+    /// Its device.
+    pub device: DeviceInfo,
+    /// The devices of its tiers, with their sizes.
+    pub tiers: Vec<(PathBuf, u64)>,
+}
+
+/// The file system that [`mkfs`] with these options would make, with the errors that it would give. Nothing is changed.
+pub fn would_make(path: impl AsRef<Path>, options: &MkfsOptions) -> Result<WouldMake> {
     let path = path.as_ref();
-    let prepared = prepare_all(path, options).map_err(|error| error.operation("mkfs"))?;
-    if matches!(prepared, Prepared::Present { resize: None, .. }) {
-        let look = PmOptions { read_only: true, require: options.require, ..PmOptions::default() };
-        RealPm::open(path, &look).map_err(|error| error.operation("mkfs"))?;
+    let look = || {
+        let prepared = prepare_all(path, options)?;
+        let pm = match prepared.file_size(path) {
+            Some(size) => RealPm::as_if(path, size - size % BLOCK_SIZE, &pm_options(options))?,
+            None => RealPm::open(path, &PmOptions { allocate: false, ..pm_options(options) })?,
+        };
+        check_zones(options.layout()?, pm.len(), options)?;
+        let tiers = options.tiers.iter().map(|tier| Ok((tier.device.path.clone(), would_be_tier(tier)?)));
+        Ok(WouldMake {
+            size: pm.len() - pm.len() % BLOCK_SIZE,
+            device: device_info(&pm),
+            tiers: tiers.collect::<Result<_>>()?,
+            content: match prepared {
+                Prepared::Absent(_) => None,
+                Prepared::Present { content, .. } => content,
+            },
+        })
+    };
+    look().map_err(|error: Error| error.operation("mkfs"))
+}
+
+/// The size of the tier that a device would be, with the errors that show before it is one.
+fn would_be_tier(tier: &NewTier) -> Result<u64> {
+    let path = &tier.device.path;
+    // A tier that is a file takes space as it is written.
+    let sparse = PmOptions { allocate: false, ..PmOptions::default() };
+    match prepare_tier(tier)?.file_size(path) {
+        Some(size) => Ok(RealPm::as_if(path, size - size % BLOCK_SIZE, &sparse)?.len()),
+        None => {
+            let options = DiskOptions { only_system_calls: true, ..DiskOptions::default() };
+            Ok(RealDisk::open(path, &options)?.len())
+        }
     }
-    Ok(match prepared {
-        Prepared::Absent(_) => Vec::new(),
-        Prepared::Present { signatures, .. } => signatures,
-    })
 }
 
 /// The marks of the content of a device or a file; see [`signature`].
@@ -276,9 +344,23 @@ pub(crate) enum Prepared {
     Present {
         /// The marks of its content.
         signatures: Vec<Signature>,
+        /// Its content in words, if there is any.
+        content: Option<String>,
         /// The size that it is to have, where it is a file of another one.
         resize: Option<u64>,
     },
+}
+
+impl Prepared {
+    /// The size that a file there would have; none of a device.
+    fn file_size(&self, path: &Path) -> Option<u64> {
+        match self {
+            Prepared::Absent(size) | Prepared::Present { resize: Some(size), .. } => Some(*size),
+            Prepared::Present { resize: None, .. } => {
+                fs::metadata(path).ok().filter(fs::Metadata::is_file).map(|metadata| metadata.len())
+            }
+        }
+    }
 }
 
 /// Finds out whether something can be made there: of this size, if one is given, and over existing content, if that is
@@ -321,8 +403,11 @@ pub(crate) fn prepare(path: &Path, size: Option<u64>, force: bool) -> Result<Pre
     let signatures = signatures(path)?;
     // A device in use is not overwritten by force either.
     require_free(path)?;
-    if !force {
-        refuse_content(path, &name, &signatures, metadata.is_file())?;
+    let content = content(path, &name, &signatures)?;
+    if let Some(content) = content.as_ref().filter(|_| !force) {
+        return Err(Error::new(Kind::Exists)
+            .object(format!("{name}: {content}"))
+            .advice("-f (force) overwrites it"));
     }
     let mut resize = None;
     if metadata.is_file() {
@@ -333,27 +418,30 @@ pub(crate) fn prepare(path: &Path, size: Option<u64>, force: bool) -> Result<Pre
             return refuse(Kind::InvalidInput, "the device has another size; leave the size out");
         }
     }
-    Ok(Prepared::Present { signatures, resize })
+    Ok(Prepared::Present { signatures, content, resize })
 }
 
-/// Refuses to overwrite the content of the device, which it names.
-fn refuse_content(path: &Path, name: &str, signatures: &[Signature], plain_file: bool) -> Result<()> {
-    const ADVICE: &str = "-f (force) overwrites it";
+/// The content of a device or a plain file, in words; none where nothing can be lost.
+fn content(path: &Path, name: &str, signatures: &[Signature]) -> Result<Option<String>> {
     if !signatures.is_empty() {
-        return Err(Error::new(Kind::Exists)
-            .object(format!("{name}: it holds {}", signature::names(signatures)))
-            .advice(ADVICE));
+        return Ok(Some(format!("it holds {}", signature::names(signatures))));
     }
-    if plain_file {
-        let file = File::open(path).map_err(|error| open_error(name, error))?;
-        let len = length(&file, name)?;
-        if signature::has_content(&file, len, name)? {
-            return Err(Error::new(Kind::Exists)
-                .object(format!("{name}: it is a plain file that is not empty"))
-                .advice(ADVICE));
-        }
+    let traces = |at| format!("it holds {NACRE} without a superblock: its structures at byte {at} are there");
+    let metadata = fs::metadata(path).map_err(|error| open_error(name, error))?;
+    if metadata.file_type().is_char_device() {
+        let pm = RealPm::open(path, &PmOptions { read_only: true, ..PmOptions::default() })?;
+        return Ok(first_trace(pm.len(), |offset, block| pm.read(offset, block)).map(traces));
     }
-    Ok(())
+    let file = File::open(path).map_err(|error| open_error(name, error))?;
+    let len = length(&file, name)?;
+    if metadata.is_file() && !signature::has_content(&file, len, name)? {
+        return Ok(None);
+    }
+    let read = |offset, block: &mut [u8]| {
+        file.read_exact_at(block, offset).map_err(|error| Error::io("read", name, error))
+    };
+    let is_file = || metadata.is_file().then(|| "it is a plain file that is not empty".to_owned());
+    Ok(first_trace(len, read).map(traces).or_else(is_file))
 }
 
 /// The size that a file is to get: the given one for an empty file, and a new one for another file if that is forced.

@@ -69,7 +69,7 @@ fn without_superblock(pm: &RealPm, error: Error) -> Error {
         let names = signature::names(&found);
         return Error::new(Kind::InvalidInput).object(names).advice("this is no nacre file system");
     }
-    match first_trace(pm) {
+    match first_trace(pm.len(), |offset, block| pm.read(offset, block)) {
         Some(at) => Error::corrupt(format!(
             "superblock: both copies are lost, but the structures at byte {at} are \
         there"
@@ -79,12 +79,13 @@ fn without_superblock(pm: &RealPm, error: Error) -> Error {
     }
 }
 
-/// The first block, in the part where inodes and logs begin, that looks like one of ours.
-fn first_trace(pm: &RealPm) -> Option<u64> {
+/// The first block, in the part where inodes and logs begin, that looks like one of ours: all that a file system without
+/// superblocks leaves. The device has `len` bytes, and is read by a routine that reads at an offset.
+pub(crate) fn first_trace(len: u64, mut read: impl FnMut(u64, &mut [u8]) -> Result<()>) -> Option<u64> {
     let mut block = [0; BLOCK_SIZE as usize];
-    let end = pm.len().min(CONTENT) / BLOCK_SIZE;
+    let end = len.min(CONTENT) / BLOCK_SIZE;
     let is_ours = |at: &u64| {
-        pm.read(*at, &mut block).is_ok()
+        read(*at, &mut block).is_ok()
             && LayoutKind::ALL
                 .into_iter()
                 .any(|layout| of_kind!(layout, Layout => Layout::leaves_trace(&block)))

@@ -8,7 +8,12 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use nacre_engine::{Error, Kind, Result};
+use nacre_layout_parts::format::{SUPERBLOCK_COPY_OFFSET, SUPERBLOCK_OFFSET, SUPERBLOCK_SPARE_OFFSET};
+use nacre_layout_parts::lifecycle::Lifecycle;
 use nacre_media::{Pm, RealPm};
+
+use crate::layout::of_kind;
+use crate::preset::LayoutKind;
 
 /// Bytes read from the start: everything up to the uberblocks of a ZFS label.
 const HEAD: u64 = 256 << 10;
@@ -41,6 +46,7 @@ enum At {
 }
 
 /// A mark, its place, and a condition on the bytes there.
+#[derive(Clone, Copy)]
 struct Mark {
     name: &'static str,
     at: At,
@@ -77,12 +83,20 @@ const UNREADABLE: &str = "bytes that cannot be read";
 /// How much is read at a time where the whole cannot be.
 const PIECE: usize = 4096;
 
-/// The marks; if two have the same place, the first one wins.
+/// The places of a superblock, of any layout: both copies, and the spare one.
+const SUPERBLOCKS: [u64; 3] = [SUPERBLOCK_OFFSET, SUPERBLOCK_COPY_OFFSET, SUPERBLOCK_SPARE_OFFSET];
+
+/// All marks; if two have the same place, the first one wins.
+fn marks() -> impl Iterator<Item = Mark> {
+    let of_layout = |layout| {
+        let magic: &'static [u8] = of_kind!(layout, Layout => &Layout::MAGIC);
+        SUPERBLOCKS.map(|at| mark(NACRE, at, magic))
+    };
+    LayoutKind::ALL.into_iter().flat_map(of_layout).chain(MARKS.iter().copied())
+}
+
+/// The marks of everything but our layouts.
 const MARKS: &[Mark] = &[
-    mark(NACRE, 0, b"nacreLOG"),
-    mark(NACRE, 64 << 10, b"nacreLOG"),
-    mark(NACRE, 0, b"nacreINP"),
-    mark(NACRE, 64 << 10, b"nacreINP"),
     mark(TIER, 0, b"nacreTIR"),
     mark_at(TIER, At::LastBlock(0), b"nacreTIR"),
     mark_if("an ext4 file system", 0x438, &[0x53, 0xef], |image| image.u32(0x460) & 0x2c0 != 0),
@@ -270,17 +284,17 @@ impl Image {
 
     /// The boot sector belongs to a format that is named already, by another mark in it or a GPT behind it.
     fn has_other_boot_sector(&self) -> bool {
-        MARKS.iter().any(|mark| match mark.at {
-            At::Start(offset) if offset < BOOT_MARK || mark.name == GPT => self.holds(mark, offset),
+        marks().any(|mark| match mark.at {
+            At::Start(offset) if offset < BOOT_MARK || mark.name == GPT => self.holds(&mark, offset),
             _ => false,
         })
     }
 
     fn signatures(&self) -> Vec<Signature> {
         let mut found: Vec<Signature> = Vec::new();
-        for mark in MARKS {
+        for mark in marks() {
             let Some(offset) = self.place(mark.at) else { continue };
-            if self.holds(mark, offset) && !found.iter().any(|known| known.offset == offset) {
+            if self.holds(&mark, offset) && !found.iter().any(|known| known.offset == offset) {
                 found.push(Signature { name: mark.name, offset, len: mark.magic.len() as u64 });
             }
         }
@@ -358,7 +372,7 @@ pub(crate) fn wipe(pm: &RealPm, signatures: &[Signature]) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Image, MARKS};
+    use super::{Image, marks};
 
     const LEN: u64 = 1 << 20;
 
@@ -377,7 +391,7 @@ mod tests {
     #[test]
     fn each_mark_is_found_where_it_stands() {
         let image = Image { head: vec![], tail: vec![], len: LEN, unreadable: vec![] };
-        for mark in MARKS.iter().filter(|mark| mark.also.is_none()) {
+        for mark in marks().filter(|mark| mark.also.is_none()) {
             let offset = image.place(mark.at).unwrap();
             assert_eq!(names(&[(offset, mark.magic)]), [mark.name]);
         }

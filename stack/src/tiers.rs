@@ -413,7 +413,7 @@ impl FileSystem {
         let options = DiskOptions { emulation: new.device.emulation.clone(), ..DiskOptions::default() };
         let (device, is_new) = match prepared {
             Prepared::Absent(size) => (RealDisk::create(path, size, &options)?, true),
-            Prepared::Present { signatures, resize } => {
+            Prepared::Present { signatures, resize, .. } => {
                 resize.map_or(Ok(()), |size| resize_unowned(path, size))?;
                 let device = RealDisk::open(path, &options)?;
                 for signature in signatures {

@@ -11,6 +11,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::harness::{self, Ground, nacre};
+use crate::tier_commands::Loop;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -599,4 +600,36 @@ fn stat_knows_of_what_waits_in_the_kernel() {
     file.write_all(&[1; 40_960]).unwrap();
     let stat = json(&call(&["stat", "--json"], &path));
     assert_eq!((stat["size"].as_u64(), stat["bytes"]["pm"].as_u64()), (Some(40_960), Some(40_960)));
+}
+
+/// It printed "the device's size", and neither the domain nor the tiers; and promised a write-protected device.
+#[test]
+fn a_dry_run_of_mkfs_prints_size_domain_and_tiers() {
+    let beside = harness::memory();
+    let (pm, disk) = (beside.path().join("pm"), beside.path().join("disk"));
+    let mkfs = |words: &[&str], device: &Path| {
+        let output = harness::run(nacre().arg("mkfs").args(words).arg(device), LIMIT).unwrap();
+        (output.status.success(), harness::text(&output))
+    };
+    let tier = format!("{}:32M", disk.display());
+    let (is_possible, said) = mkfs(&["-n", "--size", "64M", "--tier", &tier], &pm);
+    let words = ["64 MiB", "safe against the death of the process", "would be a tier of 32 MiB"];
+    assert!(is_possible && words.iter().all(|word| said.contains(word)), "{said}");
+    let (is_possible, said) = mkfs(&["-n", "--size", "64M", "--require", "power"], &pm);
+    assert!(!is_possible && said.contains("more is required"), "{said}");
+    assert!(!pm.exists() && !disk.exists());
+    File::create(&pm).unwrap().set_len(64 << 20).unwrap();
+    let (is_possible, said) = mkfs(&["-n"], &pm);
+    assert!(is_possible && said.contains("64 MiB"), "{said}");
+    const TEST: &str = "a dry run on a write-protected device";
+    if !harness::can_mount(TEST) {
+        return;
+    }
+    let Some(device) = Loop::with(&["--read-only"], &pm) else {
+        return harness::left_out(TEST, "loop devices cannot be had");
+    };
+    for words in [&["-n"][..], &[]] {
+        let (is_possible, said) = mkfs(words, device.path());
+        assert!(!is_possible, "{words:?}: {said}");
+    }
 }

@@ -23,6 +23,7 @@ mod lazy_suites;
 mod memory;
 mod model;
 mod mounting;
+mod one_owner;
 mod output;
 mod papers;
 mod place;

@@ -4,8 +4,11 @@
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io;
 use std::os::unix::fs::{PermissionsExt, symlink};
+use std::time::Duration;
 
 use crate::harness::{self, Ground};
+
+const LIMIT: Duration = Duration::from_secs(60);
 
 #[test]
 fn a_read_only_mount_changes_nothing() {
@@ -51,4 +54,31 @@ fn a_read_only_mount_changes_nothing() {
         before == fs::read(ground.image()).expect("the image"),
         "a read-only mount has written to the device"
     );
+}
+
+/// It told of a crash that never was, and that everything is lost with the process, "in the heap only".
+#[test]
+fn a_read_only_mount_of_a_new_file_system_tells_of_no_crash() {
+    if !harness::can_mount("read-only mounts of new file systems") {
+        return;
+    }
+    let (memory, dir) = (harness::memory(), harness::scratch());
+    let options = format!("ro,log={}", memory.path().join("log").display());
+    for preset in ["nacre", "pmfs", "spfs", "bpfs"] {
+        let image = memory.path().join(preset);
+        let mkfs = ["mkfs", "--size", "32M", "--preset", preset];
+        harness::succeed(harness::nacre().args(mkfs).arg(&image), LIMIT);
+        let before = fs::read(&image).expect("the image");
+        let mut mount = harness::nacre();
+        mount.args(["mount", "-o", &options]).arg(&image).arg(dir.path());
+        let said = harness::text(&harness::run(&mut mount, LIMIT).expect("an end"));
+        assert!(!said.contains("clean unmount") && !said.contains("heap"), "{preset}: {said}");
+        assert!(said.contains("safe against the death of the process"), "{preset}: {said}");
+        let info = harness::run(harness::nacre().args(["info", "--json"]).arg(dir.path()), LIMIT);
+        let info: serde_json::Value =
+            serde_json::from_str(&harness::text(&info.expect("an end"))).expect("JSON");
+        assert_eq!(info["device"]["promise"], "process", "{preset}");
+        harness::succeed(harness::nacre().arg("umount").arg(dir.path()), LIMIT);
+        assert!(before == fs::read(&image).expect("the image"), "{preset}");
+    }
 }

@@ -37,6 +37,26 @@ fn options(place: &Place) -> (String, String, String) {
     )
 }
 
+/// It printed nothing.
+#[test]
+fn a_dry_run_of_a_remount_prints_the_changes() {
+    if !can_mount("a dry run of a remount") {
+        return;
+    }
+    let place = Place::new();
+    assert!(place.mount(&["-o", "rw"]).status.success());
+    for (options, changes) in [("ro,noexec", "ro,noexec"), ("rw", "nothing"), ("noatime", "noatime")] {
+        let dry = place.mount(&["-n", "-o", &format!("remount,{options}")]);
+        let said = text(&dry);
+        let is_said = said.trim_end().ends_with(&format!("would be changed by a remount: {changes}"));
+        assert!(dry.status.success() && is_said, "{options}: {said}");
+    }
+    let (server, mount, _) = options(&place);
+    assert!(server.starts_with("rw") && mount.starts_with("rw"), "{server} {mount}");
+    assert!(!mount.contains("noexec") && !mount.contains("noatime"), "{mount}");
+    succeed(nacre().arg("umount").arg(place.dir()), LIMIT);
+}
+
 #[test]
 fn a_mount_becomes_read_only_and_writable_again() {
     if !can_mount("remounting read-only") {

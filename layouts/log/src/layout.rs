@@ -124,7 +124,7 @@ impl<P: Pm + 'static> Extents for LogFs<P> {
         let free = fs.alloc.free_blocks().saturating_sub(reserved);
         let available = fs.alloc.available_blocks();
         let in_use = fs.inodes.in_use();
-        let inodes = fs.device_blocks.max(CHUNK_INODES);
+        let limit = fs.device_blocks.max(CHUNK_INODES);
         // Space limits them like everything else: a chunk takes so many blocks, in the worst case.
         let more = match available {
             0 => 0,
@@ -132,9 +132,9 @@ impl<P: Pm + 'static> Extents for LogFs<P> {
                 fs.inodes.capacity().saturating_sub(in_use) + blocks / (CHUNK_BLOCKS + 1) * CHUNK_INODES
             }
         };
-        let inodes_free = more.min(inodes.saturating_sub(in_use));
+        let inodes_free = more.min(limit.saturating_sub(in_use));
         let blocks = fs.device_blocks - fs.first_data_block;
-        FsStat { blocks, free, available, reserved, inodes, inodes_free }
+        FsStat { blocks, free, available, reserved, inodes: in_use + inodes_free, inodes_free }
     }
 
     fn index_bytes(&self) -> u64 {

@@ -7,6 +7,7 @@ use nacre_layout_parts::report::{CheckReport, MediaReport, Repair};
 use nacre_layout_parts::scrub::retire_listed;
 use nacre_media::Pm;
 
+use crate::format::MAGIC;
 use crate::layout::CAPABILITIES;
 use crate::mount::LogFs;
 use crate::superblock::{self, Summary};
@@ -16,6 +17,7 @@ impl<P: Pm + 'static> Lifecycle for LogFs<P> {
     type Pm = P;
 
     const NAME: &'static str = "log";
+    const MAGIC: [u8; 8] = MAGIC;
     const CAPABILITIES: Capabilities = CAPABILITIES;
 
     lifecycle_by_modules!();

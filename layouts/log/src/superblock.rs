@@ -4,16 +4,15 @@ use std::mem::offset_of;
 
 use nacre_engine::Result;
 pub(crate) use nacre_layout_parts::superblock::{Found, Superblock};
-use nacre_layout_parts::superblock::{LayoutFormat, has_mark};
+use nacre_layout_parts::superblock::{LayoutFormat, has_mark, holds_inodes};
 use nacre_media::Pm;
 use zerocopy::IntoBytes;
 
 pub use nacre_layout_parts::superblock::Summary;
 
 use crate::format::{
-    BLOCK_INODES, CHECKPOINT_MAGIC, CHECKSUM_CRC32C, FORMAT_VERSION, INODE_MAGIC, INODE_SIZE, INODE_VERSION,
-    KNOWN_INCOMPATIBLE, KNOWN_READ_ONLY_COMPATIBLE, MAGIC, OLDEST_READER, PAGE_MAGIC, RawInode,
-    RawPageHeader,
+    CHECKPOINT_MAGIC, CHECKSUM_CRC32C, FORMAT_VERSION, INODE_MAGIC, INODE_SIZE, INODE_VERSION, KNOWN_INCOMPATIBLE,
+    KNOWN_READ_ONLY_COMPATIBLE, MAGIC, OLDEST_READER, PAGE_MAGIC, RawInode, RawPageHeader,
 };
 
 pub(crate) static LAYOUT: LayoutFormat = LayoutFormat {
@@ -34,19 +33,12 @@ pub(crate) fn read(pm: &impl Pm) -> Result<Found> {
 /// A block looks like one of this layout: a copy of a superblock, a page of a log, a checkpoint, or inodes. For devices
 /// without superblocks: no checksum can be tried on them.
 pub fn leaves_trace(block: &[u8]) -> bool {
-    let is_inode = |slot: u64| {
-        let at = (slot * INODE_SIZE) as usize;
-        has_mark(block, at + offset_of!(RawInode, magic), INODE_MAGIC.as_bytes())
-            && has_mark(block, at + offset_of!(RawInode, version), &[INODE_VERSION])
+    let is_inode = |slot: &[u8]| {
+        has_mark(slot, offset_of!(RawInode, magic), INODE_MAGIC.as_bytes())
+            && has_mark(slot, offset_of!(RawInode, version), &[INODE_VERSION])
     };
     let magics = [PAGE_MAGIC, CHECKPOINT_MAGIC];
     block.starts_with(&MAGIC)
         || magics.iter().any(|magic| has_mark(block, offset_of!(RawPageHeader, magic), magic.as_bytes()))
-        // Number 0 names none, so that the first block begins with the second.
-        || is_inode(1) && (0..BLOCK_INODES).all(|slot| is_inode(slot) || is_zero_slot(block, slot))
-}
-
-fn is_zero_slot(block: &[u8], slot: u64) -> bool {
-    let at = (slot * INODE_SIZE) as usize;
-    block.get(at..at + INODE_SIZE as usize).is_some_and(|bytes| bytes.iter().all(|&byte| byte == 0))
+        || holds_inodes(block, INODE_SIZE, is_inode)
 }

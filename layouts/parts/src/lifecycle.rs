@@ -81,6 +81,9 @@ pub trait Lifecycle: BelowBuffer + Extents + Sized {
     /// The name of the layout.
     const NAME: &'static str;
 
+    /// The first bytes of each copy of its superblock. It marks devices that `mkfs` must not overwrite by mistake.
+    const MAGIC: [u8; 8];
+
     /// The capabilities of every file system with this layout.
     const CAPABILITIES: Capabilities;
 

@@ -481,6 +481,14 @@ pub fn has_mark(block: &[u8], at: usize, mark: &[u8]) -> bool {
     block.get(at..).is_some_and(|bytes| bytes.starts_with(mark))
 }
 
+/// A block looks like one of a table of inodes: each slot of `size` bytes has an inode, or zeros. One of the first two
+/// has an inode, because number 0 may name none.
+pub fn holds_inodes(block: &[u8], size: u64, is_inode: impl Fn(&[u8]) -> bool) -> bool {
+    let slots = || block.chunks_exact(size as usize);
+    let is_zero = |slot: &[u8]| slot.iter().all(|&byte| byte == 0);
+    slots().take(2).any(&is_inode) && slots().all(|slot| is_inode(slot) || is_zero(slot))
+}
+
 /// [`InvalidInput`](Kind::InvalidInput): there is no superblock of this layout. Whether there is another is for the
 /// caller to say.
 fn not_nacre(object: String) -> Error {

@@ -82,6 +82,7 @@ use nacre_layout_parts::report::{CheckReport, MediaReport, Repair};
 use nacre_media::Pm;
 
 pub use held::Node;
+pub use mkfs::check_zones;
 pub use mount::PoolFs;
 pub use nacre_layout_parts::alloc::use_lane;
 pub use nacre_layout_parts::lifecycle::{MkfsOptions, MountOptions};

@@ -9,6 +9,7 @@ use nacre_layout_parts::lifecycle_by_modules;
 use nacre_layout_parts::report::{CheckReport, MediaReport, Repair};
 use nacre_media::Pm;
 
+use crate::format::MAGIC;
 use crate::layout::CAPABILITIES;
 use crate::mount::PoolFs;
 use crate::superblock::{self, Summary};
@@ -18,6 +19,7 @@ impl<P: Pm + 'static> Lifecycle for PoolFs<P> {
     type Pm = P;
 
     const NAME: &'static str = "pool";
+    const MAGIC: [u8; 8] = MAGIC;
     const CAPABILITIES: Capabilities = CAPABILITIES;
 
     lifecycle_by_modules!();

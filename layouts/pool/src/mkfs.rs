@@ -55,6 +55,11 @@ pub(crate) fn mkfs<P: Pm>(pm: &P, options: &MkfsOptions) -> Result<Summary> {
     volumes::probe(pm)
 }
 
+/// The error of [`mkfs`] on a device of `size` bytes that so many zones do not fit.
+pub fn check_zones(size: u64, zones: u32) -> Result<()> {
+    zones_of(size / BLOCK_SIZE, zones).map(drop)
+}
+
 /// The zones of a device.
 fn zones_of(blocks: u64, count: u32) -> Result<Vec<RawZone>> {
     let size = blocks * BLOCK_SIZE;

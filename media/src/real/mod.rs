@@ -81,6 +81,8 @@ pub struct RealPm {
     writable_len: u64,
     routines: Routines,
     sharing: Sharing,
+    /// The same of the device, also where this mapping of it is private.
+    of_device: Sharing,
     /// Why it is not safe against power loss; nothing where it is.
     unsafe_because: Option<String>,
     emulator: Option<Box<Emulator>>,
@@ -119,6 +121,12 @@ impl RealPm {
         })
     }
 
+    /// A file as it would be with `len` bytes: one that is there, or one that [`create`](RealPm::create) would make. It
+    /// gives the errors of that, and the promise. Nothing is changed, and no byte is to be accessed.
+    pub fn as_if(path: impl AsRef<Path>, len: u64, options: &PmOptions) -> Result<RealPm> {
+        RealPm::map(Device::as_if(path.as_ref(), len, options.allocate)?, options)
+    }
+
     /// DRAM of this process that nothing survives: for tests and measurements.
     pub fn in_memory(len: u64) -> Result<RealPm> {
         let mapping = Mapping::anonymous(len).map_err(|errno| map_error("memory", errno))?;
@@ -126,16 +134,14 @@ impl RealPm {
     }
 
     fn map(device: Device, options: &PmOptions) -> Result<RealPm> {
-        let (fd, len, align, writable) = (device.file.as_fd(), device.len, device.align, !options.read_only);
-        let (mapping, sharing) = match device.kind {
+        let (fd, len, align) = (device.file.as_fd(), device.len, device.align);
+        let writable = !options.read_only && !options.private;
+        let (mut mapping, mut sharing) = match device.kind {
             DeviceKind::Devdax if options.private => {
                 return Err(Error::new(Kind::Unsupported)
                     .operation("map")
                     .object(&device.name)
                     .advice("a devdax device has no private copies of its pages"));
-            }
-            _ if options.private => {
-                (Mapping::of_file(fd, len, align, true, Sharing::Private), Sharing::Private)
             }
             // A devdax device has no page cache: every mapping of it is the medium.
             DeviceKind::Devdax => {
@@ -149,18 +155,24 @@ impl RealPm {
                 Err(errno) => (Err(errno), Sharing::PageCache),
             },
         };
+        let of_device = sharing;
+        if options.private {
+            // The shared mapping has told how the device is used.
+            sharing = Sharing::Private;
+            mapping = Mapping::of_file(fd, len, align, true, sharing);
+        }
         let mapping = mapping.map_err(|errno| map_error(&device.name, errno))?;
-        let unsafe_because = match sharing {
+        let unsafe_because = match of_device {
             Sharing::Synchronous => Sysfs::of_kernel().keeps(&device).err(),
             _ => Some(format!("this {} is used through the kernel's page cache", device.kind.as_str())),
         };
         let mut pm = RealPm::over(mapping, len, sharing, writable || options.private, Some(device))?;
+        pm.of_device = of_device;
         pm.unsafe_because = unsafe_because;
         if let Some(emulation) = &options.emulation {
             pm.emulate(emulation.clone());
         }
-        // Private stores stay in DRAM, so nothing is promised.
-        if !options.private && !pm.promise().satisfies(options.require) {
+        if !pm.promise().satisfies(options.require) {
             return Err(Error::new(Kind::Unsupported)
                 .operation("open")
                 .object(format!("{}: it is {}", pm.name(), pm.promise_explanation()))
@@ -187,6 +199,7 @@ impl RealPm {
             writable_len: if writable { len } else { 0 },
             routines: Routines::detect(),
             sharing,
+            of_device: sharing,
             unsafe_because: None,
             emulator: None,
             mapping,
@@ -195,9 +208,10 @@ impl RealPm {
         })
     }
 
-    /// The promise of the device about fenced stores. It covers power loss only if the kernel says so.
+    /// The promise of the device about fenced stores. It covers power loss only if the kernel says so. Stores to private
+    /// copies reach no device; the promise is then of those before.
     pub fn promise(&self) -> Promise {
-        match self.sharing {
+        match self.of_device {
             Sharing::Anonymous | Sharing::Private => Promise::None,
             Sharing::Synchronous if self.unsafe_because.is_none() => Promise::PowerLoss,
             _ if self.emulator.is_some() => Promise::Emulated,
@@ -208,9 +222,10 @@ impl RealPm {
     /// The same in a sentence, with the reason where it is less than against power loss.
     pub fn promise_explanation(&self) -> String {
         let explanation = self.promise().explanation();
+        let nothing = if self.is_private() { "; nothing is written to it now" } else { "" };
         match &self.unsafe_because {
-            Some(reason) => format!("{explanation} ({reason})"),
-            None => explanation.to_owned(),
+            Some(reason) => format!("{explanation} ({reason}){nothing}"),
+            None => format!("{explanation}{nothing}"),
         }
     }
 

@@ -374,3 +374,23 @@ fn a_block_device_can_be_mapped_by_one_owner() {
     assert_eq!(&kept, b"kept");
     child.join().unwrap();
 }
+
+/// It was called DRAM of the process, in which everything is lost, with the reason of the device behind it.
+#[test]
+fn private_copies_promise_as_much_as_their_device() {
+    let scratch = Scratch::new("private-promise");
+    drop(RealPm::create(scratch.path(), 1 << 20, &PmOptions::default()).unwrap());
+    let private = |require| PmOptions { read_only: true, private: true, require, ..PmOptions::default() };
+    let shared = RealPm::open(scratch.path(), &PmOptions { read_only: true, ..PmOptions::default() });
+    let (promise, said) = shared.map(|pm| (pm.promise(), pm.promise_explanation())).unwrap();
+    assert_ne!(promise, Promise::None);
+    let pm = RealPm::open(scratch.path(), &private(promise)).unwrap();
+    assert!(pm.is_private() && !pm.is_read_only());
+    assert_eq!(pm.promise(), promise);
+    assert_eq!(pm.promise_explanation(), format!("{said}; nothing is written to it now"));
+    drop(pm);
+    if promise != Promise::PowerLoss {
+        let error = RealPm::open(scratch.path(), &private(Promise::PowerLoss)).unwrap_err();
+        assert_eq!(error.kind(), Kind::Unsupported, "{error}");
+    }
+}

@@ -248,6 +248,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
         stat.available = stat.available.saturating_sub(reserved);
         if is_full {
             // Room on tiers does not help to make a file, and space reported as available must be.
+            stat.inodes -= stat.inodes_free;
             (stat.available, stat.inodes_free) = (0, 0);
         }
         stat

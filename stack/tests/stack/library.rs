@@ -2,7 +2,7 @@
 
 use std::fs::Permissions;
 use std::io::{IoSlice, IoSliceMut, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -176,6 +176,138 @@ fn a_forced_mkfs_erases_the_old_marks() {
     assert_eq!(nacre::signatures(&path).unwrap().len(), 3);
     mkfs(&path, &MkfsOptions { force: true, ..MkfsOptions::default() }).unwrap();
     assert!(nacre::signatures(&path).unwrap().iter().all(|found| found.name == "a nacre file system"));
+}
+
+/// Only the marks of the first two layouts were known: a pool or a shadow on a block device was overwritten.
+#[test]
+fn a_file_system_of_any_preset_is_not_overwritten_by_mistake() {
+    const COPY: u64 = 64 << 10;
+    let dir = tempfile::tempdir().unwrap();
+    for preset in Preset::ALL {
+        let path = dir.path().join(preset.as_str());
+        let make = MkfsOptions { preset, ..MkfsOptions::with_size(16 << 20) };
+        mkfs(&path, &make).unwrap();
+        let marks = || {
+            let marks = nacre::signatures(&path).unwrap();
+            marks.into_iter().map(|mark| (mark.name, mark.offset)).collect::<Vec<_>>()
+        };
+        let [first, copy] = [0, COPY].map(|at| ("a nacre file system", at));
+        assert_eq!(marks(), [first, copy], "{preset}");
+        let forced = MkfsOptions { force: true, size: None, ..make.clone() };
+        let lost = nacre::would_make(&path, &forced).unwrap().content;
+        assert_eq!(lost.as_deref(), Some("it holds a nacre file system"), "{preset}");
+        // Either copy is enough.
+        let file = std::fs::File::options().read(true).write(true).open(&path).unwrap();
+        for (lost, left) in [(0, copy), (COPY, first)] {
+            let mut bytes = [0; 4096];
+            file.read_exact_at(&mut bytes, lost).unwrap();
+            file.write_all_at(&[0; 4096], lost).unwrap();
+            assert_eq!(marks(), [left], "{preset}");
+            let error = mkfs(&path, &MkfsOptions { size: None, ..make.clone() }).unwrap_err();
+            assert!(error.to_string().contains("it holds a nacre file system"), "{preset}: {error}");
+            file.write_all_at(&bytes, lost).unwrap();
+        }
+    }
+}
+
+/// A dry run said that nothing known would be lost, where `info` found the structures.
+#[test]
+fn what_is_left_of_a_file_system_without_superblocks_is_not_overwritten_by_mistake() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("pm");
+    mkfs(&path, &MkfsOptions::with_size(SIZE)).unwrap();
+    let file = std::fs::File::options().write(true).open(&path).unwrap();
+    file.write_all_at(&[0; 68 << 10], 0).unwrap();
+    drop(file);
+    assert!(nacre::signatures(&path).unwrap().is_empty());
+    let info = nacre::info(&path).unwrap_err().to_string();
+    assert!(info.contains("structures at byte 77824 are there"), "{info}");
+    let error = mkfs(&path, &MkfsOptions::default()).unwrap_err();
+    assert_eq!(error.kind(), Kind::Exists);
+    let left = "it holds a nacre file system without a superblock: its structures at byte 77824 are there";
+    assert!(error.to_string().contains(left), "{error}");
+    let forced = MkfsOptions { force: true, ..MkfsOptions::default() };
+    assert_eq!(nacre::would_make(&path, &forced).unwrap().content.as_deref(), Some(left));
+    mkfs(&path, &forced).unwrap();
+    assert_eq!(nacre::info(&path).unwrap().volume.size, SIZE);
+}
+
+/// Dry runs promised file systems that could not be made, and marks were gone before zones were found not to fit.
+#[test]
+fn a_dry_run_of_mkfs_is_refused_as_mkfs_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, disk) = (dir.path().join("pm"), dir.path().join("disk"));
+    let tier = |path: &Path| nacre::NewTier {
+        device: nacre::TierDevice { path: path.to_owned(), emulation: None },
+        size: Some(32 << 20),
+        rank: None,
+        force: false,
+    };
+    let zones = MkfsOptions { preset: Preset::Spfs, zones: 2, ..MkfsOptions::with_size(SIZE) };
+    let safe = MkfsOptions { require: nacre::Promise::PowerLoss, ..MkfsOptions::with_size(SIZE) };
+    let twice = MkfsOptions { tiers: vec![tier(&path)], ..MkfsOptions::with_size(SIZE) };
+    let within = dir.path().join("none/pm");
+    for (path, options) in
+        [(&path, &zones), (&path, &safe), (&path, &twice), (&within, &MkfsOptions::with_size(SIZE))]
+    {
+        let real = mkfs(path, options).unwrap_err();
+        let dry = nacre::would_make(path, options).unwrap_err();
+        assert_eq!((dry.kind(), dry.to_string()), (real.kind(), real.to_string()));
+    }
+    let elsewhere = MkfsOptions { tiers: vec![tier(&within)], ..MkfsOptions::with_size(SIZE) };
+    refused(nacre::would_make(&path, &elsewhere), Kind::Io);
+    let huge = nacre::would_make(&path, &MkfsOptions::with_size(16 << 40)).map(|_| ());
+    let kind = huge.unwrap_err().kind();
+    assert!(matches!(kind, Kind::NoSpace | Kind::FileTooBig), "{kind:?}");
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "nothing was made");
+
+    let fits = MkfsOptions { tiers: vec![tier(&disk)], ..MkfsOptions::with_size(SIZE) };
+    let would = nacre::would_make(&path, &fits).unwrap();
+    assert_eq!((would.size, would.content, would.tiers), (SIZE, None, vec![(disk, 32 << 20)]));
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "nothing was made");
+    let made = mkfs(&path, &MkfsOptions::with_size(SIZE)).unwrap();
+    assert_eq!((made.size, nacre::info(&path).unwrap().device.promise), (SIZE, would.device.promise));
+
+    // One that is there keeps its marks.
+    let before = std::fs::read(&path).unwrap();
+    let forced = MkfsOptions { force: true, size: None, ..zones };
+    refused(mkfs(&path, &forced), Kind::InvalidInput);
+    refused(nacre::would_make(&path, &forced), Kind::InvalidInput);
+    let smaller = MkfsOptions { size: Some(32 << 20), force: true, ..MkfsOptions::default() };
+    assert_eq!(nacre::would_make(&path, &smaller).unwrap().size, 32 << 20);
+    assert!(std::fs::read(&path).unwrap() == before);
+}
+
+/// The in-place and the shadow layout called inodes used for which there is no space: 38,000 on an empty device.
+#[test]
+fn the_used_inodes_are_those_that_exist() {
+    const FILES: u64 = 300;
+    let dir = tempfile::tempdir().unwrap();
+    for preset in Preset::ALL {
+        let path = dir.path().join(preset.as_str());
+        let make = MkfsOptions { preset, ..MkfsOptions::with_size(16 << 20) };
+        let open = OpenOptions { buffer: nacre::WriteBuffer::Never, ..OpenOptions::default() };
+        let fs = FileSystem::create(&path, &make, &open).unwrap();
+        let used = || {
+            let stat = fs.statfs();
+            stat.inodes - stat.inodes_free
+        };
+        let before = used();
+        assert!(before < 4, "{preset}: {before} inodes of an empty file system");
+        for number in 0..FILES {
+            fs.create_file(format!("/file-{number}")).unwrap();
+        }
+        assert_eq!(used() - before, FILES, "{preset}");
+        // A device that is nearly full has few more, and no more of them used.
+        let rest = fs.statfs().available.saturating_sub(64) * 4096;
+        let file = fs.create_file("/rest").unwrap();
+        file.allocate(0, rest).unwrap();
+        drop(file);
+        assert_eq!(used() - before, FILES + 1, "{preset}");
+        let info = fs.info().unwrap().space.unwrap();
+        assert_eq!(info.inodes - info.inodes_free, used(), "{preset}");
+        fs.close().unwrap();
+    }
 }
 
 #[test]

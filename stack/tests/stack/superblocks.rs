@@ -93,7 +93,7 @@ fn nobody_is_told_to_make_one_over_what_is_left() {
         ("all before the regions", |path| overwrite(path, 0, &[0; 17 * 4096])),
         ("cut off", |path| File::options().write(true).open(path).unwrap().set_len(1 << 20).unwrap()),
     ];
-    for preset in [Preset::Nova, Preset::Pmfs] {
+    for preset in [Preset::Nova, Preset::Pmfs, Preset::Spfs, Preset::Bpfs] {
         for (what, damage) in damages {
             let path = made(dir.path(), preset);
             damage(&path);
@@ -140,4 +140,22 @@ fn a_preset_and_another_layout_contradict_each_other() {
     }
     let options = MkfsOptions { layout: Some(LayoutKind::Inplace), ..MkfsOptions::with_size(SIZE) };
     assert_eq!(mkfs(&path, &options).unwrap().layout, "inplace");
+}
+
+/// `info` said preset nacre of each layout that was made without a preset, and this preset was refused then.
+#[test]
+fn the_preset_that_is_told_is_one_that_it_can_be_opened_with() {
+    let dir = tempfile::tempdir().unwrap();
+    for layout in LayoutKind::ALL {
+        let path = dir.path().join(layout.as_str());
+        mkfs(&path, &MkfsOptions { layout: Some(layout), ..MkfsOptions::with_size(SIZE) }).unwrap();
+        let told: Preset = nacre::info(&path).unwrap().volume.preset.parse().unwrap();
+        let options = |preset| OpenOptions { preset: Some(preset), ..OpenOptions::default() };
+        FileSystem::would_open(&path, &options(told)).unwrap();
+        FileSystem::open(&path, &options(told)).unwrap().close().unwrap();
+        for preset in Preset::ALL.into_iter().filter(|preset| *preset != told && preset.layout() != layout) {
+            let error = FileSystem::open(&path, &options(preset)).unwrap_err();
+            assert_eq!(error.kind(), Kind::InvalidInput, "{preset} on {layout}");
+        }
+    }
 }

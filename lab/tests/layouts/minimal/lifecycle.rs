@@ -27,6 +27,7 @@ impl Lifecycle for MinimalFs {
     type Pm = SimPm;
 
     const NAME: &'static str = "minimal";
+    const MAGIC: [u8; 8] = MAGIC;
     const CAPABILITIES: Capabilities = CAPABILITIES;
 
     fn probe(pm: &SimPm) -> Result<Summary> {

@@ -362,14 +362,15 @@ impl<I: WithCore> Table<I> {
         let reserved = alloc.reserved_blocks();
         let available = alloc.available_blocks();
         // An inode takes a sixteenth of a block; space limits them like everything else.
-        let left = self.limit().saturating_sub(self.in_use());
+        let in_use = self.in_use();
+        let inodes_free = (available * BLOCK_INODES).min(self.limit().saturating_sub(in_use));
         FsStat {
             blocks,
             free: alloc.free_blocks().saturating_sub(reserved),
             available,
             reserved,
-            inodes: self.limit(),
-            inodes_free: (available * BLOCK_INODES).min(left),
+            inodes: in_use + inodes_free,
+            inodes_free,
         }
     }
 }
