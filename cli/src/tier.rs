@@ -25,6 +25,11 @@ pub(crate) const NO_TIERS: &str = "its layout cannot have any; make a file syste
                                    tpfs, bpfs and acbpfs";
 /// Passes of a drain over all files. Writes during a pass may need another one.
 const PASSES: u32 = 4;
+/// Causes that keep blocks on a drained tier, with the remedy.
+const USED: &str = "they belong to files that were removed and are open, or are written all the time: end the programs \
+                    that use them, and try again";
+const LEAKED: &str = "they belong to files that were removed while their extent maps could not be read: the next mount \
+                      frees them; unmount and mount the file system, and try again";
 
 /// The state of a tier, in words.
 fn state(tier: &TierInfo) -> String {
@@ -34,11 +39,14 @@ fn state(tier: &TierInfo) -> String {
         (None, None, true) => "draining, takes no new blocks".to_owned(),
         (None, None, false) => "in use".to_owned(),
     };
-    if tier.errors > 0 {
-        format!("{state}, {}", output::count(tier.errors, "error", "errors"))
-    } else {
-        state
+    let mut parts = vec![state];
+    if tier.leaked > 0 {
+        parts.push(format!("{} leaked until the next mount", size::print(tier.leaked)));
     }
+    if tier.errors > 0 {
+        parts.push(output::count(tier.errors, "error", "errors"));
+    }
+    parts.join(", ")
 }
 
 /// The canonical path of a tier's device.
@@ -294,10 +302,11 @@ fn drain_all(operation: &str, how: &HowArgs, mount: &Path, tier: &TierInfo) -> R
             return Ok(moved);
         }
     }
-    Err(Failure::new(operation, format!("tier {}", tier.number), "some blocks cannot leave it").advice(
-        "they belong to files that were removed and are open, or are written all the time: end the programs that use \
-         them, and try again",
-    ))
+    let tiers = tiers_of(operation, mount)?;
+    // An unmount ends the programs' use of blocks, too.
+    let has_leaked = tiers.iter().any(|now| now.number == tier.number && now.leaked > 0);
+    let why = if has_leaked { LEAKED } else { USED };
+    Err(Failure::new(operation, format!("tier {}", tier.number), "some blocks cannot leave it").advice(why))
 }
 
 fn remove(operation: &str, how: &HowArgs, mount: &Path, tier: &TierInfo) -> Result<(), Failure> {
@@ -445,6 +454,7 @@ mod tests {
             uuid: "u".into(),
             size: 8192,
             free: 4096,
+            leaked: 0,
             rank: 2,
             draining: false,
             device: Some("/dev/sdb".into()),
@@ -459,6 +469,9 @@ mod tests {
         assert_eq!(state(&tier), "draining, takes no new blocks, 3 errors");
         tier.failing = Some("it takes nothing".into());
         assert_eq!(state(&tier), "failing: it takes nothing, 3 errors");
+        tier.leaked = 8192;
+        assert_eq!(state(&tier), "failing: it takes nothing, 8 KiB leaked until the next mount, 3 errors");
+        tier.leaked = 0;
         tier.missing = Some("it was taken offline".into());
         assert_eq!(state(&tier), "missing: it was taken offline, 3 errors");
     }

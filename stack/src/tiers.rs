@@ -349,6 +349,7 @@ impl FileSystem {
                 uuid: Uuid::from_bytes(tier.uuid).to_string(),
                 size: space.blocks * BLOCK_SIZE,
                 free: space.free * BLOCK_SIZE,
+                leaked: space.leaked * BLOCK_SIZE,
                 rank: tier.rank,
                 draining: tier.state == TierState::Draining,
                 device: device.as_ref().ok().cloned(),
