@@ -336,8 +336,15 @@ fn replace(new: &NewArgs, which: &WhichArgs, device: &Path) -> Result<(), Failur
     if is_there(&tier) {
         return Err(Failure::new("tier replace", device.display(), "it is the device of that tier already"));
     }
+    if let Some(why) = tier.missing.as_ref().filter(|_| tier.used() > 0) {
+        // A new tier would be of no use.
+        return Err(Failure::new("tier replace", format!("tier {}", tier.number), why).advice(
+            "its blocks cannot be moved: bring its device back with nacre tier online, or remove the files; nothing \
+             was changed",
+        ));
+    }
     // After an interruption the new tier exists already.
-    let there = tiers.iter().find(|tier| is_there(tier)).map(|tier| u64::from(tier.number));
+    let there = tiers.iter().find(|tier| is_there(tier)).map(|tier| tier.number);
     if which.how.dry_run {
         if there.is_none() {
             mounted::order::<()>("tier replace", &mount, Order::CheckTier(to_add(new, &device)))?;
@@ -350,12 +357,16 @@ fn replace(new: &NewArgs, which: &WhichArgs, device: &Path) -> Result<(), Failur
         );
         return done(&which.how, &text, json!({ "tier": tier.number }));
     }
-    if there.is_none() {
-        // The new tier gets the rank of the old one, unless a rank is given.
-        let new = NewArgs { rank: new.rank.or(Some(tier.rank)), ..new.clone() };
-        let _number = add("tier replace", &mount, &new, &device)?;
-    }
+    let number = match there {
+        Some(number) => number,
+        None => {
+            // The new tier gets the rank of the old one, unless a rank is given.
+            let new = NewArgs { rank: new.rank.or(Some(tier.rank)), ..new.clone() };
+            add("tier replace", &mount, &new, &device)?
+        }
+    };
     remove("tier replace", &which.how, &mount, &tier)
+        .map_err(|failure| failure.advice(&format!("{} is tier {number} by now", device.display())))
 }
 
 /// Gives an order about one tier, and prints the tier's new state.

@@ -230,6 +230,12 @@ fn what_is_on_a_tier_that_was_pulled_out_fails_until_it_is_back() {
     assert_content(&dir, 0..6);
     json("tier offline", &[&dir, Path::new("1")]);
     assert!(missing(&dir));
+    // A device that was to take its place was a tier afterwards, although nothing could move to it.
+    let third = ground.beside().join("third");
+    for replace in ["tier replace --size 64M", "tier replace -n --size 64M"] {
+        refused(replace, &[&dir, Path::new("1"), &third], "bring its device back");
+    }
+    assert!(tiers(&dir).len() == 1 && !third.exists());
     refused("tier online", &[&dir, &copy], "not used together with this file system last");
     refused("tier online", &[&dir, &dir.join("0")], "on the file system");
     refused("tier online", &[&dir, Path::new("/etc/passwd")], "");
