@@ -126,9 +126,10 @@ fn relocate(
     to: impl Fn(&Path) -> Result<Option<u8>, Failure>,
 ) -> Result<bool, Failure> {
     let (mut files, mut moved, mut failed) = (0, 0, 0);
+    let mut seen = HashSet::new();
     for top in &args.paths {
         let mut found = Found { operation, top, to: to(top)?, files: Vec::new(), moved: 0, failed: 0 };
-        let walked = each(operation, args, top, &mut |path, metadata| {
+        let walked = each(operation, args, top, &mut seen, &mut |path, metadata| {
             if !metadata.is_file() {
                 return Ok(());
             }
@@ -228,9 +229,9 @@ fn mark(
     args: &FilesArgs,
     act: impl Fn(&Path) -> rustix::io::Result<()>,
 ) -> Result<(), Failure> {
-    let mut count = 0;
+    let (mut count, mut seen) = (0, HashSet::new());
     for top in &args.paths {
-        each(operation, args, top, &mut |path, metadata| {
+        each(operation, args, top, &mut seen, &mut |path, metadata| {
             // No other type of inode has blocks that move, or passes the mark on.
             if !metadata.is_file() && !metadata.is_dir() {
                 return Ok(());
@@ -255,12 +256,13 @@ fn is_gone(path: &Path) -> bool {
     fs::symlink_metadata(path).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
 }
 
-/// Calls `act` for a path and, if requested, for everything below it, once for each inode. The walk stays on one file
-/// system, and follows no symbolic link.
+/// Calls `act` for a path and, if requested, for everything below it, once for each inode. `seen` has the hard links of
+/// earlier walks, by device and inode. The walk stays on one file system, and follows no symbolic link.
 fn each(
     operation: &str,
     args: &FilesArgs,
     top: &Path,
+    seen: &mut HashSet<(u64, u64)>,
     act: &mut dyn FnMut(&Path, &Metadata) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let failed = |path: &Path, error: std::io::Error| Failure::new(operation, path.display(), error);
@@ -274,7 +276,6 @@ fn each(
         );
     }
     let device = metadata.dev();
-    let mut seen = HashSet::new();
     // Not by recursion: directories may be deeper than a stack.
     let mut waiting = vec![top.to_owned()];
     while let Some(path) = waiting.pop() {
@@ -283,7 +284,7 @@ fn each(
             other => other.map_err(|error| failed(&path, error))?,
         };
         if metadata.dev() != device
-            || metadata.nlink() > 1 && metadata.is_file() && !seen.insert(metadata.ino())
+            || metadata.nlink() > 1 && metadata.is_file() && !seen.insert((device, metadata.ino()))
         {
             continue;
         }

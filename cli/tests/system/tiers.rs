@@ -104,6 +104,9 @@ fn files_move_down_and_up_and_a_tier_is_replaced() {
     refused("demote", &[&sub], "-r includes");
     let all = 8 * MIB as u64;
     assert_eq!(json("demote -r -n", &[&sub])["files"], 8);
+    // A file with names in two of the paths counted twice.
+    assert_eq!(json("demote -r -n", &[&sub, &dir.join("again")])["files"], 8);
+    assert_eq!(json("pin -r -n", &[sub.join("3"), dir.join("again")])["count"], 1);
     assert_eq!(json("demote -r", &[&dir])["moved"], all);
     assert_eq!(places(&sub.join("3")), [1]);
     let list = &tiers(&dir)[0];
