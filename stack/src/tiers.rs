@@ -218,7 +218,8 @@ fn refuse_missing(missing: &[String]) -> Result<()> {
     if missing.is_empty() {
         return Ok(());
     }
-    Err(Error::new(Kind::DeviceLost).operation("require all tiers").object(missing.join("; ")).advice(
+    let error = Error::new(Kind::DeviceLost).operation("require all tiers").object(missing.join("; "));
+    Err(error.by_object().advice(
         "the option tier=PATH gives the place of a tier; without tiers=all the mount works, and only blocks on \
          missing tiers fail",
     ))
