@@ -570,6 +570,7 @@ mod tests {
             ("mover_limit=1K", "4 KiB to 1 TiB, or none"),
             ("mover_limit=slow", "mover_limit"),
             ("anticache=101%", "0% to 100%"),
+            ("anticache=50", "50% is a percentage"),
             ("anticache=much", "anticache"),
             ("tune=log_threshold:20", "50 to 100"),
             ("tune=log_threshold:high", "log_threshold"),

@@ -263,9 +263,12 @@ fn name_files(status: &mut MoverInfo, mount: &Path) {
     }
 }
 
-/// True if the use of PM is above the threshold.
+/// True if PM holds more data, or has more in use, than it should.
 fn is_above(status: &MoverInfo) -> bool {
-    status.usage_percent > status.threshold_percent
+    match status.anticache {
+        Some(anticache) => status.data > anticache,
+        None => status.usage_percent > status.threshold_percent,
+    }
 }
 
 fn describe(status: &MoverInfo) -> String {
@@ -354,6 +357,7 @@ fn words(phase: &str) -> &'static str {
         OUTSIDE_HOURS => "it is outside its hours",
         "failed" => "its last move failed",
         "below_threshold" => "usage is below the threshold",
+        "below_anticache" => "PM holds no more data than anti-caching leaves there",
         "limited" => "as much was moved as the limit allows for now",
         "beginning" => "it is about to move blocks, or to search for some",
         "young" => "the blocks that can move are too young",
@@ -394,10 +398,13 @@ pub(crate) fn moves(doing: &DoingInfo) -> String {
 fn queue(status: &MoverInfo) -> String {
     let QueueInfo { files, young, looking, .. } = &status.queue;
     let looking = if *looking { ", looking for more" } else { "" };
+    let waiting = output::count(status.waiting, "operation waits", "operations wait");
+    if status.anticache.is_some() {
+        return format!("{waiting} for room{looking}");
+    }
     format!(
-        "{}, {young} with young blocks{looking}; {} for room",
+        "{}, {young} with young blocks{looking}; {waiting} for room",
         output::count(*files, "file", "files"),
-        output::count(status.waiting, "operation waits", "operations wait")
     )
 }
 
@@ -527,6 +534,19 @@ mod tests {
         assert!(text.contains(" a/b, 4 KiB: it moves down once usage is above the threshold\n"), "{text}");
         assert!(text.contains(" 1 file, 0 with young blocks; 0 operations wait for room\n"), "{text}");
         assert!(!text.contains("short"), "{text}");
+    }
+
+    /// It spoke of the rules that anti-caching replaces.
+    #[test]
+    fn with_anti_caching_its_own_threshold_is_meant() {
+        let mut status = json!({ "idle": true, "phase": "below_anticache", "usage_percent": 80.0,
+            "threshold_percent": 50.0, "anticache": 1 << 20, "data": 4096 });
+        let text = describe(&status);
+        assert!(text.contains(" idle\n"), "{text}");
+        assert!(text.contains(" PM holds no more data than anti-caching leaves there\n"), "{text}");
+        assert!(!text.contains("threshold") && !text.contains("young"), "{text}");
+        status["data"] = json!(2 << 20);
+        assert!(describe(&status).contains(" idle: no block in use can move\n"));
     }
 
     #[test]

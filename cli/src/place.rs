@@ -127,6 +127,7 @@ fn relocate(
     to: impl Fn(&Path) -> Result<Option<u8>, Failure>,
 ) -> Result<bool, Failure> {
     let (mut files, mut moved, mut failed) = (0, 0, 0);
+    let mut seen = HashSet::new();
     for top in &args.paths {
         let to = match to(top) {
             Ok(to) => to,
@@ -137,7 +138,7 @@ fn relocate(
             }
         };
         let mut found = Found { operation, top, to, files: Vec::new(), moved: 0, failed: 0 };
-        let lost = each(operation, args, top, &mut |path, metadata| {
+        let lost = each(operation, args, top, &mut seen, &mut |path, metadata| {
             if metadata.is_file() {
                 files += 1;
                 if !args.dry_run {
@@ -243,9 +244,9 @@ fn mark(
     args: &FilesArgs,
     act: impl Fn(&Path) -> rustix::io::Result<()>,
 ) -> Result<bool, Failure> {
-    let (mut count, mut failed) = (0, 0);
+    let (mut count, mut failed, mut seen) = (0, 0, HashSet::new());
     for top in &args.paths {
-        failed += each(operation, args, top, &mut |path, metadata| {
+        failed += each(operation, args, top, &mut seen, &mut |path, metadata| {
             // No other type of inode has blocks that move, or passes the mark on.
             if !metadata.is_file() && !metadata.is_dir() {
                 return Ok(());
@@ -272,12 +273,14 @@ fn is_gone(path: &Path) -> bool {
     fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
 }
 
-/// Calls `act` for a path and, if requested, for everything below it, once for each inode. The walk stays on one file
-/// system, and follows no symbolic link. Returns the number of failures, which were reported; they do not end the walk.
+/// Calls `act` for a path and, if requested, for everything below it, once for each inode. `seen` has the hard links of
+/// earlier walks, by device and inode. The walk stays on one file system, and follows no symbolic link. Returns the
+/// number of failures, which were reported; they do not end the walk.
 fn each(
     operation: &str,
     args: &FilesArgs,
     top: &Path,
+    seen: &mut HashSet<(u64, u64)>,
     act: &mut dyn FnMut(&Path, &Metadata) -> Result<(), Failure>,
 ) -> usize {
     let mut count = 0;
@@ -293,7 +296,6 @@ fn each(
             return count;
         }
     };
-    let mut seen = HashSet::new();
     // Not by recursion: directories may be deeper than a stack.
     let mut waiting = vec![top.to_owned()];
     while let Some(path) = waiting.pop() {
@@ -312,7 +314,7 @@ fn each(
             }
         };
         if metadata.dev() != device
-            || metadata.nlink() > 1 && metadata.is_file() && !seen.insert(metadata.ino())
+            || metadata.nlink() > 1 && metadata.is_file() && !seen.insert((device, metadata.ino()))
         {
             continue;
         }

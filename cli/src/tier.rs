@@ -25,6 +25,11 @@ pub(crate) const NO_TIERS: &str = "its layout cannot have any; make a file syste
                                    tpfs, bpfs and acbpfs";
 /// Passes of a drain over all files. Writes during a pass may need another one.
 const PASSES: u32 = 4;
+/// Causes that keep blocks on a drained tier, with the remedy.
+const USED: &str = "they belong to files that were removed and are open, or are written all the time: end the programs \
+                    that use them, and try again";
+const LEAKED: &str = "they belong to files that were removed while their extent maps could not be read: the next mount \
+                      frees them; unmount and mount the file system, and try again";
 
 /// The state of a tier, in words.
 fn state(tier: &TierInfo) -> String {
@@ -34,11 +39,14 @@ fn state(tier: &TierInfo) -> String {
         (None, None, true) => "draining, takes no new blocks".to_owned(),
         (None, None, false) => "in use".to_owned(),
     };
-    if tier.errors > 0 {
-        format!("{state}, {}", output::count(tier.errors, "error", "errors"))
-    } else {
-        state
+    let mut parts = vec![state];
+    if tier.leaked > 0 {
+        parts.push(format!("{} leaked until the next mount", size::print(tier.leaked)));
     }
+    if tier.errors > 0 {
+        parts.push(output::count(tier.errors, "error", "errors"));
+    }
+    parts.join(", ")
 }
 
 /// The canonical path of a tier's device.
@@ -296,10 +304,11 @@ fn drain_all(operation: &str, how: &HowArgs, mount: &Path, tier: &TierInfo) -> R
             return Ok(moved);
         }
     }
-    Err(Failure::new(operation, format!("tier {}", tier.number), "some blocks cannot leave it").advice(
-        "they belong to files that were removed and are open, or are written all the time: end the programs that use \
-         them, and try again",
-    ))
+    let tiers = tiers_of(operation, mount)?;
+    // An unmount ends the programs' use of blocks, too.
+    let has_leaked = tiers.iter().any(|now| now.number == tier.number && now.leaked > 0);
+    let why = if has_leaked { LEAKED } else { USED };
+    Err(Failure::new(operation, format!("tier {}", tier.number), "some blocks cannot leave it").advice(why))
 }
 
 fn remove(operation: &str, how: &HowArgs, mount: &Path, tier: &TierInfo) -> Result<(), Failure> {
@@ -329,8 +338,15 @@ fn replace(new: &NewArgs, which: &WhichArgs, device: &Path) -> Result<(), Failur
     if is_there(&tier) {
         return Err(Failure::new("tier replace", device.display(), "it is the device of that tier already"));
     }
+    if let Some(why) = tier.missing.as_ref().filter(|_| tier.used() > 0) {
+        // A new tier would be of no use.
+        return Err(Failure::new("tier replace", format!("tier {}", tier.number), why).advice(
+            "its blocks cannot be moved: bring its device back with nacre tier online, or remove the files; nothing \
+             was changed",
+        ));
+    }
     // After an interruption the new tier exists already.
-    let there = tiers.iter().find(|tier| is_there(tier)).map(|tier| u64::from(tier.number));
+    let there = tiers.iter().find(|tier| is_there(tier)).map(|tier| tier.number);
     if which.how.dry_run {
         if there.is_none() {
             mounted::order::<()>("tier replace", &mount, Order::CheckTier(to_add(new, &device)))?;
@@ -343,12 +359,16 @@ fn replace(new: &NewArgs, which: &WhichArgs, device: &Path) -> Result<(), Failur
         );
         return done(&which.how, &text, json!({ "tier": tier.number }));
     }
-    if there.is_none() {
-        // The new tier gets the rank of the old one, unless a rank is given.
-        let new = NewArgs { rank: new.rank.or(Some(tier.rank)), ..new.clone() };
-        let _number = add("tier replace", &mount, &new, &device)?;
-    }
+    let number = match there {
+        Some(number) => number,
+        None => {
+            // The new tier gets the rank of the old one, unless a rank is given.
+            let new = NewArgs { rank: new.rank.or(Some(tier.rank)), ..new.clone() };
+            add("tier replace", &mount, &new, &device)?
+        }
+    };
     remove("tier replace", &which.how, &mount, &tier)
+        .map_err(|failure| failure.advice(&format!("{} is tier {number} by now", device.display())))
 }
 
 /// Gives an order about one tier, and prints the tier's new state.
@@ -447,6 +467,7 @@ mod tests {
             uuid: "u".into(),
             size: 8192,
             free: 4096,
+            leaked: 0,
             rank: 2,
             draining: false,
             device: Some("/dev/sdb".into()),
@@ -461,6 +482,9 @@ mod tests {
         assert_eq!(state(&tier), "draining, takes no new blocks, 3 errors");
         tier.failing = Some("it takes nothing".into());
         assert_eq!(state(&tier), "failing: it takes nothing, 3 errors");
+        tier.leaked = 8192;
+        assert_eq!(state(&tier), "failing: it takes nothing, 8 KiB leaked until the next mount, 3 errors");
+        tier.leaked = 0;
         tier.missing = Some("it was taken offline".into());
         assert_eq!(state(&tier), "missing: it was taken offline, 3 errors");
     }

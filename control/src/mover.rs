@@ -12,7 +12,7 @@ pub struct MoverInfo {
     /// Nothing is to be moved now, or nothing can be.
     pub idle: bool,
     /// The phase, or the reason for idling: `moving`, `paused`, `no_tier`, `outside_hours`, `failed`,
-    /// `below_threshold`, `limited`, `beginning`, `young` or `nothing`.
+    /// `below_threshold`, `below_anticache`, `limited`, `beginning`, `young` or `nothing`.
     pub phase: String,
     /// The file whose blocks are moving, alone or with others: moved by the mover itself or, while it moves none, by a
     /// drain.
@@ -23,7 +23,7 @@ pub struct MoverInfo {
     pub waiting: u64,
     /// Blocks of PM that are in use, in percent.
     pub usage_percent: f64,
-    /// The usage above which blocks that were not written for long move down.
+    /// The usage above which blocks that were not written for long move down, without anti-caching.
     pub threshold_percent: f64,
     /// The usage above which the logs of files that were not written for long are compacted.
     pub log_threshold_percent: u8,
@@ -117,7 +117,7 @@ pub struct DoingInfo {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct QueueInfo {
-    /// Files that move when it is their turn, the coldest first.
+    /// Files that move when it is their turn, the coldest first. With anti-caching blocks leave, and no file waits.
     pub files: u64,
     /// Files of which some blocks are too young.
     pub young: u64,
@@ -187,7 +187,9 @@ pub struct HotFileInfo {
     pub name: Option<String>,
     /// Bytes that it has.
     pub size: u64,
-    /// It was read from a tier, or from DRAM before it.
+    /// Where it has data, as `user.nacre.tier` says it: `pm,1`; empty where that cannot be told.
+    pub on: String,
+    /// It has data on tiers; where that cannot be told, it was read from one.
     pub below: bool,
     /// Milliseconds since its blocks were read, on average.
     pub read_ago_ms: Option<u64>,

@@ -21,6 +21,8 @@ pub struct TierInfo {
     pub size: u64,
     /// Bytes of them that are free.
     pub free: u64,
+    /// Bytes of removed files that are in use until the next mount: their extent maps could not be read.
+    pub leaked: u64,
     /// Smaller is faster.
     pub rank: u8,
     /// Its blocks are on their way elsewhere.

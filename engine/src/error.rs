@@ -122,6 +122,8 @@ struct Detail {
     operation: &'static str,
     object: String,
     advice: &'static str,
+    /// The object names the cause.
+    is_cause: bool,
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
 
@@ -188,6 +190,13 @@ impl Error {
         self
     }
 
+    /// The object names the cause, so that messages leave out the words of the kind, which would be untrue.
+    #[must_use]
+    pub fn by_object(mut self) -> Error {
+        self.detail.get_or_insert_default().is_cause = true;
+        self
+    }
+
     /// Sets advice for the user.
     #[must_use]
     pub fn advice(mut self, advice: &'static str) -> Error {
@@ -214,6 +223,10 @@ impl fmt::Display for Error {
         if let Some(detail) = &self.detail {
             if !detail.operation.is_empty() {
                 write!(f, "{}: ", detail.operation)?;
+            }
+            if detail.is_cause && !detail.object.is_empty() {
+                f.write_str(&detail.object)?;
+                return if detail.advice.is_empty() { Ok(()) } else { write!(f, "; {}", detail.advice) };
             }
             if !detail.object.is_empty() {
                 write!(f, "{}: ", detail.object)?;
@@ -319,6 +332,20 @@ mod tests {
         let error = named.advice("give a multiple of 4096");
         assert_eq!(error.to_string(), "mkfs: a size of 1 byte: give a multiple of 4096");
         assert_eq!(invalid().advice("give a size").to_string(), "mkfs: invalid argument; give a size");
+    }
+
+    /// An older copy of a tier was said to be damage of the file system.
+    #[test]
+    fn a_cause_that_the_object_names_is_not_said_in_other_words() {
+        let error = Error::corrupt("tier 1: it is an older copy").operation("attach").by_object();
+        assert_eq!(
+            (error.kind(), error.to_string().as_str()),
+            (Kind::Corrupt, "attach: tier 1: it is an older copy")
+        );
+        assert_eq!(
+            error.advice("give the other").to_string(),
+            "attach: tier 1: it is an older copy; give the other"
+        );
     }
 
     #[test]

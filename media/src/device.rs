@@ -292,7 +292,7 @@ pub fn resize_unowned(path: &Path, len: u64) -> Result<()> {
 pub(crate) fn open_error(name: &str, error: io::Error) -> Error {
     let kind = match error.kind() {
         io::ErrorKind::NotFound => Kind::NotFound,
-        io::ErrorKind::PermissionDenied => return no_access(name),
+        io::ErrorKind::PermissionDenied => return no_access(name, &error),
         io::ErrorKind::ReadOnlyFilesystem => Kind::ReadOnly,
         io::ErrorKind::ResourceBusy => return busy(name),
         _ => return Error::io("open", name, error),
@@ -300,12 +300,17 @@ pub(crate) fn open_error(name: &str, error: io::Error) -> Error {
     Error::new(kind).operation("open").object(name)
 }
 
-/// The error of a user without the permission to open a device or a file.
-pub fn no_access(name: &str) -> Error {
-    Error::new(Kind::AccessDenied)
-        .operation("open")
-        .object(name)
-        .advice("this user may not open it: do it as root, or have its owner change its mode")
+/// The error of a user without the permission to open a device or a file, for this error of open(2).
+pub fn no_access(name: &str, error: &io::Error) -> Error {
+    let advice = if error.raw_os_error() == Some(libc::EPERM) {
+        "the kernel refuses it to root, too: lsattr shows whether the file is immutable or append-only, and chattr -ia \
+         ends that"
+    } else if rustix::process::geteuid().is_root() {
+        "root may not open it here: its file system refuses root, or the rights of this process are limited"
+    } else {
+        "this user may not open it: do it as root, or have its owner change its mode"
+    };
+    Error::new(Kind::AccessDenied).operation("open").object(name).advice(advice)
 }
 
 fn busy(name: &str) -> Error {
@@ -452,7 +457,7 @@ mod tests {
 
     use nacre_engine::Kind;
 
-    use super::{Device, parse_number};
+    use super::{Device, no_access, parse_number};
 
     #[test]
     fn what_is_no_memory_is_refused() {
@@ -462,6 +467,16 @@ mod tests {
             Device::open(Path::new("/dev/no-such-device"), true, None).unwrap_err().kind(),
             Kind::NotFound
         );
+    }
+
+    /// Root was told to do it as root.
+    #[test]
+    fn root_is_not_told_to_be_root() {
+        let said = |number| no_access("disk", &std::io::Error::from_raw_os_error(number)).to_string();
+        assert!(said(libc::EPERM).contains("immutable") && !said(libc::EPERM).contains("do it as root"));
+        let is_root = rustix::process::geteuid().is_root();
+        assert_eq!(said(libc::EACCES).contains("do it as root"), !is_root);
+        assert_eq!(said(libc::EACCES).contains("root may not"), is_root);
     }
 
     #[test]

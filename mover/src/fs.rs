@@ -134,9 +134,10 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> TieredFs<L, D> {
 
     /// Fetches into DRAM those of these blocks that are on tiers, or up to PM with anti-caching. The error for an unreadable block goes to its reader.
     pub fn fetch(&self, fetch: &Fetch) -> Result<()> {
-        let promoted = self.places.fetch(fetch)?;
-        self.engine.counts.promoted.fetch_add(promoted, Ordering::Relaxed);
-        Ok(())
+        let mut total = Moved::default();
+        let came = self.places.fetch(fetch, &mut total);
+        self.engine.counts.promoted.fetch_add(total.moved, Ordering::Relaxed);
+        came
     }
 
     /// How often [`TieredFs::tick`] is to be called.

@@ -463,7 +463,7 @@ fn length(mut file: &File, name: &str) -> Result<u64> {
 pub(crate) fn open_error(name: &str, error: std::io::Error) -> Error {
     let kind = match error.kind() {
         std::io::ErrorKind::NotFound => Kind::NotFound,
-        std::io::ErrorKind::PermissionDenied => return nacre_media::no_access(name),
+        std::io::ErrorKind::PermissionDenied => return nacre_media::no_access(name, &error),
         _ => return Error::io("open", name, error),
     };
     Error::new(kind).operation("open").object(name)

@@ -84,8 +84,8 @@ fn queue_info(queue: Queue) -> QueueInfo {
 fn temperature_info(temperature: Temperature) -> TemperatureInfo {
     let ages = |ages: Ages| AgesInfo { files: ages.files.to_vec(), bytes: ages.bytes.to_vec() };
     let file = |file: HotFile| {
-        let HotFile { inode, size, is_below, read_ago_ms, written_ago_ms } = file;
-        HotFileInfo { inode, name: None, size, below: is_below, read_ago_ms, written_ago_ms }
+        let HotFile { inode, size, on, is_below, read_ago_ms, written_ago_ms } = file;
+        HotFileInfo { inode, name: None, size, on, below: is_below, read_ago_ms, written_ago_ms }
     };
     TemperatureInfo {
         ages_s: nacre_mover::AGES_S.to_vec(),

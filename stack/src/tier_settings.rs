@@ -55,7 +55,7 @@ impl MoverLimit {
 pub enum AntiCache {
     /// There is none: blocks move as in TPFS.
     Off,
-    /// So many bytes.
+    /// So many bytes: a block of 4 KiB at least, or 0.
     Size(u64),
     /// So many percent of PM, 0 to 100.
     Percent(u8),
@@ -185,11 +185,18 @@ impl TierSettings {
             let object = format!("disk_threshold of {percent} percent");
             return Err(Error::new(Kind::InvalidInput).object(object).advice("give 0 to 100"));
         }
-        if let Some(AntiCache::Percent(percent @ 101..)) = anticache {
-            let object = format!("anticache of {percent} percent");
-            return Err(Error::new(Kind::InvalidInput).object(object).advice("give 0% to 100%"));
-        }
-        Ok(())
+        let (object, advice) = match anticache {
+            Some(AntiCache::Percent(percent @ 101..)) => {
+                (format!("anticache of {percent} percent"), "give 0% to 100%")
+            }
+            // The sign of a percentage was forgotten.
+            Some(AntiCache::Size(bytes @ 1..BLOCK_SIZE)) => (
+                format!("anticache of {}", size::exact(bytes)),
+                "give 4 KiB or more, 0, or a percentage with its sign: 50% is a percentage, and 50 is a size",
+            ),
+            _ => return Ok(()),
+        };
+        Err(Error::new(Kind::InvalidInput).object(object).advice(advice))
     }
 
     /// The settings with those of a preset where they are left open.
@@ -308,6 +315,8 @@ mod tests {
                 "anticache of 101",
                 "0% to 100%",
             ),
+            (TierSettings { anticache: Some(AntiCache::Size(50)), ..none }, "anticache of 50", "50% is a"),
+            (TierSettings { anticache: Some(AntiCache::Size(4095)), ..none }, "anticache of 4095", "4 KiB"),
             (TierSettings { log_threshold: Some(49), ..none }, "log_threshold of 49", "50 to 100"),
             (TierSettings { log_threshold: Some(101), ..none }, "log_threshold of 101", "50 to 100"),
             (TierSettings { tier_threshold: Some(49), ..none }, "tier_threshold of 49", "50 to 100"),
@@ -315,6 +324,9 @@ mod tests {
             let error = asked.check().unwrap_err().to_string();
             assert!(error.contains(name) && error.contains(can), "{error}");
             assert!(asked.mover_options().is_err());
+        }
+        for bytes in [0, 4096, 5000] {
+            TierSettings { anticache: Some(AntiCache::Size(bytes)), ..none }.check().unwrap();
         }
         for rate in [None, Some(4096), Some(1 << 20)] {
             let mover_limit = Some(MoverLimit::of(rate).unwrap());

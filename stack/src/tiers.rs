@@ -218,7 +218,8 @@ fn refuse_missing(missing: &[String]) -> Result<()> {
     if missing.is_empty() {
         return Ok(());
     }
-    Err(Error::new(Kind::DeviceLost).operation("require all tiers").object(missing.join("; ")).advice(
+    let error = Error::new(Kind::DeviceLost).operation("require all tiers").object(missing.join("; "));
+    Err(error.by_object().advice(
         "the option tier=PATH gives the place of a tier; without tiers=all the mount works, and only blocks on \
          missing tiers fail",
     ))
@@ -349,6 +350,7 @@ impl FileSystem {
                 uuid: Uuid::from_bytes(tier.uuid).to_string(),
                 size: space.blocks * BLOCK_SIZE,
                 free: space.free * BLOCK_SIZE,
+                leaked: space.leaked * BLOCK_SIZE,
                 rank: tier.rank,
                 draining: tier.state == TierState::Draining,
                 device: device.as_ref().ok().cloned(),

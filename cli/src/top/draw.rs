@@ -188,13 +188,11 @@ fn moving(since: &Since<'_>, now: &Snapshot) -> Vec<Line<'static>> {
     let (files, young, accesses) = (queue.files, queue.young, queue.accesses);
     let unheard =
         if status.unheard > 0 { format!(", {} not sampled", status.unheard) } else { String::new() };
-    lines.push(titled(
-        "queue",
-        format!(
-            "{}, {young} with young blocks, {accesses} accesses{unheard}{looking}",
-            output::count(files, "file", "files")
-        ),
-    ));
+    let files = match status.anticache {
+        Some(_) => String::new(),
+        None => format!("{}, {young} with young blocks, ", output::count(files, "file", "files")),
+    };
+    lines.push(titled("queue", format!("{files}{accesses} accesses{unheard}{looking}")));
     lines.extend(status.rate.map(|rate| titled("limit", format!("{} in a second", size::print(rate)))));
     lines.extend(status.failure.clone().map(|failure| titled("failed", failure)));
     lines
@@ -251,7 +249,12 @@ fn hottest(files: &[HotFileInfo], width: usize) -> Vec<Line<'static>> {
     let cells = |cell: &dyn Fn(&HotFileInfo) -> String| files.iter().map(cell).collect::<Vec<_>>();
     let ago = |ms: Option<u64>| ms.map_or_else(|| "-".to_owned(), |ms| format!("{} ago", age(ms)));
     let name = |file: &HotFileInfo| file.name.clone().unwrap_or_else(|| format!("inode {}", file.inode));
-    let place = |file: &HotFileInfo| if file.below { "tiers" } else { "pm" }.to_owned();
+    let place = |file: &HotFileInfo| match (&file.on[..], file.below) {
+        // Mounts of older versions do not report where.
+        ("", true) => "tiers".to_owned(),
+        ("", false) => "pm".to_owned(),
+        (on, _) => on.to_owned(),
+    };
     let columns = vec![
         Column::left("hottest files", 0, cells(&name)),
         Column::right("size", 2, cells(&|file| size::print(file.size))),
@@ -370,6 +373,18 @@ mod tests {
         now.places[2].reads = Some(10);
         now.mover.as_mut().unwrap().cache_hits += 100;
         now
+    }
+
+    /// A file with most of its blocks on a tier was shown as one on PM.
+    #[test]
+    fn a_file_is_shown_where_it_has_data() {
+        let mut now = snapshot();
+        now.temperature.as_mut().unwrap().hottest[0].on = "pm,1".into();
+        now.mover.as_mut().unwrap().anticache = Some(1 << 20);
+        let shown = text(None, &now);
+        let line = shown.lines().find(|line| line.starts_with("inode 12")).unwrap();
+        assert!(line.contains(" pm,1 "), "{line}");
+        assert!(!shown.contains("with young blocks"), "{shown}");
     }
 
     #[test]

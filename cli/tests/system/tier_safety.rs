@@ -80,6 +80,10 @@ fn a_tier_is_found_where_it_was_and_one_that_is_missing_is_told() {
     let given = format!("tier={}", disk.display());
     let (mounted, words) = mount_in_background(&ground, &given);
     assert!(!mounted && words.contains("was not used together with this file system last"), "{words}");
+    // Neither is the file system damaged, nor a device gone.
+    let (mounted, words) = mount_in_background(&ground, "tiers=all");
+    assert!(!mounted && words.contains("; one of them is an older copy"), "{words}");
+    assert!(!words.contains("damaged") && !words.contains("is gone"), "{words}");
 }
 
 /// A tier that was found where it was last was looked at again beside the PM, and the missing one's message said that it is in

@@ -104,6 +104,9 @@ fn files_move_down_and_up_and_a_tier_is_replaced() {
     refused("demote", &[&sub], "-r includes");
     let all = 8 * MIB as u64;
     assert_eq!(json("demote -r -n", &[&sub])["files"], 8);
+    // A file with names in two of the paths counted twice.
+    assert_eq!(json("demote -r -n", &[&sub, &dir.join("again")])["files"], 8);
+    assert_eq!(json("pin -r -n", &[sub.join("3"), dir.join("again")])["count"], 1);
     assert_eq!(json("demote -r", &[&dir])["moved"], all);
     assert_eq!(places(&sub.join("3")), [1]);
     let list = &tiers(&dir)[0];
@@ -230,6 +233,12 @@ fn what_is_on_a_tier_that_was_pulled_out_fails_until_it_is_back() {
     assert_content(&dir, 0..6);
     json("tier offline", &[&dir, Path::new("1")]);
     assert!(missing(&dir));
+    // A device that was to take its place was a tier afterwards, although nothing could move to it.
+    let third = ground.beside().join("third");
+    for replace in ["tier replace --size 64M", "tier replace -n --size 64M"] {
+        refused(replace, &[&dir, Path::new("1"), &third], "bring its device back");
+    }
+    assert!(tiers(&dir).len() == 1 && !third.exists());
     refused("tier online", &[&dir, &copy], "not used together with this file system last");
     refused("tier online", &[&dir, &dir.join("0")], "on the file system");
     refused("tier online", &[&dir, Path::new("/etc/passwd")], "");

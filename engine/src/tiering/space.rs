@@ -16,6 +16,8 @@ pub struct TierSpace {
     /// Whether the free blocks are known. After a crash a part of the tier may have to be read first, and until then
     /// nothing is free.
     pub is_counted: bool,
+    /// Blocks that are in use until the next mount: files were removed whose extent map on the tier could not be read.
+    pub leaked: u64,
 }
 
 /// Blocks of a tier.

@@ -190,7 +190,7 @@ impl<P: Pm> Shared<P> {
         let was_never_counted = self.tiers.forget_uncounted(image.run.tier, inode.number);
         if !was_never_counted && inode.image.is_unread() && self.read_image(inode, map).is_err() {
             // The next mount finds that they have no owner.
-            self.tiers.count_at_next_mount();
+            self.tiers.count_at_next_mount(image.run.tier, image.file_blocks);
         }
         inode.image.set(None);
         self.tiers.free(image.run);

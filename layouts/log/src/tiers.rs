@@ -26,8 +26,8 @@ pub(crate) struct Tiers {
     uncounted: Mutex<BTreeMap<u8, Uncounted>>,
     /// There are such.
     has_uncounted: AtomicBool,
-    /// Blocks are leaked (in use without an owner), so that the next mount is to count.
-    leaks: AtomicBool,
+    /// Leaked blocks (in use without an owner) of each tier, so that the next mount is to count.
+    leaks: Mutex<BTreeMap<u8, u64>>,
 }
 
 impl Deref for Tiers {
@@ -82,7 +82,8 @@ impl Tiers {
         let space = self.spaces.space(tier)?;
         let is_counted =
             !self.has_uncounted.load(Ordering::Acquire) || !self.uncounted.lock().contains_key(&tier);
-        Ok(TierSpace { is_counted, ..space })
+        let leaked = self.leaks.lock().get(&tier).copied().unwrap_or(0);
+        Ok(TierSpace { is_counted, leaked, ..space })
     }
 
     /// Nothing is free on a tier until these images were read. The marks are of all else that is in use there.
@@ -171,14 +172,14 @@ impl Tiers {
         was_there
     }
 
-    /// The next mount is to count the free blocks, because blocks are in use without an owner.
-    pub(crate) fn count_at_next_mount(&self) {
-        self.leaks.store(true, Ordering::Relaxed);
+    /// The next mount is to count the free blocks, because so many more of a tier are in use without an owner.
+    pub(crate) fn count_at_next_mount(&self, tier: u8, blocks: u64) {
+        *self.leaks.lock().entry(tier).or_default() += blocks;
     }
 
     /// Whether all that is free is known to be.
     pub(crate) fn is_counted(&self) -> bool {
-        !self.leaks.load(Ordering::Relaxed) && !self.has_uncounted.load(Ordering::Acquire)
+        self.leaks.lock().is_empty() && !self.has_uncounted.load(Ordering::Acquire)
     }
 }
 

@@ -122,7 +122,7 @@ impl TierSpaces {
         let limbo = self.limbo.lock();
         let waiting: u64 =
             limbo.freed.iter().filter(|(_, run)| run.tier == tier).map(|(_, run)| run.len).sum();
-        Ok(TierSpace { blocks: all - 2, free: free + waiting, is_counted: true })
+        Ok(TierSpace { blocks: all - 2, free: free + waiting, is_counted: true, leaked: 0 })
     }
 
     /// Free runs of all tiers, in order.

@@ -82,6 +82,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
                 device.name()
             ))
             .operation("attach")
+            .by_object()
             .advice("one of them is an older copy: give the one that belongs to the other"));
         }
         if label.was_cut(device) {
@@ -92,6 +93,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
                     tier.number,
                     device.name()
                 ))
+                .by_object()
                 .advice(
                     "the data in the part that was cut off is lost: restore the device from a copy, or remove the \
                      files that were on it",

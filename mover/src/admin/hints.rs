@@ -28,7 +28,7 @@ use crate::stats::samples::millis;
 pub const TIER: &[u8] = b"user.nacre.tier";
 
 /// The name of PM in its value.
-const MEMORY: &str = "pm";
+pub(crate) const MEMORY: &str = "pm";
 
 /// Files that wait to be moved, at most.
 const MAX_HINTS: usize = 4096;

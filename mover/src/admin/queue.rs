@@ -9,6 +9,7 @@ use nacre_engine::{BLOCK_SIZE, TierState, Tiered};
 use nacre_media::Durable;
 use nacre_media::block::BlockDevice;
 use nacre_policy::Flow;
+use nacre_policy::migration::anticache::Stage;
 use nacre_policy::temperature::WHOLE_FILE_MS;
 
 use crate::engine::Mover;
@@ -26,21 +27,20 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
     }
 
     pub(crate) fn queue(&self, state: &State) -> Queue {
-        let (files, young) = state.tpfs.on_pm.counts();
-        let is_looking = self.places.has_tiers() && !state.tpfs.scan.is_done();
         let mut first = Vec::new();
         self.add_told(&mut first);
         self.add_drains(&mut first);
+        let accesses = self.stats.samples.len() as u64;
+        if self.places.settings.has_anticache() {
+            let is_looking = state.anticache.stage() != Stage::Rest;
+            return Queue { accesses, is_looking, first, ..Queue::default() };
+        }
+        let (files, young) = state.tpfs.on_pm.counts();
+        let is_looking = self.places.has_tiers() && !state.tpfs.scan.is_done();
         self.add_cold(state, &mut first);
         self.add_read(state, &mut first);
         self.add_rebalanced(state, &mut first);
-        Queue {
-            files: files as u64,
-            young: young as u64,
-            accesses: self.stats.samples.len() as u64,
-            is_looking,
-            first,
-        }
+        Queue { files: files as u64, young: young as u64, accesses, is_looking, first }
     }
 
     /// Neither a pause nor the hours keep them.

@@ -12,6 +12,7 @@ use nacre_policy::Hours;
 use nacre_policy::migration::heat::AccessStatistics;
 use nacre_tiers::PageCounters;
 
+use crate::admin::hints::MEMORY;
 use crate::engine::Mover;
 use crate::engine::progress::{Doing, Phase, Queue};
 use crate::engine::state::State;
@@ -121,13 +122,15 @@ pub struct Ages {
 }
 
 /// A file that is hot.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HotFile {
     /// The number of its inode.
     pub inode: u64,
     /// Bytes that it has.
     pub size: u64,
-    /// It was read from a tier, or from DRAM before it.
+    /// Where it has data, as `pm,1`; empty where that cannot be told.
+    pub on: String,
+    /// It has data on tiers; where that cannot be told, it was read from one.
     pub is_below: bool,
     /// Milliseconds since its blocks were read, on average; of one that just moved, since then.
     pub read_ago_ms: Option<u64>,
@@ -159,7 +162,8 @@ fn look(statistics: &AccessStatistics<InodeId>, is_below: bool, now_ms: u64) -> 
         let (read_ago_ms, written_ago_ms) = (ago(heat.read_ms), ago(heat.modified_ms));
         let age_ms = if is_below { read_ago_ms } else { written_ago_ms };
         ages.add(age_ms.unwrap_or(u64::MAX), size);
-        files.push(HotFile { inode: id.number, size, is_below, read_ago_ms, written_ago_ms });
+        let on = String::new();
+        files.push(HotFile { inode: id.number, size, on, is_below, read_ago_ms, written_ago_ms });
     }
     if files.len() > HOTTEST {
         files.select_nth_unstable_by_key(HOTTEST, |file| (file.age_ms(), file.inode));
@@ -171,14 +175,14 @@ fn look(statistics: &AccessStatistics<InodeId>, is_below: bool, now_ms: u64) -> 
 impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
     /// See [`TieredFs::status`](crate::TieredFs::status).
     pub(crate) fn status(&self) -> MoverStatus {
-        let is_too_full = self.is_too_full();
+        let has_excess = self.has_excess();
         let (read, written) = self.stats.samples.traffic();
         let state = self.state_at_rest();
         let (is_idle, failure) = match &state {
             Some(state) => {
-                let is_done = self.is_nothing_left(state) && !state.tpfs.on_pm.is_any_in_backoff();
+                let is_done = self.is_nothing_left(state) && !self.is_any_young(state);
                 let is_told = !self.engine.hints.is_empty();
-                let is_idle = !is_too_full || is_done || state.failure.is_some();
+                let is_idle = !has_excess || is_done || state.failure.is_some();
                 (is_idle && !is_told && !self.is_rebalancing(state), state.failure.clone())
             }
             None => (false, None),
@@ -241,10 +245,27 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
         self.engine.state.try_lock().filter(|state| !state.in_flight.is_any())
     }
 
+    /// Whether blocks are to leave PM now, and may: by anti-caching, or by the rules that it replaces.
+    fn has_excess(&self) -> bool {
+        if self.places.settings.has_anticache() {
+            return self.places.has_tiers() && self.may_move() && self.above_threshold().is_some();
+        }
+        self.is_too_full()
+    }
+
+    /// Whether blocks wait until they are old enough.
+    fn is_any_young(&self, state: &State) -> bool {
+        !self.places.settings.has_anticache() && state.tpfs.on_pm.is_any_in_backoff()
+    }
+
     /// Whether no known or discoverable file is left to move, except files that are too young.
     fn is_nothing_left(&self, state: &State) -> bool {
         // Samples left since the last tick may be of a file that can move.
         let is_heard = self.stats.samples.is_empty() && self.stats.samples.lost() == state.lost;
+        if self.places.settings.has_anticache() {
+            let is_known = state.anticache.is_empty() && self.engine.allocated.lock().is_empty();
+            return is_known && !state.anticache.is_incomplete() && is_heard;
+        }
         state.tpfs.scan.is_done() && state.tpfs.on_pm.is_empty() && is_heard
     }
 
@@ -265,6 +286,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
 
     /// The phase, or the reason for idling, without regard to requested placements.
     pub(crate) fn phase_of_itself(&self, state: &State) -> Phase {
+        let has_excess = self.has_excess();
         if self.engine.paused.load(Ordering::Relaxed) {
             Phase::Paused
         } else if self.places.usable().is_empty() {
@@ -273,15 +295,18 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
             Phase::OutsideHours
         } else if state.failure.is_some() {
             Phase::Failed
-        } else if !self.is_too_full() && self.is_rebalancing(state) {
+        } else if !has_excess && self.is_rebalancing(state) {
             if self.is_limited() { Phase::Limited } else { Phase::Beginning }
-        } else if !self.is_too_full() {
-            Phase::BelowThreshold
+        } else if !has_excess {
+            match self.places.settings.has_anticache() {
+                true => Phase::BelowAnticache,
+                false => Phase::BelowThreshold,
+            }
         } else if self.is_limited() {
             Phase::Limited
         } else if !self.is_nothing_left(state) {
             Phase::Beginning
-        } else if state.tpfs.on_pm.is_any_in_backoff() {
+        } else if self.is_any_young(state) {
             Phase::Young
         } else {
             Phase::Nothing
@@ -297,7 +322,25 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
         drop(state);
         hottest.extend(others);
         hottest.sort_unstable_by_key(|file| (file.age_ms(), file.inode));
+        hottest.iter_mut().for_each(|file| self.find_hot(file));
         Some(Temperature { memory, below, hottest })
+    }
+
+    /// Looks up where a hot file has its data. The list that has the file knows only how it was used.
+    fn find_hot(&self, file: &mut HotFile) {
+        let Ok(node) = self.places.layout.node_by_number(file.inode) else { return };
+        let on = match self.places.layout.log_image_at(&node) {
+            // All of it is there, and a look-up might wait for the device.
+            Some(image) => image.tier.to_string(),
+            None => {
+                let on = self.places.whereabouts(&node).ok();
+                on.and_then(|on| String::from_utf8(on).ok()).unwrap_or_default()
+            }
+        };
+        if !on.is_empty() {
+            file.is_below = on != MEMORY;
+            file.on = on;
+        }
     }
 }
 

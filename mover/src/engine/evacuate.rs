@@ -5,6 +5,7 @@
 //! meanwhile, are promoted file by file. The caller may end a drain at any file: the step is cut there, and the rest of
 //! it waits as before.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::ops::ControlFlow;
 
@@ -228,9 +229,11 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
                 left.push(file.waits_from(file.from));
                 continue;
             };
-            match self.take_rest(tier, &file, came, budget) {
-                Ok(moved) => {
-                    drain.moved += moved;
+            let mut moved = 0;
+            let came = self.take_rest(tier, &file, came, budget, &mut moved);
+            drain.moved += moved;
+            match came {
+                Ok(()) => {
                     left.extend(file.next.map(|next| file.waits_from(next)));
                     is_over = moved > 0 && !budget.goes_on();
                 }
@@ -334,50 +337,67 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
     }
 
     /// Promotes those blocks of a part of a file that are on the tier after its batch: blocks written meanwhile, and
-    /// all when there is no other tier. Gives the number of blocks.
+    /// all when there is no other tier. Their number is added to `moved`, also before an error.
     fn take_rest(
         &self,
         tier: u8,
         file: &Taking<L::Node>,
         outcome: Outcome,
         budget: &Budget<'_>,
-    ) -> Result<u64> {
+        moved: &mut u64,
+    ) -> Result<()> {
         match outcome {
             Outcome::Moved(_) | Outcome::Full(_) => {}
             Outcome::Mapped(error) | Outcome::Gone(error) | Outcome::Failed(error) => return Err(error),
         }
         let (start, len) =
             (FileBlock(file.from), file.next.map_or(u64::MAX - file.from, |next| next - file.from));
-        let (moved, failure) = match self.bring_up_from(tier, &file.node, start, len) {
-            Err(error) if error.kind() == Kind::Media => self.bring_up_each(tier, file, budget)?,
-            moved => (moved?, None),
+        let failure = match self.bring_up_from(tier, &file.node, start, len, moved) {
+            Err(error) if error.kind() == Kind::Media => self.bring_up_each(tier, file, budget, moved)?,
+            other => other.map(|()| None)?,
         };
         // Of what is allocated and not written there is no more than is used of the tier.
         let used = self.places.layout.tier_space(tier)?;
         let replace =
             || self.places.on_usable(|| self.places.layout.replace_unwritten(&file.node, tier, start, len));
-        let replaced = self.places.beside_reserved(len.min(used.blocks - used.free), replace)?;
-        failure.map_or(Ok(moved + replaced), Err)
+        *moved += self.places.beside_reserved(len.min(used.blocks - used.free), replace)?;
+        failure.map_or(Ok(()), Err)
     }
 
-    /// Promotes blocks of a range, as far as they are on the tier; gives their number.
-    fn bring_up_from(&self, tier: u8, node: &L::Node, start: FileBlock, len: u64) -> Result<u64> {
-        let up = || self.places.promote_from(node, start, len, Draw::Available, |here| here == tier);
-        let moved = self.with_reclaim(up);
+    /// Promotes blocks of a range, as far as they are on the tier. Their number is added to `moved`, also before an
+    /// error.
+    fn bring_up_from(
+        &self,
+        tier: u8,
+        node: &L::Node,
+        start: FileBlock,
+        len: u64,
+        moved: &mut u64,
+    ) -> Result<()> {
+        let blocks = Cell::new(0);
+        let up = || {
+            let (mut total, of_it) = (Moved::default(), |here| here == tier);
+            let came = self.places.promote_onto(node, start, len, Draw::Available, of_it, &mut total);
+            blocks.set(blocks.get() + total.moved);
+            came
+        };
+        let came = self.with_reclaim(up);
         self.note_unheard();
-        moved.map(|moved| moved.moved)
+        *moved += blocks.get();
+        came
     }
 
     /// Promotes the blocks of a part of a file that are on the tier one by one, because some of them cannot be read.
-    /// Gives the number of the others, and the first error. A device may take long for each, so that the budget is
-    /// asked.
+    /// Adds the number of the others to `moved`, and gives the first error. A device may take long for each, so that
+    /// the budget is asked.
     fn bring_up_each(
         &self,
         tier: u8,
         file: &Taking<L::Node>,
         budget: &Budget<'_>,
-    ) -> Result<(u64, Option<Error>)> {
-        let (mut moved, mut failure) = (0, None);
+        moved: &mut u64,
+    ) -> Result<Option<Error>> {
+        let mut failure = None;
         let (mut at, end) = (file.from, file.next.unwrap_or(u64::MAX));
         while let Some(data) = self.places.next_data(&file.node, at)?.filter(|data| *data < end) {
             let group = self.places.settings.group().min(end - data);
@@ -386,8 +406,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
                     continue;
                 }
                 for block in one.extent.start.0..one.extent.start.0 + one.extent.len {
-                    match self.bring_up_from(tier, &file.node, FileBlock(block), 1) {
-                        Ok(one) => moved += one,
+                    match self.bring_up_from(tier, &file.node, FileBlock(block), 1, moved) {
+                        Ok(()) => {}
                         Err(error) if error.kind() != Kind::Media || !budget.goes_on() => return Err(error),
                         Err(error) => failure = failure.or(Some(error)),
                     }
@@ -395,6 +415,6 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
             }
             at = data.saturating_add(group);
         }
-        Ok((moved, failure))
+        Ok(failure)
     }
 }

@@ -46,7 +46,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
     }
 
     /// Whether PM holds more than the threshold of anti-caching; by how many blocks.
-    fn above_threshold(&self) -> Option<u64> {
+    pub(crate) fn above_threshold(&self) -> Option<u64> {
         let (data, threshold) = self.blocks_and_threshold()?;
         data.checked_sub(threshold).filter(|excess| *excess > 0)
     }
@@ -70,7 +70,11 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
             blocks
         };
         while self.places.has_tiers() && self.may_move() && budget.goes_on() && budget.blocks() > 0 {
-            let Some(excess) = self.above_threshold() else { break };
+            let Some(excess) = self.above_threshold() else {
+                // Nothing is to leave: that something could not is over.
+                state.failure = None;
+                break;
+            };
             let unwritten = self.evict_unwritten(excess.min(budget.blocks()), stayed);
             if unwritten > 0 {
                 evicted += evict(unwritten);

@@ -19,6 +19,8 @@ pub enum Phase {
     Failed,
     /// Usage is below the threshold.
     BelowThreshold,
+    /// With anti-caching: PM holds no more data than it may.
+    BelowAnticache,
     /// As much was moved as the limit allows for now.
     Limited,
     /// There is something to move, or to look for, and it begins soon.
@@ -39,6 +41,7 @@ impl Phase {
             Phase::OutsideHours => "outside_hours",
             Phase::Failed => "failed",
             Phase::BelowThreshold => "below_threshold",
+            Phase::BelowAnticache => "below_anticache",
             Phase::Limited => "limited",
             Phase::Beginning => "beginning",
             Phase::Young => "young",
@@ -165,7 +168,7 @@ impl Drop for Moving<'_> {
 /// The queue of data to be moved.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Queue {
-    /// Files that move when it is their turn: the coldest first.
+    /// Files that move when it is their turn: the coldest first. With anti-caching blocks leave, and no file waits.
     pub files: u64,
     /// Files of which some blocks are too young.
     pub young: u64,
@@ -228,6 +231,7 @@ impl Cause {
             | Phase::OutsideHours
             | Phase::Failed
             | Phase::BelowThreshold
+            | Phase::BelowAnticache
             | Phase::Limited => Cause::Mover(phase),
         }
     }

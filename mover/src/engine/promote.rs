@@ -37,8 +37,21 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Places<L, D> {
         which: impl Fn(u8) -> bool,
     ) -> Result<Moved> {
         let mut total = Moved::default();
+        self.promote_onto(node, start, len, draw, which, &mut total).map(|()| total)
+    }
+
+    /// The same. Its result is added to `total`, also the blocks that moved before an error.
+    pub(crate) fn promote_onto(
+        &self,
+        node: &L::Node,
+        start: FileBlock,
+        len: u64,
+        draw: Draw<'_>,
+        which: impl Fn(u8) -> bool,
+        total: &mut Moved,
+    ) -> Result<()> {
         if self.layout.kind(node) != FileKind::Regular {
-            return Ok(total);
+            return Ok(());
         }
         let modified = self.layout.getattr(node)?.mtime;
         let (mut at, end) = (start.0, start.0.saturating_add(len));
@@ -49,7 +62,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Places<L, D> {
             total.changed += moved.changed;
             at = next;
         }
-        Ok(total)
+        Ok(())
     }
 
     /// Promotes the first blocks that lie together; gives where the rest begins. Blocks that are written all the time
@@ -94,8 +107,11 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Places<L, D> {
     pub(crate) fn promote_some(&self, nodes: &[L::Node], from: FileBlock, budget: &Budget<'_>) -> MovedFiles {
         let mut done = MovedFiles { from: from.0, ..MovedFiles::default() };
         while let Some(node) = nodes.get(done.next) {
-            match self.promote_part(node, done.from) {
-                Ok(Some((moved, from))) => (done.moved, done.from) = (done.moved + moved, from),
+            let mut total = Moved::default();
+            let came = self.promote_part(node, done.from, &mut total);
+            done.moved += total.moved;
+            match came {
+                Ok(Some(from)) => done.from = from,
                 other => {
                     done.failed.extend(other.err().map(|error| (done.next, error)));
                     (done.next, done.from) = (done.next + 1, 0);
@@ -108,14 +124,15 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Places<L, D> {
         done
     }
 
-    /// Promotes a group of a file; gives the number of blocks, and where the next one begins. `None` behind its data.
-    fn promote_part(&self, node: &L::Node, from: u64) -> Result<Option<(u64, u64)>> {
+    /// Promotes a group of a file; gives where the next one begins. `None` behind its data. The blocks that moved are
+    /// added to `total`.
+    fn promote_part(&self, node: &L::Node, from: u64, total: &mut Moved) -> Result<Option<u64>> {
         if self.layout.kind(node) != FileKind::Regular {
             return Ok(None);
         }
         let Some(data) = self.next_data(node, from)? else { return Ok(None) };
         let group = self.settings.group();
-        let moved = self.promote(node, FileBlock(data), group)?;
-        Ok(Some((moved.moved, data.saturating_add(group))))
+        self.promote_onto(node, FileBlock(data), group, Draw::Available, |_| true, total)?;
+        Ok(Some(data.saturating_add(group)))
     }
 }

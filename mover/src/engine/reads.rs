@@ -21,7 +21,7 @@ use nacre_policy::temperature::Span;
 use crate::engine::Mover;
 use crate::engine::batch::Batch;
 use crate::engine::budget::Budget;
-use crate::engine::executor::{Outcome, Why};
+use crate::engine::executor::{Moved, Outcome, Why};
 use crate::engine::progress::{Doing, Way};
 use crate::engine::state::{Current, State};
 use crate::stats::misses::Windows;
@@ -149,10 +149,13 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
                 }
                 at = group.start + len;
                 let start = FileBlock(group.start);
-                let blocks = self.places.promote_from(&node, start, len, Draw::Available, |_| true)?.moved;
-                moved += blocks;
-                state.tpfs.balance.account(blocks);
-                budget.spend(blocks);
+                let mut total = Moved::default();
+                let all = |_| true;
+                let came = self.places.promote_onto(&node, start, len, Draw::Available, all, &mut total);
+                moved += total.moved;
+                state.tpfs.balance.account(total.moved);
+                budget.spend(total.moved);
+                came?;
             }
             Ok(())
         });
@@ -196,7 +199,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
     /// Promotes the blocks of a window that readers waited for, or would; if that fails, only the former. Gives the
     /// number of blocks, and the error.
     fn promote_window(&self, id: InodeId, start: u64, missed: u16) -> (u64, Option<Error>) {
-        let mut moved = 0;
+        let mut total = Moved::default();
         let promoted = self.places.layout.node(id).and_then(|node| {
             if self.places.is_pinned(&node) {
                 return Ok(());
@@ -204,10 +207,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
             let _doing = self.begin(Doing { inode: id.number, files: 1, way: Way::Raised });
             let mut promote = |with_neighbours: bool| -> Result<()> {
                 for Span { start, len } in self.worth_promoting(&node, start, missed, with_neighbours)? {
-                    moved += self
-                        .places
-                        .promote_from(&node, FileBlock(start), len, Draw::Available, |_| true)?
-                        .moved;
+                    let (start, all) = (FileBlock(start), |_| true);
+                    self.places.promote_onto(&node, start, len, Draw::Available, all, &mut total)?;
                 }
                 Ok(())
             };
@@ -216,7 +217,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
                 other => other,
             }
         });
-        (moved, promoted.err())
+        (total.moved, promoted.err())
     }
 
     /// Blocks of a window that are on tiers and were missed or, with its neighbours, are not in DRAM.

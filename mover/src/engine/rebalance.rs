@@ -56,6 +56,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Mover<'_, L, D> {
     /// Whether cold files go down to slower tiers, or are looked for.
     pub(crate) fn is_rebalancing(&self, state: &State) -> bool {
         self.places.has_tiers()
+            && !self.places.settings.has_anticache()
             && self.may_move()
             && state.rebalance.is_at_work(self.stats.samples.time_ms())
             && self.places.imbalance().is_some()

@@ -12,11 +12,12 @@ use std::ops::Range;
 
 use nacre_engine::sync::atomic::{AtomicBool, Ordering};
 use nacre_engine::sync::{Condvar, Mutex, SMALL};
-use nacre_engine::{FileBlock, InodeHasher, InodeId, Place, Result, TierRun, Tiered};
+use nacre_engine::{Draw, FileBlock, InodeHasher, InodeId, Place, Result, TierRun, Tiered};
 use nacre_media::Durable;
 use nacre_media::block::BlockDevice;
 use nacre_policy::ReadAhead;
 
+use crate::engine::executor::Moved;
 use crate::places::{Places, Reading};
 
 const SHARDS: usize = if SMALL { 1 } else { 64 };
@@ -134,12 +135,14 @@ impl Ahead {
 }
 
 impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Places<L, D> {
-    /// See [`TieredFs::fetch`](crate::TieredFs::fetch). Gives how many blocks came up to PM.
-    pub(crate) fn fetch(&self, fetch: &Fetch) -> Result<u64> {
+    /// See [`TieredFs::fetch`](crate::TieredFs::fetch). The blocks that came up to PM are added to `total`, also before
+    /// an error.
+    pub(crate) fn fetch(&self, fetch: &Fetch, total: &mut Moved) -> Result<()> {
         let Range { start, end } = fetch.blocks;
         let node = self.layout.node(fetch.id)?;
         if fetch.up {
-            return self.promote(&node, FileBlock(start), end - start).map(|moved| moved.moved);
+            let (start, len) = (FileBlock(start), end - start);
+            return self.promote_onto(&node, start, len, Draw::Available, |_| true, total);
         }
         let _reading = Reading::begin(&self.layout);
         for found in self.layout.resolve(&node, FileBlock(start), end - start)? {
@@ -149,7 +152,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Places<L, D> {
             let first = block.plus(from - found.start.0);
             self.tiers.fetch(TierRun { tier, start: first, len: to.saturating_sub(from) });
         }
-        Ok(0)
+        Ok(())
     }
 }
 

@@ -1,6 +1,7 @@
 //! Anti-caching over the shadow layout (paper 004): PM holds what was used last, exactly up to the threshold, and a block
 //! has one valid copy.
 
+use std::collections::BTreeSet;
 use std::io::IoSlice;
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use nacre_engine::{
 use nacre_layout_parts::lifecycle::Lifecycle;
 use nacre_layout_shadow::{MkfsOptions, MountOptions, ShadowFs, mkfs};
 use nacre_media::SimPm;
-use nacre_mover::{Budget, MoverOptions, Threshold, TieredFs};
+use nacre_mover::{Budget, MoverOptions, Phase, Threshold, TieredFs};
 use uuid::Uuid;
 
 use crate::batches::machine::Disk;
@@ -133,6 +134,36 @@ fn exactly_the_excess_goes_and_the_oldest_first() {
     assert_eq!(all_on_pm(&fs, &nodes), [0, 0, 0, 0, 0, 0, 0, 5, 10, 10]);
     assert_eq!(tick(&fs), 0, "there is nothing above it");
     all_are_whole(&fs, &nodes, 0);
+}
+
+/// It spoke of the threshold of the rules that anti-caching replaces, and named files on the tier that were to move down.
+#[test]
+fn the_status_is_that_of_anti_caching() {
+    // Five files leave, and a half of the next one.
+    let (_pm, fs, nodes) = ten_files(45);
+    let seen = || {
+        let status = fs.status();
+        (status.phase, status.is_idle, status.queue.files, status.queue.first.len())
+    };
+    assert_eq!(seen(), (Phase::Beginning, false, 0, 0));
+    assert_eq!(tick(&fs), 55);
+    assert_eq!(seen(), (Phase::BelowAnticache, true, 0, 0));
+    let hottest = fs.temperature().expect("nothing moves").hottest;
+    let mut places = BTreeSet::new();
+    for hot in hottest {
+        let node = nodes.iter().find(|node| fs.id(node).number == hot.inode).expect("one of the files");
+        let on = match on_pm(&fs, node) {
+            0 => "1",
+            FILE => "pm",
+            _ => "pm,1",
+        };
+        assert_eq!((&hot.on[..], hot.is_below), (on, on != "pm"));
+        places.insert(hot.on);
+    }
+    assert_eq!(places.len(), 3, "{places:?}");
+    // Its hours and its pause are as with the other rules.
+    fs.pause(true);
+    assert_eq!(seen(), (Phase::Paused, true, 0, 0));
 }
 
 #[test]

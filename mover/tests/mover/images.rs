@@ -3,6 +3,8 @@
 
 use std::io::IoSlice;
 use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use nacre_engine::{
     BLOCK_SIZE, BelowBuffer, Data, Durability, Extents, FallocateMode, FileBlock, FileKind, Kind, LogOffload,
@@ -301,6 +303,34 @@ fn a_damaged_image_harms_its_file_alone_until_that_is_gone() {
     let fs = again(&memory, fs, false);
     assert_eq!(used_on_tier(&fs), 0);
     assert!(fs.layout().tier_space(TIER).expect("a tier").is_counted);
+}
+
+/// The blocks of such a file stay in use until the next mount, which nothing said.
+#[test]
+fn blocks_of_a_removed_file_with_a_damaged_image_count_as_leaked() {
+    for is_known in [true, false] {
+        let (memory, fs) = machine();
+        let image = fs.layout().log_image_at(&find(&fs, "a")).expect("an image");
+        fs.into_layout().unmount().expect("unmount");
+        SimDisk::of(&memory, 0).poke(image.start.offset() + 40, &[0xff; 3]);
+        let fs = mount(&memory, true);
+        if is_known {
+            assert!(fs.read(&find(&fs, "a"), 0, &mut [0; 10], None).is_err(), "the map is damaged");
+        }
+        let space = || fs.layout().tier_space(TIER).expect("a tier");
+        assert_eq!((space().is_counted, space().leaked), (true, 0));
+        fs.unlink(&fs.root(), b"a", NOW).expect("unlink");
+        // A thread frees what is removed.
+        let end = Instant::now() + Duration::from_secs(60);
+        let is_over = || space().leaked > 0 && used_on_tier(&fs) <= space().leaked;
+        while !is_over() && Instant::now() < end {
+            thread::yield_now();
+        }
+        assert_eq!((space().leaked, used_on_tier(&fs)), (BLOCKS as u64 / 2, BLOCKS as u64 / 2));
+        let fs = again(&memory, fs, false);
+        assert_eq!(fs.layout().tier_space(TIER).expect("a tier").leaked, 0);
+        assert_eq!(used_on_tier(&fs), 0);
+    }
 }
 
 /// It looked full, and all that was cold there went to slower ones, at each mount.

@@ -348,6 +348,7 @@ fn an_older_copy_and_another_file_systems_tier_are_refused() {
     let given = |path: &Path| OpenOptions { tiers: vec![device(path.to_owned())], ..options() };
     let error = FileSystem::open(&pm, &given(&copy)).unwrap_err();
     assert!(error.kind() == Kind::Corrupt && error.to_string().contains("older copy"), "{error}");
+    assert!(!error.to_string().contains("damaged"), "{error}");
     // The other way round.
     let error = FileSystem::open(&pm_copy, &given(&dir.path().join("newer"))).unwrap_err();
     assert!(error.kind() == Kind::Corrupt && error.to_string().contains("older copy"), "{error}");

@@ -260,7 +260,30 @@ fn blocks_come_up_while_their_neighbours_are_written_all_the_time<L: Layout>() {
     machine.crash(&[expected]);
 }
 
+/// The next call of a drain that failed for a lack of space forgot the blocks that had come up before.
+fn what_came_up_before_a_drain_failed_counts<L: Layout>() {
+    let machine = Machine::<L>::new(32 << 20);
+    let large = machine.scattered(0, 2000);
+    let mut others = 1;
+    while machine.fs.usage() < 75.0 {
+        machine.file(others, 2);
+        others += 1;
+    }
+    let error = machine.fs.drain(TIER, &Budget::default()).expect_err("PM has too little room");
+    assert_eq!(error.kind(), Kind::NoSpace);
+    let below = machine.below(&large);
+    assert!((1..2000).contains(&below), "{below} blocks are on the tier");
+    let root = machine.fs.root();
+    for number in 1..others {
+        machine.fs.unlink(&root, number.to_string().as_bytes(), time(1)).expect("unlink");
+    }
+    assert_eq!(machine.fs.drain(TIER, &Budget::default()).expect("it drains"), drained(2000));
+    drop((root, large));
+    machine.crash(&[content(0, 2000)]);
+}
+
 over_each_layout!(
+    what_came_up_before_a_drain_failed_counts,
     many_small_files_leave_a_tier_with_one_flush,
     who_asks_hears_of_a_drain,
     a_drain_that_is_interrupted_at_any_file_goes_on_there,

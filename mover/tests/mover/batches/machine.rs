@@ -164,6 +164,18 @@ impl<L: Layout> Machine<L> {
         node
     }
 
+    /// A file of so many blocks on the first tier. Each hundred of them lies before those that precede it in the file,
+    /// so that each comes up alone.
+    pub(crate) fn scattered(&self, number: usize, blocks: usize) -> Node<L> {
+        let node = self.file(number, blocks);
+        for start in (0..blocks).step_by(100).rev() {
+            self.fs.demote(&node, TIER, FileBlock(start as u64), 100, false).expect("room");
+        }
+        assert_eq!(self.below(&node), blocks as u64);
+        self.fs.tiers().pages().drop_tier(TIER);
+        node
+    }
+
     fn put(&self, node: &Node<L>, bytes: &[u8], now: Timestamp) {
         self.fs
             .write(node, WriteAt::Offset(0), &[IoSlice::new(bytes)], Durability::Now, now)

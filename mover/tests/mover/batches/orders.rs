@@ -108,7 +108,27 @@ fn a_file_that_cannot_move_stops_no_other<L: Layout>() {
     }
 }
 
+/// Of a file that PM has no room for, what moved before the error was not counted: the answer was 0.
+fn what_moved_before_an_error_counts<L: Layout>() {
+    let machine = Machine::<L>::new(64 << 20);
+    let large = machine.scattered(0, 2000);
+    // Room is left for a part of it.
+    let mut number = 1;
+    while machine.fs.usage() < 75.0 {
+        machine.file(number, 2);
+        number += 1;
+    }
+    let done = machine.fs.promote_some(&[large.clone()], FileBlock(0), &Budget::default());
+    let failed: Vec<_> = done.failed.iter().map(|(file, error)| (*file, error.kind())).collect();
+    assert_eq!((done.next, failed), (1, vec![(0, Kind::NoSpace)]));
+    let below = machine.below(&large);
+    assert!((1..2000).contains(&below), "{below} blocks are on the tier");
+    assert_eq!(done.moved, 2000 - below);
+    assert!(machine.read(&large) == content(0, 2000));
+}
+
 over_each_layout!(
+    what_moved_before_an_error_counts,
     files_that_are_told_to_move_share_a_flush_and_are_cut_at_any_file,
     a_large_file_goes_on_where_the_order_before_ended,
     a_file_that_cannot_move_stops_no_other,
