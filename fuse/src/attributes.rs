@@ -53,9 +53,14 @@ impl<L: Layout> Server<L> {
     /// The protocol has a bit for dropping set-id bits (`FATTR_KILL_SUIDGID`), but `fuser` does not pass it on. The
     /// kernel sets it with every change of owner, and with a change of size unless the caller has CAP_FSETID
     /// ([`Server::kills_set_id`]). A request without any field is a change of owner that gives neither, or comes
-    /// before a write that drops the bits itself. From a stranger it is the latter.
+    /// before a write that drops the bits itself. From a stranger it is the latter. From the owner it counts as the
+    /// former: bits that stay would be worse than bits that a write of root takes.
     pub(crate) fn setattr(&self, request: &Request, id: INodeNo, asked: &Change) -> Result<FileAttr> {
         let node = self.node(id)?;
+        if asked.size == Some(0) {
+            // Contents that were lost would be gone anyway.
+            let _ = self.kernel.take_failure(id);
+        }
         let change = SetAttr {
             mode: asked.mode.map(|mode| mode & 0o7777),
             uid: asked.uid,

@@ -183,7 +183,14 @@ impl<L: Layout> Server<L> {
         (found, passed)
     }
 
-    /// The same after the kernel has written its pages in the hole. It waits for requests of the kernel.
+    /// Whether the file has a hole or unwritten blocks below its end.
+    pub(crate) fn has_hole(&self, node: &L::Node) -> bool {
+        let size = self.vfs.getattr(node).map_or(0, |attr| attr.size);
+        self.vfs.seek(node, 0, SeekTo::Hole).is_ok_and(|hole| hole < size)
+    }
+
+    /// The answer of [`Server::seek`] after the kernel has written its pages in the hole. It waits for requests of the
+    /// kernel.
     pub(crate) fn seek_with_pages(&self, id: INodeNo, seek: &Seek<L::Node>) -> Result<u64> {
         let mut written = 0;
         loop {

@@ -5,7 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
 
-use fuser::{FileAttr, Generation, INodeNo, RenameFlags, ReplyDirectory, ReplyDirectoryPlus, Request};
+use fuser::{Errno, FileAttr, Generation, INodeNo, RenameFlags, ReplyDirectory, ReplyDirectoryPlus, Request};
 use nacre_engine::{FileKind, InodeId, Kind, RenameMode, Result};
 use nacre_vfs::{Caller, Create, Layout};
 
@@ -126,23 +126,44 @@ impl<L: Layout> Server<L> {
     }
 
     /// The files that this rename moves over another name, with pages in the kernel that may be newer. These pages
-    /// must be written first, so that a crash leaves the old or the new contents under the name. Without `writeback`
-    /// the kernel has only pages of mappings, which other file systems do not write for a rename either.
+    /// must be written first, so that a crash leaves the old or the new contents under the name.
+    ///
+    /// Without `writeback` the kernel has only pages of mappings. They are all of the contents where the layout has a
+    /// hole, as in a file that a linker has just made. Elsewhere they overwrite contents, and no file system writes
+    /// these for a rename.
     pub(crate) fn moved_with_pages(&self, rename: &Rename) -> Vec<INodeNo> {
-        if !self.settings.writeback || rename.mode == RenameMode::NoReplace {
+        if rename.mode == RenameMode::NoReplace {
             return Vec::new();
         }
         let file = |(dir, name): &(INodeNo, OsString)| {
             let node =
                 self.node(*dir).and_then(|dir| self.vfs.layout().lookup(&dir, name.as_bytes())).ok()?;
-            let is_file = self.vfs.kind(&node) == FileKind::Regular;
-            is_file.then(|| self.node_id(self.vfs.id(&node)))
+            (self.vfs.kind(&node) == FileKind::Regular).then_some(node)
         };
-        match (file(&rename.from), file(&rename.to)) {
-            (Some(from), Some(to)) if rename.mode == RenameMode::Exchange => vec![from, to],
-            (Some(from), Some(_)) => vec![from],
-            _ => Vec::new(),
-        }
+        // The target first: most renames have none.
+        let Some(to) = file(&rename.to) else { return Vec::new() };
+        let Some(from) = file(&rename.from) else { return Vec::new() };
+        let to = (rename.mode == RenameMode::Exchange).then_some(to);
+        let may_have_pages = |node: &L::Node| self.settings.writeback || self.has_hole(node);
+        let moved = [from].into_iter().chain(to).filter(may_have_pages);
+        moved.map(|node| self.node_id(self.vfs.id(&node))).collect()
+    }
+
+    /// Makes the kernel write its newer pages of these files. It waits for requests of the kernel.
+    ///
+    /// Returns the failure of a page, also of an earlier one. The contents are lost then, so the file that they should
+    /// replace must stay. With `writeback` the failure stays noted for the next write(2). After an earlier failure the
+    /// pages are left in the kernel, where readers find them.
+    pub(crate) fn write_moved(&self, moved: &[INodeNo]) -> Option<Errno> {
+        let noted = |id| {
+            if self.settings.writeback { self.kernel.failure(id) } else { self.kernel.take_failure(id) }
+        };
+        moved.iter().find_map(|&id| {
+            noted(id).or_else(|| {
+                self.kernel.write_pages(id, 0..u64::MAX);
+                noted(id)
+            })
+        })
     }
 
     pub(crate) fn rename(&self, rename: &Rename) -> Result<()> {

@@ -10,7 +10,7 @@
 //! - Pages that a program has changed through a mapping, or that wait with `writeback`, are newer than the layout.
 //!   Before the layout answers, they are written ([`Kernel::write_pages`]).
 //! - A failed writeback is reported by fsync and close, which some programs never call. If the kernel buffers writes,
-//!   the next write to that file reports it, too ([`Kernel::failed`]).
+//!   the next write to that file reports it, too. A rename over another file does in any case ([`Kernel::failed`]).
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -26,8 +26,8 @@ use nacre_engine::sync::atomic::{AtomicBool, Ordering};
 /// change passes through this mount.
 pub(crate) const LIFETIME: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// The largest number of files with a failed writeback that the next write reports. Further failures are not reported
-/// so.
+/// The largest number of files with a failed writeback that the next write or rename reports. Further failures are not
+/// reported so.
 const MAX_UNTOLD: usize = 1024;
 
 /// The largest number of stored times of files. Pages follow their time within moments, so beyond this all are
@@ -85,8 +85,8 @@ impl Kernel {
         }
     }
 
-    /// Notes a failed writeback of a file, for the next buffered write to report. If the kernel buffers writes, only
-    /// buffered writes ask for uncached attributes with their handle.
+    /// Notes a failed writeback of a file, for the next buffered write or a rename to report. If the kernel buffers
+    /// writes, only buffered writes ask for uncached attributes with their handle.
     pub(crate) fn failed(&self, id: INodeNo, why: Errno) {
         let mut untold = self.untold.lock();
         if untold.len() < MAX_UNTOLD || untold.contains_key(&id) {
@@ -95,6 +95,14 @@ impl Kernel {
         }
         drop(untold);
         self.attributes_changed(id);
+    }
+
+    /// The noted failure of this file. It stays noted.
+    pub(crate) fn failure(&self, id: INodeNo) -> Option<Errno> {
+        if !self.has_untold.load(Ordering::Acquire) {
+            return None;
+        }
+        self.untold.lock().get(&id).copied()
     }
 
     /// The failure that a write to this file must report, once.
@@ -146,7 +154,9 @@ mod tests {
         kernel.failed(INodeNo(7), Errno::ENOSPC);
         kernel.failed(INodeNo(7), Errno::EFBIG);
         kernel.failed(INodeNo(8), Errno::ENOSPC);
+        assert_eq!(kernel.failure(INodeNo(7)), Some(Errno::EFBIG));
         assert_eq!(kernel.take_failure(INodeNo(7)), Some(Errno::EFBIG));
+        assert_eq!((kernel.failure(INodeNo(7)), kernel.failure(INodeNo(8))), (None, Some(Errno::ENOSPC)));
         assert_eq!(kernel.take_failure(INodeNo(7)), None);
         kernel.forgotten(INodeNo(8), false);
         assert_eq!(kernel.take_failure(INodeNo(8)), None);

@@ -314,9 +314,9 @@ impl<L: Layout> Filesystem for Requests<L> {
             return self.reply_empty(Server::rename(self, &rename), reply);
         }
         let server = Arc::clone(&self.server);
-        self.workers.add(move || {
-            moved.into_iter().for_each(|id| server.kernel.write_pages(id, 0..u64::MAX));
-            server.reply_empty(Server::rename(&server, &rename), reply);
+        self.workers.add(move || match server.write_moved(&moved) {
+            Some(failure) => reply.error(failure),
+            None => server.reply_empty(Server::rename(&server, &rename), reply),
         });
     }
 
@@ -387,9 +387,7 @@ impl<L: Layout> Filesystem for Requests<L> {
                 Ok(count) => reply.written(count),
                 Err(error) => {
                     let errno = self.refuse(&error);
-                    if self.settings.writeback {
-                        self.kernel.failed(id, errno);
-                    }
+                    self.kernel.failed(id, errno);
                     reply.error(errno);
                 }
             };
@@ -428,6 +426,8 @@ impl<L: Layout> Filesystem for Requests<L> {
         if self.settings.durable_on_return && !self.settings.writeback {
             reply.error(Errno::ENOSYS);
         } else {
+            // The kernel asks only if all pages are written, or the caller was told of their failure before.
+            let _ = self.kernel.take_failure(id);
             self.reply_empty(Server::fsync(self, id), reply);
         }
     }
@@ -594,6 +594,10 @@ impl<L: Layout> Filesystem for Requests<L> {
         _flags: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
+        if self.kernel.failure(from).is_some() {
+            // The layout has not got all contents. After this error the kernel copies its own pages, as for a reader.
+            return reply.error(Errno::EXDEV);
+        }
         let now = self.settings.sync || to_handle != PLAIN;
         let copied = self.copy_range(request, (from, from_offset), (to, to_offset), len, now);
         // Its atime may have changed.

@@ -107,7 +107,8 @@ impl<L: Layout> Vfs<L> {
         self.apply(&Caller::ROOT, node, change, &|_| Lost::Nothing, ctime)
     }
 
-    /// Changes owner and group, as chown(2) does: set-id bits of non-directories go even if both stay.
+    /// Changes owner and group, as chown(2) does: set-id bits of non-directories go even if both stay. An immutable
+    /// inode is refused ([`NotPermitted`](Kind::NotPermitted)), even if both stay.
     pub fn chown(
         &self,
         caller: &Caller<'_>,
@@ -117,6 +118,10 @@ impl<L: Layout> Vfs<L> {
     ) -> Result<Attr> {
         let changes_nothing = uid.is_none() && gid.is_none();
         let kill_suidgid = changes_nothing && self.layout.kind(node) != FileKind::Directory;
+        if changes_nothing {
+            // The layout refuses changes only.
+            self.check_guards(node, true)?;
+        }
         if kill_suidgid {
             // It then changes the mode, which is the owner's right, even for a caller without other checks.
             let attr = self.layout.getattr(node)?;

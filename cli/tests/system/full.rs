@@ -5,7 +5,9 @@ use std::io::{ErrorKind, Write};
 use std::path::Path;
 use std::time::Duration;
 
-use crate::harness::{self, Ground};
+use rustix::fs::{CWD, RenameFlags};
+
+use crate::harness::{self, Ground, PRESETS};
 
 const CHUNK: usize = 256 * 1024;
 
@@ -100,6 +102,50 @@ fn filled_emptied_and_filled_again() {
     }
 }
 
+/// With writeback the kernel takes data for which there is no space. A rename replaced the old file all the same, without an
+/// error, and neither the old contents nor the new ones were left.
+#[test]
+fn data_without_space_replaces_no_file() {
+    if !harness::can_mount("renames on a full device") {
+        return;
+    }
+    for preset in PRESETS {
+        let mut ground = Ground::preset(preset, "64M", Some("writeback"));
+        let (dir, name) = (ground.dir(), ground.name().to_owned());
+        // The first file is still open when it is renamed.
+        let pairs = [("open.new", "open", true), ("closed.new", "closed", false)];
+        for (new, old, _) in pairs {
+            File::create(dir.join(new)).unwrap();
+            let mut file = File::create(dir.join(old)).unwrap();
+            file.write_all(b"old contents").unwrap();
+            file.sync_all().unwrap();
+        }
+        assert!(fill(&dir) > 0, "{name}");
+        for (new, old, stays_open) in pairs {
+            let (new, old) = (dir.join(new), dir.join(old));
+            let mut file = File::options().write(true).open(&new).unwrap();
+            // More than any reserve of this device.
+            file.write_all(&vec![1; 3 << 20]).unwrap();
+            let file = stays_open.then_some(file);
+            for flags in [RenameFlags::empty(), RenameFlags::EXCHANGE, RenameFlags::empty()] {
+                let moved = rustix::fs::renameat_with(CWD, &new, CWD, &old, flags);
+                assert_eq!(moved, Err(rustix::io::Errno::NOSPC), "{name}, {flags:?}, open: {stays_open}");
+            }
+            drop(file);
+            assert_eq!(fs::read(&old).unwrap(), b"old contents", "{name}, open: {stays_open}");
+        }
+        // With space again the same file replaces the other.
+        fs::remove_file(dir.join("file0")).unwrap();
+        fs::write(dir.join("open.new"), b"new contents").unwrap();
+        fs::rename(dir.join("open.new"), dir.join("open")).unwrap();
+        ground.remount();
+        assert_eq!(fs::read(dir.join("open")).unwrap(), b"new contents", "{name}");
+        assert_eq!(fs::read(dir.join("closed")).unwrap(), b"old contents", "{name}");
+        ground.unmount();
+        ground.fsck();
+    }
+}
+
 /// The output of xfs_io(8) for these commands, standard error included.
 fn xfs_io(file: &Path, commands: &[&str]) -> String {
     let mut program = harness::program("xfs_io");
@@ -135,6 +181,10 @@ fn stores_into_holes_of_a_full_device() {
             &[&open, "mmap -w 0 8m", "mwrite -S 0x62 1m 7m", "fsync", "fsync", "file 0", "fsync", "fsync"],
         );
         assert_eq!(told.matches("No space left").count(), 2, "{name}: {told}");
+        // What is lost replaces no other file unnoticed.
+        let replaced = fs::rename(&sparse, dir.join("file0"));
+        assert_eq!(replaced.unwrap_err().kind(), ErrorKind::StorageFull, "{name}");
+        assert!(fs::read(dir.join("file0")).unwrap() == chunk(0), "{name}");
         // The reserve for removals is still there.
         for index in 0..files {
             fs::remove_file(dir.join(format!("file{index}"))).unwrap();

@@ -47,6 +47,9 @@ fn opens_of_immutable_files_are_refused_from_the_next_mount_on() {
             let mut file = open_to_write(&path).expect("it opens");
             assert_eq!(file.write(b"other").unwrap_err().raw_os_error(), Some(libc::EPERM), "{name}");
             drop(file);
+            // A change of owner that changes nothing, too.
+            let changed = std::os::unix::fs::chown(&path, None, None);
+            assert_eq!(changed.unwrap_err().raw_os_error(), Some(libc::EPERM), "{name}");
             if is_killed {
                 ground.kill();
                 ground.mount();

@@ -14,6 +14,7 @@ use std::time::{Duration, SystemTime};
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use rustix::fs::{CWD, FallocateFlags, RenameFlags};
 use rustix::io::ReadWriteFlags;
 use rustix::mm::{MapFlags, MsyncFlags, ProtFlags};
 
@@ -163,10 +164,15 @@ impl Mapped {
         self.try_write_and_sync(range, byte).expect("msync");
     }
 
-    fn try_write_and_sync(&mut self, range: Range<usize>, byte: u8) -> rustix::io::Result<()> {
+    /// Changes bytes.
+    fn write(&mut self, range: Range<usize>, byte: u8) {
         assert!(range.start <= range.end && range.end <= self.len);
         // SAFETY: the range is within the mapping, which is there as long as `self`, and to which no reference exists.
         unsafe { ptr::write_bytes(self.start.cast::<u8>().add(range.start), byte, range.len()) };
+    }
+
+    fn try_write_and_sync(&mut self, range: Range<usize>, byte: u8) -> rustix::io::Result<()> {
+        self.write(range.clone(), byte);
         let page = range.start / PAGE * PAGE;
         // SAFETY: the range is within the mapping, and begins with a page.
         unsafe { rustix::mm::msync(self.start.add(page), range.end - page, MsyncFlags::SYNC) }
@@ -216,6 +222,53 @@ fn what_msync_acknowledged_is_there_after_kill_9() {
             ground.mount();
             let found = fs::read(&path).expect("read");
             assert!(found == expected, "{}, round {round}", ground.name());
+        }
+        ground.unmount();
+        ground.fsck();
+    }
+}
+
+/// Linkers and databases make a file, store all of it through a mapping, and rename it over the old one. After a kill the name
+/// had neither the old contents nor the new ones.
+#[test]
+fn a_mapped_file_replaces_another_with_its_contents() {
+    if !harness::can_mount("mapped files that replace others") {
+        return;
+    }
+    const LEN: usize = 2 * PAGE + 100;
+    let bare = PRESETS.map(|preset| (preset, None));
+    let lazy = LAZY_PRESETS.map(|preset| (preset, Some(LAZY)));
+    for (preset, options) in bare.into_iter().chain(lazy).chain([("nova", Some("writeback"))]) {
+        let mut ground = Ground::preset(preset, "64M", options);
+        let dir = ground.dir();
+        let kinds = [
+            ("hole", false, RenameFlags::empty()),
+            ("unwritten", true, RenameFlags::empty()),
+            ("exchanged", false, RenameFlags::EXCHANGE),
+        ];
+        let mapped = kinds.map(|(name, is_allocated, flags)| {
+            let (old, new) = (dir.join(name), dir.join(format!("{name}.new")));
+            let file = open(&old, 0);
+            file.write_all_at(&[1; LEN], 0).expect("write");
+            file.sync_all().expect("fsync");
+            let file = open(&new, 0);
+            if is_allocated {
+                rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, LEN as u64).expect("fallocate");
+            } else {
+                file.set_len(LEN as u64).expect("ftruncate");
+            }
+            let mut mapped = Mapped::new(&file, LEN);
+            mapped.write(0..LEN, 2);
+            rustix::fs::renameat_with(CWD, &new, CWD, &old, flags).expect("rename");
+            (mapped, file)
+        });
+        ground.kill();
+        drop(mapped);
+        ground.set_options(None);
+        ground.mount();
+        for (name, ..) in kinds {
+            let found = fs::read(dir.join(name)).expect("read");
+            assert!(found == [2; LEN] || found == [1; LEN], "{}, {name}: neither", ground.name());
         }
         ground.unmount();
         ground.fsck();

@@ -253,6 +253,49 @@ fn failed_writeback_is_told_to_the_next_write() {
     mount.end().unwrap();
 }
 
+/// A rename replaced a file by one whose data was lost, and a copy within the server left that data out.
+#[test]
+fn a_file_with_lost_data_replaces_no_other() {
+    let Some(mount) = Mounted::with(ServeOptions { writeback: true, ..root_options() }) else { return };
+    let [old, new, again] = ["old", "new", "again"].map(|name| mount.path(name));
+    let create = |path: &Path| File::options().read(true).write(true).create_new(true).open(path).unwrap();
+    let rename = |from: &Path, flags| rustix::fs::renameat_with(CWD, from, CWD, &old, flags);
+    let (replace, exchange) = (rustix::fs::RenameFlags::empty(), rustix::fs::RenameFlags::EXCHANGE);
+    // Beyond the largest file of the layout.
+    let beyond = nacre_lab::model::MAX_FILE_SIZE;
+    fs::write(&old, "old").unwrap();
+
+    let file = create(&new);
+    file.write_all_at(b"xy", beyond).unwrap();
+    for flags in [replace, exchange, replace] {
+        assert_eq!(rename(&new, flags), Err(rustix::io::Errno::FBIG), "{flags:?}");
+        assert_eq!(fs::read(&old).unwrap(), b"old");
+    }
+    // Once it is cut, nothing of it is lost.
+    drop(file);
+    fs::write(&new, "new").unwrap();
+    rename(&new, replace).unwrap();
+    assert_eq!(fs::read(&old).unwrap(), b"new");
+
+    let file = create(&again);
+    file.write_all_at(b"xy", beyond).unwrap();
+    file.sync_all().unwrap_err();
+    // The pages are in the kernel, which has the failure for this call, too.
+    let copy = create(&mount.path("copy"));
+    let copied = || rustix::fs::copy_file_range(&file, Some(&mut (beyond + 1)), &copy, Some(&mut 0), 1);
+    assert_eq!(copied().or_else(|_| copied()), Ok(1));
+    assert_eq!(fs::read(mount.path("copy")).unwrap(), b"y");
+    assert_eq!(rename(&again, replace), Err(rustix::io::Errno::FBIG));
+    // A program that was told, mends the file, and synchronises it.
+    file.set_len(1).unwrap();
+    file.write_at(b"z", 0).or_else(|_| file.write_at(b"z", 0)).unwrap();
+    file.sync_all().unwrap();
+    rename(&again, replace).unwrap();
+    assert_eq!(fs::read(&old).unwrap(), b"z");
+    drop((file, copy));
+    mount.end().unwrap();
+}
+
 /// Each reader of a time sees what the server keeps.
 #[test]
 fn times_that_the_server_moves_are_seen() {

@@ -11,6 +11,8 @@ use std::path::Path;
 
 use crate::common::{Mounted, root_options};
 use nacre_fuse::ServeOptions;
+use nacre_vfs::Caller;
+use rustix::fs::{CWD, RenameFlags};
 
 /// A shared, writable mapping of the first bytes of a file.
 struct Mapping {
@@ -143,6 +145,46 @@ fn pages_of_a_mapping_are_no_hole() {
         assert_eq!(std::fs::copy(&path, &copy).unwrap(), LEN as u64);
         assert!(fs::read(&copy).unwrap() == mapping.bytes());
         drop((mapping, file));
+        mount.end().unwrap();
+    }
+}
+
+/// A linker stores into the hole of a new file, and renames it over the old one. A crash left zeros under the name.
+#[test]
+fn pages_of_a_mapping_are_there_before_the_name() {
+    const LEN: usize = 10_000;
+    for threads in [1, 2] {
+        let Some(mount) = Mounted::with(ServeOptions { threads: Some(threads), ..root_options() }) else {
+            return;
+        };
+        let [name, new] = ["name", "new"].map(|name| mount.path(name));
+        let read_below = || {
+            let vfs = mount.vfs();
+            let node = vfs.lookup(&Caller::ROOT, vfs.root(), b"name").unwrap();
+            let mut content = vec![0; 2 * LEN];
+            let count = vfs.read(&node, 0, &mut content).unwrap();
+            content.truncate(count);
+            content
+        };
+        let create = || {
+            let file = File::options().read(true).write(true).create_new(true).open(&new).unwrap();
+            file.set_len(LEN as u64).unwrap();
+            let mapping = Mapping::of(&file, LEN);
+            (file, mapping)
+        };
+        fs::write(&name, [1; LEN]).unwrap();
+        let (file, mut mapping) = create();
+        mapping.bytes().fill(2);
+        fs::rename(&new, &name).unwrap();
+        assert!(read_below() == [2; LEN], "threads {threads}");
+        let (other, mut other_mapping) = create();
+        other_mapping.bytes().fill(3);
+        rustix::fs::renameat_with(CWD, &new, CWD, &name, RenameFlags::EXCHANGE).unwrap();
+        assert!(read_below() == [3; LEN], "threads {threads}");
+        // The mappings are still those of the files.
+        other_mapping.bytes()[0] = 4;
+        assert_eq!(fs::read(&name).unwrap()[..2], [4, 3]);
+        drop((mapping, file, other_mapping, other));
         mount.end().unwrap();
     }
 }
