@@ -12,6 +12,7 @@ use rustix::fs::FlockOperation;
 
 use crate::asking::NOTICE;
 use crate::daemon::OtherProcess;
+use crate::{mounted, users};
 
 /// The server of a device.
 pub(crate) enum Server {
@@ -39,7 +40,7 @@ impl Server {
     pub(crate) fn name(&self) -> String {
         match self {
             Server::One(pid, _) => format!("its server (process {pid})"),
-            Server::Readers(pids) => format!("its server (one of the processes {})", join(pids)),
+            Server::Readers(pids) => format!("its server (one of the processes {})", users::join(pids)),
             Server::Unknown => "its server".to_owned(),
         }
     }
@@ -91,7 +92,7 @@ pub(crate) fn who_has(device: &Path) -> String {
     };
     let pids = owners(device);
     let mut said: Vec<String> = pids.iter().map(name).collect();
-    match crate::mounted::of_device(device) {
+    match mounted::of_device(device) {
         Ok(Some(mount)) => said.push(format!("it is mounted on {}", mount.mountpoint.display())),
         _ => said.extend(other_volume_of(&pids, device)),
     }
@@ -101,7 +102,7 @@ pub(crate) fn who_has(device: &Path) -> String {
 /// The mount of another volume by one of these processes, in words.
 fn other_volume_of(pids: &[libc::pid_t], device: &Path) -> Option<String> {
     let (bare, _) = nacre::device_and_volume(device);
-    let mounts = crate::mounted::all_of_device(&bare).ok()?;
+    let mounts = mounted::all_of_device(&bare).ok()?;
     let is_theirs =
         |mount: &&MountEntry| owners(Path::new(&mount.source)).iter().any(|pid| pids.contains(pid));
     let mount = mounts.iter().find(is_theirs)?;
@@ -152,11 +153,6 @@ fn owners_in(locks: &str, file: &str) -> Vec<libc::pid_t> {
         }
     };
     locks.lines().filter_map(owner).collect()
-}
-
-/// Process numbers, separated by commas.
-pub(crate) fn join(pids: &[libc::pid_t]) -> String {
-    pids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
 fn is_stopped(pid: libc::pid_t) -> bool {

@@ -27,6 +27,8 @@ pub struct MountEntry {
     pub parent: u64,
     /// The device number that stat(2) shows for its files, as (major, minor).
     pub device: (u32, u32),
+    /// The directory of the file system that is mounted there: `/`, or another one of a bind mount.
+    pub root: PathBuf,
     /// The mountpoint.
     pub mountpoint: PathBuf,
     /// Its type, as `fuse.nacre`.
@@ -47,7 +49,7 @@ impl MountEntry {
         let (id, parent) = (number(fields.next()?)?, number(fields.next()?)?);
         let device = std::str::from_utf8(fields.next()?).ok()?;
         let (major, minor) = device.split_once(':')?;
-        let mountpoint = PathBuf::from(text(fields.nth(1)?));
+        let (root, mountpoint) = (text(fields.next()?).into(), text(fields.next()?).into());
         let words = |field: &[u8]| -> Option<Vec<String>> {
             Some(std::str::from_utf8(field).ok()?.split(',').map(str::to_owned).collect())
         };
@@ -58,7 +60,7 @@ impl MountEntry {
         let source = text(rest.next()?);
         let super_flags = rest.next().and_then(words).unwrap_or_default();
         let device = (major.parse().ok()?, minor.parse().ok()?);
-        Some(MountEntry { id, parent, device, mountpoint, fstype, source, flags, super_flags })
+        Some(MountEntry { id, parent, device, root, mountpoint, fstype, source, flags, super_flags })
     }
 }
 
@@ -221,7 +223,7 @@ mod tests {
         let line = br"77 29 0:61 / /mnt/with\040blank rw,relatime shared:1 master:2 - fuse.nacre /dev/pm\134em rw,user_id=0";
         let mount = MountEntry::parse(line).unwrap();
         assert_eq!((mount.id, mount.parent, mount.device), (77, 29, (0, 61)));
-        assert_eq!(mount.mountpoint, PathBuf::from("/mnt/with blank"));
+        assert_eq!((mount.root, mount.mountpoint), (PathBuf::from("/"), PathBuf::from("/mnt/with blank")));
         assert_eq!(mount.fstype, "fuse.nacre");
         assert_eq!(mount.source.as_bytes(), br"/dev/pm\em");
         assert_eq!(mount.flags, ["rw", "relatime"]);

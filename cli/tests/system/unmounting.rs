@@ -172,6 +172,68 @@ fn umount_8_returns_when_what_was_accepted_is_written() {
     }
 }
 
+/// umount(8) found no entry for the mount that was left, and returned before anything was written.
+#[test]
+fn umount_8_of_the_mount_that_is_left_returns_when_what_was_accepted_is_written() {
+    if !can_make_namespaces("umount(8) of the mount that is left") {
+        return;
+    }
+    let place = Place::new();
+    let namespace = Namespace::with_helpers(&place);
+    let device = place.device();
+    let [above, renamed, other] = ["above", "renamed", "other"].map(|name| place.scratch.path().join(name));
+    let dir = above.join("mnt");
+    fs::create_dir_all(&dir).unwrap();
+    fs::create_dir(&other).unwrap();
+    succeed(nacre().args(["mkfs", "-f", "--preset", "hinfs"]).arg(&device), LIMIT);
+    let options = "buffer=16M,tune=buffer_period:600000,buffer_age=600000,tune=emulate:latency=1000";
+    let data: Vec<u8> =
+        (0..4 << 20).map(|byte: u32| (byte.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    let (from, to) = (dir.to_str().unwrap(), other.to_str().unwrap());
+    // The change of the mount, its place then, the option of umount(8), and the directory that is mounted there.
+    let ways = [
+        (format!("unshare -m --propagation private umount {from}"), dir.clone(), None, ""),
+        (format!("mount --bind {from} {to} && umount {from}"), other.clone(), None, ""),
+        (
+            format!("mkdir {from}/sub && mount --bind {from}/sub {to} && umount {from}"),
+            other.clone(),
+            None,
+            "sub",
+        ),
+        (format!("mount --rbind {from} {to} && umount {from}"), other.clone(), Some("-R"), ""),
+        (format!("mv {} {}", above.display(), renamed.display()), renamed.join("mnt"), None, ""),
+    ];
+    for (change, place_then, option, root) in ways {
+        succeed(namespace.nacre().args(["mount", "-o", options]).args([&device, &dir]), LIMIT);
+        succeed(namespace.command("sh").args(["-c", &change]), LIMIT);
+        let target = format!("TARGET={} ", place_then.display());
+        if place_then.starts_with(&renamed) {
+            // The server notices a new name within seconds.
+            until("the entry has the new name", || namespace.utab().contains(&target));
+        }
+        assert!(namespace.utab().contains(&target), "{change}: {}", namespace.utab());
+        assert_eq!(namespace.utab().lines().count(), 1, "{change}: {}", namespace.utab());
+        fs::write(namespace.path(place_then.join("file")), &data).unwrap();
+        let server = namespace.server(&place_then);
+        let mut umount = namespace.command("umount");
+        let output = run(umount.args(option).arg(&place_then), LIMIT).unwrap();
+        assert!(output.status.success(), "{change}: {}", text(&output));
+        assert!(is_free(&device), "{change}: the device is in use when umount returns: {}", text(&output));
+        let _ = kill_process(server, Signal::KILL);
+        assert_eq!(namespace.utab(), "", "{change}");
+        assert!(place.is_clean(), "{change}");
+        if renamed.exists() {
+            fs::rename(&renamed, &above).unwrap();
+        }
+        succeed(nacre().arg("mount").args([&device, &place.dir()]), LIMIT);
+        let file = place.dir().join(root).join("file");
+        let found = fs::read(&file).unwrap();
+        assert!(found == data, "{change}: {} bytes of {}", found.len(), data.len());
+        fs::remove_file(file).unwrap();
+        place_is_free(&place);
+    }
+}
+
 /// syncfs(2) returns before the kernel has written its pages, and the end of the connection discards them: a part of
 /// the file was gone, without a word.
 #[test]
