@@ -234,6 +234,7 @@ fn prepare(mut plan: Plan) -> Result<Option<Plan>, Refusal> {
     for warning in plan.settings.notices() {
         eprintln!("nacre: mount: {warning}");
     }
+    reach(&plan).map_err(|failure| Refusal(failure.message().to_owned(), MOUNT_FAILURE))?;
     name_volume(&mut plan)?;
     let device = match nacre::canonical_device(&plan.device) {
         Ok(device) => device,
@@ -297,6 +298,15 @@ fn prepare(mut plan: Plan) -> Result<Option<Plan>, Refusal> {
         Err(error) => return refuse(&error.to_string()),
     }
     if plan.dry_run { try_out(&plan).map(|()| None) } else { Ok(Some(plan)) }
+}
+
+/// Checks that the mounts on which the paths of a plan are answer. The one that is to be replaced need not.
+fn reach(plan: &Plan) -> Result<(), Failure> {
+    let tiers = plan.settings.tiers.iter().map(|tier| &tier.path);
+    for path in tiers.chain(&plan.settings.log).chain([&plan.device]) {
+        mounted::reach("mount", path)?;
+    }
+    mounted::reach_mountpoint("mount", &plan.dir)
 }
 
 /// Prints the mount that would be made. The errors are those of the mount, as far as they show without one.

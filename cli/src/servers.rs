@@ -117,6 +117,10 @@ fn other_volume_of(pids: &[libc::pid_t], device: &Path) -> Option<String> {
 /// The processes that have a device open as a file system.
 pub(crate) fn owners(device: &Path) -> Vec<libc::pid_t> {
     let owners = || {
+        // An image on a mount that hangs must not hang the command, too.
+        if !mounted::is_reachable(device) {
+            return None;
+        }
         let metadata = fs::metadata(nacre::device_and_volume(device).0).ok()?;
         let (major, minor) = (libc::major(metadata.dev()), libc::minor(metadata.dev()));
         let locks = fs::read_to_string("/proc/locks").ok()?;
@@ -163,6 +167,9 @@ fn is_stopped(pid: libc::pid_t) -> bool {
 }
 
 fn is_unlocked_in_time(device: &Path, limit: Duration) -> bool {
+    if !mounted::is_reachable(device) {
+        return false;
+    }
     let (path, volume) = nacre::device_and_volume(device);
     let Ok(file) = File::open(path) else { return true };
     let is_unlocked = || match volume {

@@ -375,6 +375,7 @@ pub(crate) fn is_helper(name: &Path) -> bool {
 
 /// The mount on a directory, otherwise the mount of a device.
 fn find(path: &Path) -> Result<MountEntry, Failure> {
+    mounted::reach_mountpoint("umount", path)?;
     let mount = match mounts::at(path).ok().flatten() {
         Some(mount) => Some(mount),
         None => mounted::of_device(path)?,

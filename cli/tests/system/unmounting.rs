@@ -381,6 +381,86 @@ fn nothing_waits_for_a_server_that_it_does_not_need() {
     assert!(stopped.is_clean());
 }
 
+/// Commands asked the path before they asked whether its mount answers, and hung without a word.
+#[test]
+fn a_path_on_a_mount_that_hangs_hangs_no_command() {
+    if !can_mount("paths on the mount of a server that was stopped") {
+        return;
+    }
+    let (stopped, other) = (Place::new(), Place::new());
+    assert!(stopped.mount(&[]).status.success());
+    fs::write(stopped.dir().join("file"), b"data").unwrap();
+    let link = stopped.scratch.path().join("link");
+    std::os::unix::fs::symlink("mnt", &link).unwrap();
+    let server = stopped.server();
+    stop(server);
+    let words = |path: PathBuf| path.to_str().unwrap().to_owned();
+    let (there, device, dir) = (words(stopped.dir()), words(other.device()), words(other.dir()));
+    let (link, new) = (words(link), words(other.memory.path().join("new.img")));
+    let of_it = |rest: &str| format!("{there}{rest}");
+    let commands = [
+        vec!["umount".to_owned(), of_it("/file")],
+        vec!["umount".to_owned(), "-n".to_owned(), of_it("/sub")],
+        vec!["umount".to_owned(), format!("{link}/file")],
+        vec!["volume".to_owned(), "list".to_owned(), of_it("")],
+        vec!["volume".to_owned(), "create".to_owned(), of_it("#a")],
+        vec!["volume".to_owned(), "create".to_owned(), of_it("/img#a")],
+        vec!["volume".to_owned(), "remove".to_owned(), of_it("/img#a")],
+        vec!["fsck".to_owned(), "-n".to_owned(), of_it("")],
+        vec!["fsck".to_owned(), "-n".to_owned(), of_it("/file")],
+        vec!["fsck".to_owned(), "-n".to_owned(), "--tier".to_owned(), of_it("/t"), device.clone()],
+        vec!["mkfs".to_owned(), of_it("")],
+        vec!["mkfs".to_owned(), "--size".to_owned(), "16M".to_owned(), of_it("/img")],
+        vec!["mkfs".to_owned(), "--size=32M".to_owned(), "--tier".to_owned(), of_it("/t:16M"), new.clone()],
+        vec!["mount".to_owned(), there.clone(), dir.clone()],
+        vec!["mount".to_owned(), of_it("/img"), dir.clone()],
+        vec!["mount".to_owned(), "-o".to_owned(), format!("tier={there}/t"), device.clone(), dir.clone()],
+        vec!["mount".to_owned(), "--log".to_owned(), of_it("/log"), device.clone(), dir.clone()],
+        vec!["mount".to_owned(), device.clone(), of_it("/sub")],
+        vec!["mount".to_owned(), device.clone(), format!("{link}/sub")],
+        vec!["stat".to_owned(), "--device".to_owned(), of_it("/img"), "/file".to_owned()],
+        vec!["info".to_owned(), of_it("/img#a")],
+    ];
+    let silence = format!("process {}) is stopped", server.as_raw_nonzero());
+    thread::scope(|scope| {
+        for command in &commands {
+            let silence = &silence;
+            scope.spawn(move || {
+                let output = run(nacre().args(command), LIMIT).unwrap_or_else(|e| panic!("{command:?}: {e}"));
+                let said = text(&output);
+                assert!(!output.status.success() && said.contains(silence), "{command:?}: {said}");
+                assert!(said.contains("waiting: ") && said.contains("nacre umount --force"), "{said}");
+            });
+        }
+    });
+    assert!(!Path::new(&new).exists() && !is_mount_point(&other.dir()));
+    kill_process(server, Signal::CONT).unwrap();
+    place_is_free(&stopped);
+    assert!(stopped.is_clean());
+}
+
+/// The source of each mount was looked at, also of one whose image is on a mount that hangs.
+#[test]
+fn an_image_on_a_mount_that_hangs_hides_no_other_device() {
+    if !can_mount("an image on the mount of a server that was stopped") {
+        return;
+    }
+    let (stopped, other) = (Place::new(), Place::new());
+    assert!(stopped.mount(&[]).status.success() && other.mount(&[]).status.success());
+    let (image, above) = (stopped.dir().join("img"), stopped.scratch.path().join("above"));
+    fs::create_dir(&above).unwrap();
+    succeed(nacre().args(["mkfs", "--size", "16M"]).arg(&image), LIMIT);
+    succeed(nacre().arg("mount").args([&image, &above]), LIMIT);
+    let server = stopped.server();
+    stop(server);
+    let output = run(nacre().arg("umount").arg(other.device()), LIMIT);
+    kill_process(server, Signal::CONT).unwrap();
+    let output = output.expect("it waits for no other mount");
+    assert!(output.status.success(), "{}", text(&output));
+    succeed(nacre().arg("umount").arg(&above), LIMIT);
+    place_is_free(&stopped);
+}
+
 #[test]
 fn a_dead_server_is_told_and_hides_no_other() {
     if !can_mount("commands beside a server that was killed") {
@@ -417,6 +497,7 @@ fn a_dead_server_is_told_and_hides_no_other() {
         &["mover", "status"],
         &["scrub", "status"],
         &["stat"],
+        &["volume", "list"],
     ] {
         let output = run(nacre().args(arguments).arg(dead.dir()), LIMIT).unwrap();
         assert_eq!(output.status.code(), Some(1), "{arguments:?}");
