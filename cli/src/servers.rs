@@ -3,10 +3,11 @@
 use std::fs::{self, File};
 use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use nacre::{FileSystem, Kind, OpenOptions};
+use nacre_control::{Info, Question};
 use nacre_fuse::mounts::MountEntry;
 use rustix::fs::FlockOperation;
 
@@ -94,9 +95,46 @@ pub(crate) fn who_has(device: &Path) -> String {
     let mut said: Vec<String> = pids.iter().map(name).collect();
     match mounted::of_device(device) {
         Ok(Some(mount)) => said.push(format!("it is mounted on {}", mount.mountpoint.display())),
-        _ => said.extend(other_volume_of(&pids, device)),
+        _ => said.extend(other_volume_of(&pids, device).or_else(|| unlisted(device))),
     }
     said.join(", ")
+}
+
+/// The mount of a device that the table of mounts does not show under its name, and the way to unmount it, in words. It
+/// was made in another mount namespace, or the file has another name since.
+pub(crate) fn unlisted(device: &Path) -> Option<String> {
+    owners(device).into_iter().find_map(|pid| {
+        let mount = mount_by(pid)?;
+        let (dir, source) = (mount.mountpoint.display(), Path::new(&mount.source).display());
+        Some(if users::is_here(pid) {
+            format!("it is mounted on {dir} under the name {source}; nacre umount {dir} unmounts it")
+        } else {
+            format!(
+                "it is mounted on {dir} in another mount namespace, that of its server; nsenter -t {pid} -m nacre umount \
+                 {dir} unmounts it, and kill -TERM {pid} does if no program uses it"
+            )
+        })
+    })
+}
+
+/// The mount that a server has, by its own table of mounts: the one whose source it has locked. If the file of a source
+/// has another name by now, the mount itself says which server it has.
+fn mount_by(server: libc::pid_t) -> Option<MountEntry> {
+    let root = PathBuf::from(format!("/proc/{server}/root"));
+    let there = |path: &Path| root.join(path.strip_prefix("/").unwrap_or(path));
+    let says_so = |mount: &MountEntry| {
+        let dir = there(&mount.mountpoint);
+        let answer = mounted::ask_silently::<Info>("ask", &dir, Question::Info.attribute());
+        answer
+            .ok()
+            .flatten()
+            .and_then(|info| info.mount)
+            .is_some_and(|mount| libc::pid_t::try_from(mount.pid) == Ok(server))
+    };
+    users::mounts_of(server).into_iter().rfind(|mount| {
+        let owners = owners(&there(Path::new(&mount.source)));
+        owners.contains(&server) || owners.is_empty() && says_so(mount)
+    })
 }
 
 /// The mount of another volume by one of these processes, in words.

@@ -20,7 +20,7 @@ use rustix::mount::UnmountFlags;
 use crate::asking::{self, Answer};
 use crate::failure::Failure;
 use crate::servers::Server;
-use crate::{mounted, users, utab};
+use crate::{mounted, servers, users, utab};
 
 /// The time that a server has to write its buffered data, and to end. Before its end it writes the state that makes the
 /// next mount fast.
@@ -387,7 +387,10 @@ fn find(path: &Path) -> Result<MountEntry, Failure> {
         None if fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound) => {
             wrong("there is no such directory".to_owned())
         }
-        None => wrong("nothing is mounted there; nacre df lists the mounts".to_owned()),
+        None => wrong(match servers::unlisted(path) {
+            Some(place) => format!("nothing is mounted there by that name; {place}"),
+            None => "nothing is mounted there; nacre df lists the mounts".to_owned(),
+        }),
     }
 }
 

@@ -234,6 +234,64 @@ fn umount_8_of_the_mount_that_is_left_returns_when_what_was_accepted_is_written(
     }
 }
 
+/// The server of a mount in another mount namespace goes on after the last program there: no message had a way out.
+#[test]
+fn a_mount_that_only_another_namespace_has_is_named() {
+    if !can_make_namespaces("a mount that only another namespace has") {
+        return;
+    }
+    let place = Place::new();
+    let namespace = Namespace::new("");
+    succeed(namespace.nacre().arg("mount").args([place.device(), place.dir()]), LIMIT);
+    fs::write(namespace.path(place.dir().join("file")), b"kept").unwrap();
+    let server = namespace.server(&place.dir()).as_raw_nonzero().to_string();
+    drop(namespace);
+    assert!(!is_free(&place.device()) && !is_mount_point(&place.dir()));
+    let (device, dir) = (place.device(), place.dir());
+    let remedy = format!(
+        "it is mounted on {} in another mount namespace, that of its server; nsenter -t {server} -m nacre umount {0} ",
+        dir.display()
+    );
+    for arguments in [&["mount"][..], &["umount"], &["df"], &["info"]] {
+        let mut command = nacre();
+        command.args(arguments).arg(&device).args((arguments[0] == "mount").then_some(&dir));
+        let output = run(&mut command, LIMIT).unwrap();
+        let said = text(&output);
+        assert!(!output.status.success() && said.contains(&remedy), "{arguments:?}: {said}");
+    }
+    let mut umount = Command::new("nsenter");
+    umount.args(["-t", &server, "-m", "--", env!("CARGO_BIN_EXE_nacre"), "umount"]).arg(&dir);
+    succeed(&mut umount, LIMIT);
+    assert!(is_free(&device) && place.is_clean());
+    assert!(place.mount(&[]).status.success());
+    assert_eq!(fs::read(dir.join("file")).unwrap(), b"kept");
+    place_is_free(&place);
+}
+
+/// "Unmount it first", said one command; "nothing is mounted there", said the other.
+#[test]
+fn the_directory_of_an_image_that_was_renamed_is_named() {
+    if !can_mount("the image of a mount under another name") {
+        return;
+    }
+    let place = Place::new();
+    assert!(place.mount(&[]).status.success());
+    let renamed = place.memory.path().join("renamed.img");
+    fs::rename(place.device(), &renamed).unwrap();
+    let (dir, name) = (place.dir(), place.device());
+    let way_out =
+        format!("it is mounted on {} under the name {}; nacre umount ", dir.display(), name.display());
+    for command in ["info", "umount", "df"] {
+        let output = run(nacre().arg(command).arg(&renamed), LIMIT).unwrap();
+        let said = text(&output);
+        assert!(!output.status.success() && said.contains(&way_out), "{command}: {said}");
+    }
+    place_is_free(&place);
+    until("the server ends", || is_free(&renamed));
+    fs::rename(&renamed, place.device()).unwrap();
+    assert!(place.is_clean());
+}
+
 /// syncfs(2) returns before the kernel has written its pages, and the end of the connection discards them: a part of
 /// the file was gone, without a word.
 #[test]
