@@ -106,6 +106,9 @@ pub(crate) fn run(args: &FsckArgs) -> ExitCode {
 fn check(args: &FsckArgs) -> Result<u8, (Failure, u8)> {
     let operational = |failure: Failure| (failure, OPERATIONAL_ERROR);
     let printed = |result: Result<(), Failure>| result.map_err(operational);
+    for path in [&args.device].into_iter().chain(&args.tiers) {
+        mounted::reach("fsck", path).map_err(operational)?;
+    }
     if args.unmounted_only
         && let Some(mount) = mounted::of_device(&args.device).map_err(operational)?
     {

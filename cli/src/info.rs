@@ -6,7 +6,7 @@ use clap::Args;
 use nacre::Kind;
 use nacre_control::{CacheInfo, CounterInfo, Info, Question, TierInfo, VolumeInfo, VolumeRow};
 use nacre_engine::size;
-use nacre_fuse::mounts;
+use nacre_fuse::mounts::MountEntry;
 use serde_json::json;
 
 use crate::failure::Failure;
@@ -49,7 +49,9 @@ fn find(path: &Path) -> Result<Info, Failure> {
     }
     // A device with several zones can be read beside its mounts.
     let of_volume = if nacre::device_and_volume(path).1.is_some() { mounted::of_device(path)? } else { None };
-    if let Some(mount) = of_volume.filter(|mount| !mounts::is_dead(&mount.mountpoint)) {
+    if let Some(mount) = of_volume
+        && !is_dead(&mount)?
+    {
         return from_mount(&mount.mountpoint, &mount.mountpoint);
     }
     match nacre::info(path) {
@@ -64,9 +66,17 @@ fn find(path: &Path) -> Result<Info, Failure> {
 
 /// The information about a device without a server, with the dead mount that still has it, if any.
 fn with_dead_mount(mut info: Info, path: &Path) -> Result<Info, Failure> {
-    let dead = mounted::of_device(path)?.filter(|mount| mounts::is_dead(&mount.mountpoint));
-    info.dead_mount = dead.map(|mount| mount.mountpoint.display().to_string());
+    if let Some(mount) = mounted::of_device(path)?
+        && is_dead(&mount).unwrap_or(false)
+    {
+        info.dead_mount = Some(mount.mountpoint.display().to_string());
+    }
     Ok(info)
+}
+
+/// True if the server of a mount has died.
+fn is_dead(mount: &MountEntry) -> Result<bool, Failure> {
+    mounted::answers("info", mount).map(|answer| answer.is_none())
 }
 
 fn from_mount(path: &Path, mountpoint: &Path) -> Result<Info, Failure> {

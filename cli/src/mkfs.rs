@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use crate::failure::Failure;
 use crate::mount_options::TierOption;
-use crate::{output, tier};
+use crate::{mounted, output, tier};
 
 /// Examples and exit codes, for the help and the manual page.
 const MANUAL: &str = "\
@@ -87,6 +87,9 @@ enum Overwrite {
 /// Makes the file system, or prints the plan.
 pub(crate) fn run(args: MkfsArgs) -> Result<(), Failure> {
     let options = options(&args);
+    for path in options.tiers.iter().map(|tier| &tier.device.path).chain([&args.device]) {
+        mounted::reach("mkfs", path)?;
+    }
     let layout = layout(&args, &options)?;
     if args.dry_run {
         return dry_run(&args, &options, layout);

@@ -234,6 +234,7 @@ fn prepare(mut plan: Plan) -> Result<Option<Plan>, Refusal> {
     for warning in plan.settings.notices() {
         notice::say(format_args!("mount: {warning}"));
     }
+    reach(&plan).map_err(|failure| Refusal(failure.message().to_owned(), MOUNT_FAILURE))?;
     name_volume(&mut plan)?;
     let device = match nacre::canonical_device(&plan.device) {
         Ok(device) => device,
@@ -297,6 +298,15 @@ fn prepare(mut plan: Plan) -> Result<Option<Plan>, Refusal> {
         Err(error) => return refuse(&error.to_string()),
     }
     if plan.dry_run { try_out(&plan).map(|()| None) } else { Ok(Some(plan)) }
+}
+
+/// Checks that the mounts on which the paths of a plan are answer. The one that is to be replaced need not.
+fn reach(plan: &Plan) -> Result<(), Failure> {
+    let tiers = plan.settings.tiers.iter().map(|tier| &tier.path);
+    for path in tiers.chain(&plan.settings.log).chain([&plan.device]) {
+        mounted::reach("mount", path)?;
+    }
+    mounted::reach_mountpoint("mount", &plan.dir)
 }
 
 /// Prints the mount that would be made. The errors are those of the mount, as far as they show without one.
@@ -427,7 +437,7 @@ fn serve(plan: &Plan, mut readiness: Readiness) -> ExitCode {
     drop(options);
     // This process still has the device, so no other mount of the device can have taken the place of this one.
     if was_ready {
-        utab::forget(&plan.device, &plan.dir);
+        utab::renew(&plan.device);
     }
     // All nodes are gone; the close writes the state that makes the next mount fast.
     let closed = file_system.close();
@@ -553,11 +563,11 @@ fn draining_words(number: u8, free: u64, dir: &str) -> String {
     )
 }
 
-/// The time between looks at the server's heap, and at damage that was found.
+/// The time between looks at the server's heap, at damage that was found, and at the entries for umount(8).
 const HEAP_PERIOD: Duration = Duration::from_secs(2);
 
-/// Unmounts at the first signal, and looks at the heap and at findings until then. If programs still use the mount, it ends
-/// with the last of them or at a second signal.
+/// Unmounts at the first signal, and looks at the heap, findings and entries until then. If programs still use the
+/// mount, it ends with the last of them or at a second signal.
 fn end_at_signals(signals: Signals, unmounter: Unmounter, telling: Telling, ends: Arc<AtomicBool>) {
     let end = move || {
         let dir = unmounter.mountpoint().display().to_string();
@@ -566,6 +576,7 @@ fn end_at_signals(signals: Signals, unmounter: Unmounter, telling: Telling, ends
         let look = |heap: &mut Heap| {
             heap.look();
             telling.tell();
+            utab::renew(telling.device());
         };
         let mut next = || signals.next(HEAP_PERIOD, || look(&mut heap));
         let name = next();

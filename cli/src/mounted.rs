@@ -27,6 +27,8 @@ use crate::servers::Server;
 
 /// The time limit for an answer that needs no device.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// The same for a mount that may be left out.
+const SHORT_PATIENCE: Duration = Duration::from_secs(2);
 /// The time limit for a second answer while the server executes an order.
 const PROBE: Duration = Duration::from_millis(500);
 /// The time limit for an order: some wait for slow disks.
@@ -40,21 +42,50 @@ pub(crate) fn all() -> Result<Vec<MountEntry>, Failure> {
     Ok(mounts::list()?.into_iter().filter(|mount| mount.fstype == FSTYPE).collect())
 }
 
+/// Checks that each nacre mount on the way to a path answers. Every command calls this for each path that it is given,
+/// before anything accesses the path: that access would wait forever for a mount that hangs.
+pub(crate) fn reach(operation: &str, path: &Path) -> Result<(), Failure> {
+    let (passed, _) = mounts::passed(path)?;
+    passed.iter().try_for_each(|mount| answers_or_fails(operation, mount))?;
+    match nacre::device_and_volume(path) {
+        (device, Some(_)) => reach(operation, &device),
+        _ => Ok(()),
+    }
+}
+
+/// The same for a directory to mount on, or to unmount: the mount on the directory itself need not answer.
+pub(crate) fn reach_mountpoint(operation: &str, dir: &Path) -> Result<(), Failure> {
+    let (passed, absolute) = mounts::passed(dir)?;
+    match passed.split_last() {
+        Some((mount, above)) if mount.mountpoint == absolute => {
+            above.iter().try_for_each(|mount| answers_or_fails(operation, mount))
+        }
+        _ => reach(operation, dir),
+    }
+}
+
+fn answers_or_fails(operation: &str, mount: &MountEntry) -> Result<(), Failure> {
+    answers(operation, mount)?.ok_or_else(|| ended(operation, &mount.mountpoint))
+}
+
+/// True if no nacre mount on the way to a path hangs or is dead. For paths that a command meets, and was not given.
+pub(crate) fn is_reachable(path: &Path) -> bool {
+    let answers = |mount: &MountEntry| {
+        let asked = begin_statvfs(&mount.mountpoint);
+        asked.is_ok_and(|asked| matches!(asked.wait(SHORT_PATIENCE, || {}), Answer::Bytes(_)))
+    };
+    mounts::passed(path).is_ok_and(|(passed, _)| passed.iter().all(answers))
+}
+
 /// The nacre mount that holds a file or directory; `None` on other file systems.
 pub(crate) fn serving(operation: &str, path: &Path) -> Result<Option<MountEntry>, Failure> {
+    reach(operation, path)?;
     let failed = |error: &dyn std::fmt::Display| Failure::new(operation, path.display(), error);
     let (path, _) = &nacre::device_and_volume(path);
-    // The mountpoint itself is found in the table, even if the server does not answer.
     let absolute = std::path::absolute(path).map_err(|error| failed(&error))?;
     let mounts = mounts::list()?;
     if let Some(mount) = mounts.iter().rfind(|mount| mount.mountpoint == absolute) {
-        if mount.fstype != FSTYPE {
-            return Ok(None);
-        }
-        // Without this check the next call would wait forever for a mount that hangs.
-        return answers(operation, mount)?
-            .map(|()| Some(mount.clone()))
-            .ok_or_else(|| ended(operation, path));
+        return Ok(Some(mount.clone()).filter(|mount| mount.fstype == FSTYPE));
     }
     let name = as_c_string(path)?;
     let answer = asking::ask(PATIENCE, waiting(path), |buffer| {
@@ -79,11 +110,7 @@ fn as_c_string(path: &Path) -> Result<CString, Failure> {
 
 /// The nacre mount of a path by its name alone, without access to it.
 fn by_name(path: &Path) -> Option<MountEntry> {
-    let path = std::path::absolute(path).ok()?;
-    let above = |mount: &MountEntry| path.starts_with(&mount.mountpoint);
-    let mount =
-        mounts::list().ok()?.into_iter().filter(above).max_by_key(|mount| mount.mountpoint.as_os_str().len());
-    mount.filter(|mount| mount.fstype == FSTYPE)
+    mounts::passed(path).ok()?.0.pop()
 }
 
 /// Prints the reason for a wait.
@@ -138,15 +165,19 @@ pub(crate) fn ended(operation: &str, path: &Path) -> Failure {
 /// The nacre mounts of a device, which are those of all its volumes, or of a volume. One that is bound elsewhere, too,
 /// is there once.
 pub(crate) fn all_of_device(device: &Path) -> Result<Vec<MountEntry>, Failure> {
-    let (device, volume) = nacre::device_and_volume(device);
+    let (bare, volume) = nacre::device_and_volume(device);
     let same = |a: &Path, b: &Path| match (fs::metadata(a), fs::metadata(b)) {
         (Ok(a), Ok(b)) => a.ino() == b.ino() && a.dev() == b.dev(),
         _ => a == b,
     };
     let is_it = |mount: &MountEntry| {
+        // An image on a mount that hangs is compared by its name, as one that is gone.
+        if !is_reachable(Path::new(&mount.source)) {
+            return mount.source == *device;
+        }
         let (mounted, its) = nacre::device_and_volume(Path::new(&mount.source));
         let is_volume = volume.is_none() || its.is_none() || its == volume;
-        is_volume && same(&mounted, &device)
+        is_volume && same(&mounted, &bare)
     };
     let mut mounts: Vec<MountEntry> = Vec::new();
     for mount in all()?.into_iter().filter(is_it) {

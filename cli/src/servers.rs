@@ -3,15 +3,17 @@
 use std::fs::{self, File};
 use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use nacre::{FileSystem, Kind, OpenOptions};
+use nacre_control::{Info, Question};
 use nacre_fuse::mounts::MountEntry;
 use rustix::fs::FlockOperation;
 
 use crate::asking::NOTICE;
 use crate::daemon::OtherProcess;
+use crate::{mounted, users};
 
 /// The server of a device.
 pub(crate) enum Server {
@@ -39,7 +41,7 @@ impl Server {
     pub(crate) fn name(&self) -> String {
         match self {
             Server::One(pid, _) => format!("its server (process {pid})"),
-            Server::Readers(pids) => format!("its server (one of the processes {})", join(pids)),
+            Server::Readers(pids) => format!("its server (one of the processes {})", users::join(pids)),
             Server::Unknown => "its server".to_owned(),
         }
     }
@@ -96,7 +98,7 @@ pub(crate) fn who_has(operation: &str, device: &Path) -> String {
     // This command had a lock, too, and may still have one.
     pids.retain(|&pid| pid.cast_unsigned() != std::process::id());
     let mut said: Vec<String> = pids.iter().map(name).collect();
-    let same = crate::mounted::of_device(device).ok().flatten();
+    let same = mounted::of_device(device).ok().flatten();
     let is_it = |mount: &MountEntry| {
         let (_, mounted) = nacre::device_and_volume(Path::new(&mount.source));
         mounted.is_none() || mounted == volume
@@ -106,7 +108,9 @@ pub(crate) fn who_has(operation: &str, device: &Path) -> String {
         Some(format!("it is mounted on {}", mount.mountpoint.display()))
     };
     let volumes = if takes_all { mounted_volumes(&bare) } else { None };
-    said.extend(volumes.or_else(place).or_else(|| other_volume_of(&pids, device)));
+    said.extend(
+        volumes.or_else(place).or_else(|| other_volume_of(&pids, device)).or_else(|| unlisted(device)),
+    );
     said.join(", ")
 }
 
@@ -116,16 +120,52 @@ fn mounted_volumes(bare: &Path) -> Option<String> {
         let (_, volume) = nacre::device_and_volume(Path::new(&mount.source));
         Some(format!("volume {} is mounted on {}", volume?, mount.mountpoint.display()))
     };
-    let mounts: Vec<String> =
-        crate::mounted::all_of_device(bare).ok()?.into_iter().filter_map(name).collect();
+    let mounts: Vec<String> = mounted::all_of_device(bare).ok()?.into_iter().filter_map(name).collect();
     let all = "all volumes of the device must be unmounted for this";
     (!mounts.is_empty()).then(|| format!("{}; {all}", mounts.join(", ")))
+}
+
+/// The mount of a device that the table of mounts does not show under its name, and the way to unmount it, in words. It
+/// was made in another mount namespace, or the file has another name since.
+pub(crate) fn unlisted(device: &Path) -> Option<String> {
+    owners(device).into_iter().find_map(|pid| {
+        let mount = mount_by(pid)?;
+        let (dir, source) = (mount.mountpoint.display(), Path::new(&mount.source).display());
+        Some(if users::is_here(pid) {
+            format!("it is mounted on {dir} under the name {source}; nacre umount {dir} unmounts it")
+        } else {
+            format!(
+                "it is mounted on {dir} in another mount namespace, that of its server; nsenter -t {pid} -m nacre umount \
+                 {dir} unmounts it, and kill -TERM {pid} does if no program uses it"
+            )
+        })
+    })
+}
+
+/// The mount that a server has, by its own table of mounts: the one whose source it has locked. If the file of a source
+/// has another name by now, the mount itself says which server it has.
+fn mount_by(server: libc::pid_t) -> Option<MountEntry> {
+    let root = PathBuf::from(format!("/proc/{server}/root"));
+    let there = |path: &Path| root.join(path.strip_prefix("/").unwrap_or(path));
+    let says_so = |mount: &MountEntry| {
+        let dir = there(&mount.mountpoint);
+        let answer = mounted::ask_silently::<Info>("ask", &dir, Question::Info.attribute());
+        answer
+            .ok()
+            .flatten()
+            .and_then(|info| info.mount)
+            .is_some_and(|mount| libc::pid_t::try_from(mount.pid) == Ok(server))
+    };
+    users::mounts_of(server).into_iter().rfind(|mount| {
+        let owners = owners(&there(Path::new(&mount.source)));
+        owners.contains(&server) || owners.is_empty() && says_so(mount)
+    })
 }
 
 /// The mount of another volume of the same zone by one of these processes, in words.
 fn other_volume_of(pids: &[libc::pid_t], device: &Path) -> Option<String> {
     let (bare, _) = nacre::device_and_volume(device);
-    let mounts = crate::mounted::all_of_device(&bare).ok()?;
+    let mounts = mounted::all_of_device(&bare).ok()?;
     // A device with one zone is locked as a whole.
     let zone = |path: &Path| nacre::zone_bytes(path).ok().flatten();
     let here = zone(device);
@@ -151,12 +191,16 @@ pub(crate) fn under_another_name(bare: &Path) -> Option<MountEntry> {
         let are_alike = matches!((&here[..], &there[..]), ([_, below], [_, other]) if below == other);
         source != bare && (there.iter().any(|place| place == bare) || here.contains(&source) || are_alike)
     };
-    crate::mounted::all().ok()?.into_iter().find(is_it)
+    mounted::all().ok()?.into_iter().find(is_it)
 }
 
 /// The processes that have a device open as a file system.
 pub(crate) fn owners(device: &Path) -> Vec<libc::pid_t> {
     let owners = || {
+        // An image on a mount that hangs must not hang the command, too.
+        if !mounted::is_reachable(device) {
+            return None;
+        }
         let metadata = fs::metadata(nacre::device_and_volume(device).0).ok()?;
         let (major, minor) = (libc::major(metadata.dev()), libc::minor(metadata.dev()));
         let locks = fs::read_to_string("/proc/locks").ok()?;
@@ -195,11 +239,6 @@ fn owners_in(locks: &str, file: &str) -> Vec<libc::pid_t> {
     locks.lines().filter_map(owner).collect()
 }
 
-/// Process numbers, separated by commas.
-pub(crate) fn join(pids: &[libc::pid_t]) -> String {
-    pids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
-}
-
 fn is_stopped(pid: libc::pid_t) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     // The name of the program, in parentheses, may hold anything.
@@ -208,6 +247,9 @@ fn is_stopped(pid: libc::pid_t) -> bool {
 }
 
 fn is_unlocked_in_time(device: &Path, limit: Duration) -> bool {
+    if !mounted::is_reachable(device) {
+        return false;
+    }
     let (path, volume) = nacre::device_and_volume(device);
     let Ok(file) = File::open(path) else { return true };
     let is_unlocked = || match volume {

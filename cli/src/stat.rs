@@ -154,6 +154,7 @@ fn from_mount(path: &Path) -> Result<(u64, Vec<Extent>), Failure> {
 }
 
 fn from_device(device: &Path, path: &Path) -> Result<(u64, Vec<Extent>), Failure> {
+    mounted::reach("stat", device)?;
     let options = OpenOptions { read_only: true, never_writes: true, ..OpenOptions::default() };
     let look = || {
         let fs = FileSystem::open(device, &options)?;

@@ -1,6 +1,6 @@
 //! Damage that a mount meets, put into its log.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use nacre::Findings;
@@ -10,7 +10,7 @@ use crate::daemon::Log;
 /// Tells each finding of a mount once. It does not keep the file system open.
 #[derive(Clone)]
 pub(crate) struct Telling {
-    device: String,
+    device: PathBuf,
     findings: Arc<Findings>,
     log: Log,
 }
@@ -18,7 +18,12 @@ pub(crate) struct Telling {
 impl Telling {
     /// For the mount of a device.
     pub(crate) fn new(device: &Path, findings: Arc<Findings>, log: &Log) -> Telling {
-        Telling { device: device.display().to_string(), findings, log: log.clone() }
+        Telling { device: device.to_owned(), findings, log: log.clone() }
+    }
+
+    /// The device of the mount.
+    pub(crate) fn device(&self) -> &Path {
+        &self.device
     }
 
     /// The log.
@@ -29,7 +34,7 @@ impl Telling {
     /// Tells what was found since the last call. To be called every few seconds.
     pub(crate) fn tell(&self) {
         for words in self.findings.take() {
-            self.log.say(&format!("{}: damage was found: {words}", self.device));
+            self.log.say(&format!("{}: damage was found: {words}", self.device.display()));
         }
     }
 }

@@ -398,6 +398,7 @@ fn done(how: &HowArgs, text: &str, mut result: Value) -> Result<(), Failure> {
 
 /// The absolute path of a device, because the server works in another directory.
 fn absolute(operation: &str, path: &Path) -> Result<PathBuf, Failure> {
+    mounted::reach(operation, path)?;
     std::path::absolute(path).map_err(|error| Failure::new(operation, path.display(), error))
 }
 

@@ -20,7 +20,7 @@ use rustix::mount::UnmountFlags;
 use crate::asking::{self, Answer};
 use crate::failure::Failure;
 use crate::servers::Server;
-use crate::{mounted, notice, output, users, utab};
+use crate::{mounted, notice, output, servers, users, utab};
 
 /// The time that a server has to write its buffered data, and to end. Before its end it writes the state that makes the
 /// next mount fast.
@@ -68,6 +68,9 @@ pub(crate) struct UmountArgs {
     /// Print the changes, and make none
     #[arg(short = 'n', long)]
     dry_run: bool,
+    /// True for a call by umount(8)
+    #[arg(skip)]
+    is_helper: bool,
     /// The directory, or the device that is mounted on it
     #[arg(value_name = "DIR")]
     dir: PathBuf,
@@ -94,7 +97,7 @@ struct Unmount {
 
 /// Unmounts a file system.
 pub(crate) fn run(args: UmountArgs) -> Result<(), Failure> {
-    let UmountArgs { lazy, force, dry_run, dir } = args;
+    let UmountArgs { lazy, force, dry_run, is_helper, dir } = args;
     let mount = find(&dir)?;
     let device = PathBuf::from(&mount.source);
     let server = Server::of(&device);
@@ -109,8 +112,13 @@ pub(crate) fn run(args: UmountArgs) -> Result<(), Failure> {
         is_kernel_written = !force || is_written_by_kernel(&unmount.mount, SHORT_PATIENCE);
         unmount.write_down()?;
     }
+    let is_at_home = unmount.is_at_home(state);
     let is_off_for_good = unmount.take_off(state, is_kernel_written)?;
-    utab::forget(&unmount.device, &unmount.mount.mountpoint);
+    if is_at_home {
+        utab::renew(&unmount.device);
+    } else if is_helper {
+        utab::keep(&unmount.device, &unmount.mount.mountpoint);
+    }
     if is_off_for_good { unmount.wait_for_the_end() } else { Ok(()) }
 }
 
@@ -169,6 +177,16 @@ impl Unmount {
                 "it stays mounted; {}--force ends it without an answer, --lazy removes it from the tree",
                 self.server.wake()
             ))),
+        }
+    }
+
+    /// True if this mount namespace is that of the server, whose mounts the entries for umount(8) name. A dead server
+    /// has none any more.
+    fn is_at_home(&self, state: State) -> bool {
+        match &self.server {
+            Server::One(pid, _) => users::is_here(*pid),
+            Server::Readers(pids) => pids.iter().any(|pid| users::is_here(*pid)),
+            Server::Unknown => state == State::Ended,
         }
     }
 
@@ -371,7 +389,7 @@ pub(crate) fn parse_helper(args: impl IntoIterator<Item = OsString>) -> Result<U
         }
     }
     let dir = dir.ok_or_else(|| Failure::usage("umount.nacre: give a directory"))?;
-    Ok(UmountArgs { lazy, force: force && !lazy, dry_run: false, dir })
+    Ok(UmountArgs { lazy, force: force && !lazy, dry_run: false, is_helper: true, dir })
 }
 
 /// True if a program name is that of the helper for umount(8).
@@ -381,6 +399,7 @@ pub(crate) fn is_helper(name: &Path) -> bool {
 
 /// The mount on a directory, otherwise the only mount of a device or volume.
 fn find(path: &Path) -> Result<MountEntry, Failure> {
+    mounted::reach_mountpoint("umount", path)?;
     let mount = match mounts::at(path).ok().flatten() {
         Some(mount) => Some(mount),
         None => mounted::only_of_device("umount", path)?,
@@ -392,7 +411,10 @@ fn find(path: &Path) -> Result<MountEntry, Failure> {
         None if is_missing(&nacre::device_and_volume(path).0) => {
             wrong("there is no such directory or device".to_owned())
         }
-        None => wrong("nothing is mounted there; nacre df lists the mounts".to_owned()),
+        None => wrong(match servers::unlisted(path) {
+            Some(place) => format!("nothing is mounted there by that name; {place}"),
+            None => "nothing is mounted there; nacre df lists the mounts".to_owned(),
+        }),
     }
 }
 

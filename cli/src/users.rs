@@ -8,8 +8,6 @@ use std::path::{Path, PathBuf};
 
 use nacre_fuse::mounts::{self, FSTYPE, MountEntry};
 
-use crate::servers::join;
-
 /// The most users that are named; the others are counted.
 const MAX_NAMED: usize = 5;
 
@@ -113,6 +111,11 @@ fn loop_devices(mount: &MountEntry) -> Vec<String> {
     devices.filter_map(user).collect()
 }
 
+/// Process numbers, separated by commas.
+pub(crate) fn join(pids: &[libc::pid_t]) -> String {
+    pids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
 /// All other processes.
 fn processes() -> Vec<libc::pid_t> {
     let own = std::process::id() as libc::pid_t;
@@ -123,20 +126,30 @@ fn processes() -> Vec<libc::pid_t> {
     pids
 }
 
+/// The mount namespace of a process; `None` if it is not visible.
+fn namespace(pid: &str) -> Option<PathBuf> {
+    fs::read_link(format!("/proc/{pid}/ns/mnt")).ok()
+}
+
+/// True if a process is in the mount namespace of this one.
+pub(crate) fn is_here(pid: libc::pid_t) -> bool {
+    namespace("self").is_some_and(|here| namespace(&pid.to_string()) == Some(here))
+}
+
+/// The nacre mounts that a process sees.
+pub(crate) fn mounts_of(pid: libc::pid_t) -> Vec<MountEntry> {
+    let table = fs::read(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
+    mounts::in_table(&table).into_iter().filter(|mount| mount.fstype == FSTYPE).collect()
+}
+
 /// The other mount namespaces that have the same mount, each with one of its processes, in words; empty if none is
 /// visible.
 pub(crate) fn elsewhere(mount: &MountEntry) -> String {
-    let namespace = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/mnt")).ok();
     let mut seen: HashSet<PathBuf> = namespace("self").into_iter().collect();
     let mut pids = Vec::new();
     for pid in processes() {
         let Some(place) = namespace(&pid.to_string()) else { continue };
-        if !seen.insert(place) {
-            continue;
-        }
-        let table = fs::read(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
-        let same = |other: &MountEntry| other.fstype == FSTYPE && other.device == mount.device;
-        if mounts::in_table(&table).iter().any(same) {
+        if seen.insert(place) && mounts_of(pid).iter().any(|other| other.device == mount.device) {
             pids.push(pid);
         }
     }

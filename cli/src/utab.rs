@@ -3,7 +3,11 @@
 //! The kernel reports the type `fuse` for a directory, and nacre has no helper for that type. With an entry for the
 //! directory, umount(8) reads the kernel's table of mounts instead and finds `fuse.nacre` there. It then calls
 //! `umount.fuse.nacre` or, for a user, `umount.nacre`. mount(8) writes an entry only for options of user space, and
-//! `nacre mount` is called without it, too. So the server writes one and removes it.
+//! `nacre mount` is called without it, too. So the server writes one for each directory where its mount is, such as
+//! those of bind mounts, and removes them. It looks every few seconds, because the kernel tells it of none.
+//!
+//! The table may be that of several mount namespaces. The entries are those of the namespace of the server: a command
+//! in another one changes nothing.
 //!
 //! Format, lock and replacement are those of libmount. Each mount has one line, with octal escapes in values. The lock
 //! is `flock` on `utab.lock`. A new file is renamed over the old one.
@@ -15,7 +19,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use nacre_fuse::mounts::{self, FSTYPE, unescape};
+use nacre_fuse::mounts::{self, FSTYPE, MountEntry, unescape};
 use rustix::fs::FlockOperation;
 
 /// The path of the table, unless the variable names another one, as for libmount.
@@ -29,21 +33,54 @@ const OPTIONS: &str = "uhelper=nacre";
 pub(crate) fn note(device: &Path, dir: &Path) {
     // Only root may write there. A user's mount does not fail for that.
     let _ = change(&table(), |old| {
-        let mut new = without(old, |entry| is_of(entry, device, dir) || is_stale(entry));
-        new.extend_from_slice(&entry(device, dir));
-        new
+        renewed(&without(old, |entry| is_of(entry, device, dir) || is_stale(entry)), device)
     });
 }
 
-/// Removes the entries of a mount that is gone. The entries of another mount that took its place stay.
-pub(crate) fn forget(device: &Path, dir: &Path) {
+/// Writes the entries of a device anew: one for each directory where it is mounted now. To be called in the mount
+/// namespace of its server. It is cheap if all entries are right.
+pub(crate) fn renew(device: &Path) {
+    let table = table();
+    if fs::read(&table).is_ok_and(|now| renewed(&now, device) == now) {
+        return;
+    }
+    // Only root may write there.
+    let _ = change(&table, |old| renewed(old, device));
+}
+
+/// Keeps the entry of a directory that is unmounted in another mount namespace than that of the server. When its helper
+/// has succeeded, umount(8) removes one entry of the directory itself, also where the server's namespace has the same
+/// table. So it finds two.
+pub(crate) fn keep(device: &Path, dir: &Path) {
     let _ = change(&table(), |old| {
-        let is_there = mounts::list().is_ok_and(|mounts| {
-            let same = |mount: &mounts::MountEntry| mount.mountpoint == dir && mount.source == *device;
-            mounts.iter().any(same)
-        });
-        if is_there { old.to_vec() } else { without(old, |entry| is_of(entry, device, dir)) }
+        let mut its = old.split_inclusive(|byte| *byte == b'\n').filter(|line| is_of(line, device, dir));
+        match (its.next(), its.next()) {
+            (Some(one), None) => [old, one].concat(),
+            _ => old.to_vec(),
+        }
     });
+}
+
+/// The table with the right entries of a device: without those of directories where it is not mounted, and with one for
+/// each where it is.
+fn renewed(old: &[u8], device: &Path) -> Vec<u8> {
+    let Ok(mut mounts) = mounts::list() else { return old.to_vec() };
+    // The source of a mount is text.
+    let source = device.to_string_lossy();
+    mounts.retain(|mount| mount.fstype == FSTYPE && mount.source.to_string_lossy() == source);
+    corrected(old, device, &mounts)
+}
+
+fn corrected(old: &[u8], device: &Path, mounts: &[MountEntry]) -> Vec<u8> {
+    let is_there = |line: &[u8]| mounts.iter().any(|mount| is_of(line, device, &mount.mountpoint));
+    let mut new = without(old, |line| is_by(line, device) && !is_there(line));
+    for mount in mounts {
+        let mut lines = new.split(|byte| *byte == b'\n');
+        if !lines.any(|line| is_of(line, device, &mount.mountpoint)) {
+            new.extend(entry(device, &mount.mountpoint, &mount.root));
+        }
+    }
+    new
 }
 
 fn table() -> PathBuf {
@@ -104,14 +141,13 @@ fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.write_all(bytes)
 }
 
-fn entry(device: &Path, dir: &Path) -> Vec<u8> {
-    let mut line = b"SRC=".to_vec();
-    line.extend(escape(device.as_os_str().as_bytes()));
-    line.extend(b" TARGET=");
-    line.extend(escape(dir.as_os_str().as_bytes()));
-    line.extend(b" ROOT=/ OPTS=");
-    line.extend(OPTIONS.as_bytes());
-    line.push(b'\n');
+fn entry(device: &Path, dir: &Path, root: &Path) -> Vec<u8> {
+    let mut line = Vec::new();
+    for (name, path) in [("SRC=", device), (" TARGET=", dir), (" ROOT=", root)] {
+        line.extend(name.bytes());
+        line.extend(escape(path.as_os_str().as_bytes()));
+    }
+    line.extend(format!(" OPTS={OPTIONS}\n").bytes());
     line
 }
 
@@ -137,9 +173,16 @@ fn field(entry: &[u8], name: &str) -> Option<Vec<u8>> {
     fields.find_map(|field| field.strip_prefix(name.as_bytes())?.strip_prefix(b"=")).map(unescape)
 }
 
+fn is(entry: &[u8], name: &str, path: &Path) -> bool {
+    field(entry, name).is_some_and(|value| value == path.as_os_str().as_bytes())
+}
+
+fn is_by(entry: &[u8], device: &Path) -> bool {
+    is(entry, "SRC", device)
+}
+
 fn is_of(entry: &[u8], device: &Path, dir: &Path) -> bool {
-    let is = |name, path: &Path| field(entry, name).is_some_and(|value| value == path.as_os_str().as_bytes());
-    is("SRC", device) && is("TARGET", dir)
+    is_by(entry, device) && is(entry, "TARGET", dir)
 }
 
 /// True if a killed server left the entry: one of nacre's without a mount here and without a process that has its
@@ -160,12 +203,14 @@ mod tests {
     use std::fs;
     use std::path::Path;
 
-    use super::{change, entry, is_of, is_stale, without};
+    use nacre_fuse::mounts;
+
+    use super::{change, corrected, entry, is_of, is_stale, without};
 
     #[test]
     fn an_entry_is_found_again_by_what_it_names() {
         let (device, dir) = (Path::new("/dev/pm em\\0"), Path::new("/mnt/a\tb"));
-        let line = entry(device, dir);
+        let line = entry(device, dir, Path::new("/"));
         let text = String::from_utf8(line.clone()).unwrap();
         assert_eq!(text, "SRC=/dev/pm\\040em\\1340 TARGET=/mnt/a\\011b ROOT=/ OPTS=uhelper=nacre\n");
         assert!(is_of(&line, device, dir) && !is_of(&line, device, Path::new("/mnt")));
@@ -175,10 +220,32 @@ mod tests {
         assert_eq!(without(&table, |entry| is_of(entry, device, dir)), [&other[..], other].concat());
     }
 
+    /// Entries named the directory of the time of the mount: the server of a bind mount that was left, or of a directory
+    /// that was renamed, was not waited for.
+    #[test]
+    fn entries_are_of_the_directories_where_the_mount_is_now() {
+        let device = Path::new("/dev/pmem0");
+        let mounts = mounts::in_table(
+            b"77 29 0:61 / /mnt/a rw - fuse.nacre /dev/pmem0 rw\n\
+              78 29 0:61 /sub /mnt/b\\040c rw - fuse.nacre /dev/pmem0 rw\n\
+              79 29 0:61 / /mnt/a rw - fuse.nacre /dev/pmem0 rw\n",
+        );
+        let line = |dir: &str, root: &str| entry(device, Path::new(dir), Path::new(root));
+        let other = entry(Path::new("/dev/pmem1"), Path::new("/mnt/old"), Path::new("/"));
+        let right = [&other[..], &line("/mnt/a", "/"), &line("/mnt/b c", "/sub")].concat();
+        let old = [&other[..], &line("/mnt/old", "/")].concat();
+        assert_eq!(corrected(&old, device, &mounts), right);
+        assert_eq!(corrected(&right, device, &mounts), right, "nothing is to be done");
+        assert_eq!(corrected(&right, device, &[]), other);
+        // One that umount(8) is about to remove.
+        let twice = [&right[..], &line("/mnt/a", "/")].concat();
+        assert_eq!(corrected(&twice, device, &mounts), twice);
+    }
+
     #[test]
     fn an_entry_that_a_killed_server_left_is_stale() {
         let (device, dir) = (Path::new("/nowhere/pmem0"), Path::new("/nowhere/mnt"));
-        assert!(is_stale(&entry(device, dir)));
+        assert!(is_stale(&entry(device, dir, Path::new("/"))));
         let of_another = b"SRC=/nowhere/pmem0 TARGET=/nowhere/mnt ROOT=/ OPTS=uhelper=udisks2\n";
         assert!(!is_stale(of_another) && !is_stale(b"\n"));
     }

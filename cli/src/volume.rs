@@ -107,6 +107,12 @@ struct HowArgs {
 
 /// Shows or changes volumes.
 pub(crate) fn run(args: VolumeArgs) -> Result<(), Failure> {
+    let (operation, path) = match &args.command {
+        VolumeCommand::Create { how, .. } => ("volume create", &how.volume),
+        VolumeCommand::List { device, .. } => ("volume list", device),
+        VolumeCommand::Remove { how, .. } => ("volume remove", &how.volume),
+    };
+    mounted::reach(operation, path)?;
     match args.command {
         VolumeCommand::Create { zone, quota, how } => {
             let failed = |error: nacre::Error| Failure::on("volume create", &how.volume, &error);

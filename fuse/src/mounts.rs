@@ -1,8 +1,9 @@
 //! The kernel's table of mounts, and mounts of dead servers.
 
+use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::process::Command;
 use std::{fs, io};
 
@@ -27,6 +28,8 @@ pub struct MountEntry {
     pub parent: u64,
     /// The device number that stat(2) shows for its files, as (major, minor).
     pub device: (u32, u32),
+    /// The directory of the file system that is mounted there: `/`, or another one of a bind mount.
+    pub root: PathBuf,
     /// The mountpoint.
     pub mountpoint: PathBuf,
     /// Its type, as `fuse.nacre`.
@@ -47,7 +50,7 @@ impl MountEntry {
         let (id, parent) = (number(fields.next()?)?, number(fields.next()?)?);
         let device = std::str::from_utf8(fields.next()?).ok()?;
         let (major, minor) = device.split_once(':')?;
-        let mountpoint = PathBuf::from(text(fields.nth(1)?));
+        let (root, mountpoint) = (text(fields.next()?).into(), text(fields.next()?).into());
         let words = |field: &[u8]| -> Option<Vec<String>> {
             Some(std::str::from_utf8(field).ok()?.split(',').map(str::to_owned).collect())
         };
@@ -58,7 +61,7 @@ impl MountEntry {
         let source = text(rest.next()?);
         let super_flags = rest.next().and_then(words).unwrap_or_default();
         let device = (major.parse().ok()?, minor.parse().ok()?);
-        Some(MountEntry { id, parent, device, mountpoint, fstype, source, flags, super_flags })
+        Some(MountEntry { id, parent, device, root, mountpoint, fstype, source, flags, super_flags })
     }
 }
 
@@ -132,6 +135,48 @@ pub fn absolute(mountpoint: &Path) -> Result<PathBuf> {
         path = path.parent().unwrap_or(Path::new("/")).join(target);
     }
     Ok(path)
+}
+
+/// The nacre mounts through which a path leads, in their order, and the absolute path. It sends no request to any of
+/// them: symbolic links are followed up to the first one, and behind it the path is taken by its words.
+pub fn passed(path: &Path) -> Result<(Vec<MountEntry>, PathBuf)> {
+    let wrong = |error| Error::io("find the path", path.display().to_string(), error);
+    let mounts = list()?;
+    let absolute = std::path::absolute(path).map_err(wrong)?;
+    let mut passed = Vec::new();
+    let mut at = PathBuf::from("/");
+    let mut rest: VecDeque<OsString> = names(&absolute).collect();
+    let mut links = 0;
+    loop {
+        let mount = mounts.iter().rfind(|mount| mount.mountpoint == at);
+        passed.extend(mount.filter(|mount| mount.fstype == FSTYPE).cloned());
+        let Some(name) = rest.pop_front() else { return Ok((passed, at)) };
+        if name == ".." {
+            at.pop();
+            continue;
+        }
+        let next = at.join(&name);
+        let is_mountpoint = mounts.iter().any(|mount| mount.mountpoint == next);
+        let is_looked_at = passed.is_empty() && !is_mountpoint && links < MAX_LINKS;
+        match is_looked_at.then(|| fs::read_link(&next).ok()).flatten() {
+            Some(target) => {
+                links += 1;
+                if target.is_absolute() {
+                    at = PathBuf::from("/");
+                }
+                for name in names(&target).collect::<Vec<_>>().into_iter().rev() {
+                    rest.push_front(name);
+                }
+            }
+            None => at = next,
+        }
+    }
+}
+
+/// The names in a path, from the first directory on.
+fn names(path: &Path) -> impl Iterator<Item = OsString> + '_ {
+    let named = |part| matches!(part, Component::Normal(_) | Component::ParentDir);
+    path.components().filter(move |part| named(*part)).map(|part| part.as_os_str().to_owned())
 }
 
 /// Whether the server of the mount on this directory has died.
@@ -214,14 +259,14 @@ mod tests {
     use std::os::unix::ffi::OsStrExt;
     use std::path::{Path, PathBuf};
 
-    use super::{MountEntry, absolute, at, escape_option, list, unescape};
+    use super::{MountEntry, absolute, at, escape_option, list, passed, unescape};
 
     #[test]
     fn a_line_of_the_table() {
         let line = br"77 29 0:61 / /mnt/with\040blank rw,relatime shared:1 master:2 - fuse.nacre /dev/pm\134em rw,user_id=0";
         let mount = MountEntry::parse(line).unwrap();
         assert_eq!((mount.id, mount.parent, mount.device), (77, 29, (0, 61)));
-        assert_eq!(mount.mountpoint, PathBuf::from("/mnt/with blank"));
+        assert_eq!((mount.root, mount.mountpoint), (PathBuf::from("/"), PathBuf::from("/mnt/with blank")));
         assert_eq!(mount.fstype, "fuse.nacre");
         assert_eq!(mount.source.as_bytes(), br"/dev/pm\em");
         assert_eq!(mount.flags, ["rw", "relatime"]);
@@ -249,5 +294,14 @@ mod tests {
         assert_eq!(absolute(&top.join("second")).unwrap(), Path::new("/proc"));
         std::os::unix::fs::symlink("loop", top.join("loop")).unwrap();
         assert_eq!(absolute(&top.join("loop")).unwrap(), top.join("loop"), "it ends");
+        let way = |path: &Path| {
+            let (mounts, way) = passed(path).unwrap();
+            assert!(mounts.is_empty(), "there is no nacre mount");
+            way
+        };
+        assert_eq!(way(&top.join("second/not-there/..")), Path::new("/proc"));
+        assert_eq!(way(&top.join("./first/cpuinfo")), Path::new("/proc/cpuinfo"));
+        assert_eq!(way(Path::new("/..")), Path::new("/"));
+        assert!(way(&top.join("loop/below")).ends_with("loop/below"), "it ends");
     }
 }

@@ -172,6 +172,126 @@ fn umount_8_returns_when_what_was_accepted_is_written() {
     }
 }
 
+/// umount(8) found no entry for the mount that was left, and returned before anything was written.
+#[test]
+fn umount_8_of_the_mount_that_is_left_returns_when_what_was_accepted_is_written() {
+    if !can_make_namespaces("umount(8) of the mount that is left") {
+        return;
+    }
+    let place = Place::new();
+    let namespace = Namespace::with_helpers(&place);
+    let device = place.device();
+    let [above, renamed, other] = ["above", "renamed", "other"].map(|name| place.scratch.path().join(name));
+    let dir = above.join("mnt");
+    fs::create_dir_all(&dir).unwrap();
+    fs::create_dir(&other).unwrap();
+    succeed(nacre().args(["mkfs", "-f", "--preset", "hinfs"]).arg(&device), LIMIT);
+    let options = "buffer=16M,tune=buffer_period:600000,buffer_age=600000,tune=emulate:latency=1000";
+    let data: Vec<u8> =
+        (0..4 << 20).map(|byte: u32| (byte.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    let (from, to) = (dir.to_str().unwrap(), other.to_str().unwrap());
+    // The change of the mount, its place then, the option of umount(8), and the directory that is mounted there.
+    let ways = [
+        (format!("unshare -m --propagation private umount {from}"), dir.clone(), None, ""),
+        (format!("mount --bind {from} {to} && umount {from}"), other.clone(), None, ""),
+        (
+            format!("mkdir {from}/sub && mount --bind {from}/sub {to} && umount {from}"),
+            other.clone(),
+            None,
+            "sub",
+        ),
+        (format!("mount --rbind {from} {to} && umount {from}"), other.clone(), Some("-R"), ""),
+        (format!("mv {} {}", above.display(), renamed.display()), renamed.join("mnt"), None, ""),
+    ];
+    for (change, place_then, option, root) in ways {
+        succeed(namespace.nacre().args(["mount", "-o", options]).args([&device, &dir]), LIMIT);
+        succeed(namespace.command("sh").args(["-c", &change]), LIMIT);
+        let target = format!("TARGET={} ", place_then.display());
+        if place_then.starts_with(&renamed) {
+            // The server notices a new name within seconds.
+            until("the entry has the new name", || namespace.utab().contains(&target));
+        }
+        assert!(namespace.utab().contains(&target), "{change}: {}", namespace.utab());
+        assert_eq!(namespace.utab().lines().count(), 1, "{change}: {}", namespace.utab());
+        fs::write(namespace.path(place_then.join("file")), &data).unwrap();
+        let server = namespace.server(&place_then);
+        let mut umount = namespace.command("umount");
+        let output = run(umount.args(option).arg(&place_then), LIMIT).unwrap();
+        assert!(output.status.success(), "{change}: {}", text(&output));
+        assert!(is_free(&device), "{change}: the device is in use when umount returns: {}", text(&output));
+        let _ = kill_process(server, Signal::KILL);
+        assert_eq!(namespace.utab(), "", "{change}");
+        assert!(place.is_clean(), "{change}");
+        if renamed.exists() {
+            fs::rename(&renamed, &above).unwrap();
+        }
+        succeed(nacre().arg("mount").args([&device, &place.dir()]), LIMIT);
+        let file = place.dir().join(root).join("file");
+        let found = fs::read(&file).unwrap();
+        assert!(found == data, "{change}: {} bytes of {}", found.len(), data.len());
+        fs::remove_file(file).unwrap();
+        place_is_free(&place);
+    }
+}
+
+/// The server of a mount in another mount namespace goes on after the last program there: no message had a way out.
+#[test]
+fn a_mount_that_only_another_namespace_has_is_named() {
+    if !can_make_namespaces("a mount that only another namespace has") {
+        return;
+    }
+    let place = Place::new();
+    let namespace = Namespace::new("");
+    succeed(namespace.nacre().arg("mount").args([place.device(), place.dir()]), LIMIT);
+    fs::write(namespace.path(place.dir().join("file")), b"kept").unwrap();
+    let server = namespace.server(&place.dir()).as_raw_nonzero().to_string();
+    drop(namespace);
+    assert!(!is_free(&place.device()) && !is_mount_point(&place.dir()));
+    let (device, dir) = (place.device(), place.dir());
+    let remedy = format!(
+        "it is mounted on {} in another mount namespace, that of its server; nsenter -t {server} -m nacre umount {0} ",
+        dir.display()
+    );
+    for arguments in [&["mount"][..], &["umount"], &["df"], &["info"]] {
+        let mut command = nacre();
+        command.args(arguments).arg(&device).args((arguments[0] == "mount").then_some(&dir));
+        let output = run(&mut command, LIMIT).unwrap();
+        let said = text(&output);
+        assert!(!output.status.success() && said.contains(&remedy), "{arguments:?}: {said}");
+    }
+    let mut umount = Command::new("nsenter");
+    umount.args(["-t", &server, "-m", "--", env!("CARGO_BIN_EXE_nacre"), "umount"]).arg(&dir);
+    succeed(&mut umount, LIMIT);
+    assert!(is_free(&device) && place.is_clean());
+    assert!(place.mount(&[]).status.success());
+    assert_eq!(fs::read(dir.join("file")).unwrap(), b"kept");
+    place_is_free(&place);
+}
+
+/// "Unmount it first", said one command; "nothing is mounted there", said the other.
+#[test]
+fn the_directory_of_an_image_that_was_renamed_is_named() {
+    if !can_mount("the image of a mount under another name") {
+        return;
+    }
+    let place = Place::new();
+    assert!(place.mount(&[]).status.success());
+    let renamed = place.memory.path().join("renamed.img");
+    fs::rename(place.device(), &renamed).unwrap();
+    let (dir, name) = (place.dir(), place.device());
+    let way_out =
+        format!("it is mounted on {} under the name {}; nacre umount ", dir.display(), name.display());
+    for command in ["info", "umount", "df"] {
+        let output = run(nacre().arg(command).arg(&renamed), LIMIT).unwrap();
+        let said = text(&output);
+        assert!(!output.status.success() && said.contains(&way_out), "{command}: {said}");
+    }
+    place_is_free(&place);
+    until("the server ends", || is_free(&renamed));
+    fs::rename(&renamed, place.device()).unwrap();
+    assert!(place.is_clean());
+}
+
 /// syncfs(2) returns before the kernel has written its pages, and the end of the connection discards them: a part of
 /// the file was gone, without a word.
 #[test]
@@ -319,6 +439,86 @@ fn nothing_waits_for_a_server_that_it_does_not_need() {
     assert!(stopped.is_clean());
 }
 
+/// Commands asked the path before they asked whether its mount answers, and hung without a word.
+#[test]
+fn a_path_on_a_mount_that_hangs_hangs_no_command() {
+    if !can_mount("paths on the mount of a server that was stopped") {
+        return;
+    }
+    let (stopped, other) = (Place::new(), Place::new());
+    assert!(stopped.mount(&[]).status.success());
+    fs::write(stopped.dir().join("file"), b"data").unwrap();
+    let link = stopped.scratch.path().join("link");
+    std::os::unix::fs::symlink("mnt", &link).unwrap();
+    let server = stopped.server();
+    stop(server);
+    let words = |path: PathBuf| path.to_str().unwrap().to_owned();
+    let (there, device, dir) = (words(stopped.dir()), words(other.device()), words(other.dir()));
+    let (link, new) = (words(link), words(other.memory.path().join("new.img")));
+    let of_it = |rest: &str| format!("{there}{rest}");
+    let commands = [
+        vec!["umount".to_owned(), of_it("/file")],
+        vec!["umount".to_owned(), "-n".to_owned(), of_it("/sub")],
+        vec!["umount".to_owned(), format!("{link}/file")],
+        vec!["volume".to_owned(), "list".to_owned(), of_it("")],
+        vec!["volume".to_owned(), "create".to_owned(), of_it("#a")],
+        vec!["volume".to_owned(), "create".to_owned(), of_it("/img#a")],
+        vec!["volume".to_owned(), "remove".to_owned(), of_it("/img#a")],
+        vec!["fsck".to_owned(), "-n".to_owned(), of_it("")],
+        vec!["fsck".to_owned(), "-n".to_owned(), of_it("/file")],
+        vec!["fsck".to_owned(), "-n".to_owned(), "--tier".to_owned(), of_it("/t"), device.clone()],
+        vec!["mkfs".to_owned(), of_it("")],
+        vec!["mkfs".to_owned(), "--size".to_owned(), "16M".to_owned(), of_it("/img")],
+        vec!["mkfs".to_owned(), "--size=32M".to_owned(), "--tier".to_owned(), of_it("/t:16M"), new.clone()],
+        vec!["mount".to_owned(), there.clone(), dir.clone()],
+        vec!["mount".to_owned(), of_it("/img"), dir.clone()],
+        vec!["mount".to_owned(), "-o".to_owned(), format!("tier={there}/t"), device.clone(), dir.clone()],
+        vec!["mount".to_owned(), "--log".to_owned(), of_it("/log"), device.clone(), dir.clone()],
+        vec!["mount".to_owned(), device.clone(), of_it("/sub")],
+        vec!["mount".to_owned(), device.clone(), format!("{link}/sub")],
+        vec!["stat".to_owned(), "--device".to_owned(), of_it("/img"), "/file".to_owned()],
+        vec!["info".to_owned(), of_it("/img#a")],
+    ];
+    let silence = format!("process {}) is stopped", server.as_raw_nonzero());
+    thread::scope(|scope| {
+        for command in &commands {
+            let silence = &silence;
+            scope.spawn(move || {
+                let output = run(nacre().args(command), LIMIT).unwrap_or_else(|e| panic!("{command:?}: {e}"));
+                let said = text(&output);
+                assert!(!output.status.success() && said.contains(silence), "{command:?}: {said}");
+                assert!(said.contains("waiting: ") && said.contains("nacre umount --force"), "{said}");
+            });
+        }
+    });
+    assert!(!Path::new(&new).exists() && !is_mount_point(&other.dir()));
+    kill_process(server, Signal::CONT).unwrap();
+    place_is_free(&stopped);
+    assert!(stopped.is_clean());
+}
+
+/// The source of each mount was looked at, also of one whose image is on a mount that hangs.
+#[test]
+fn an_image_on_a_mount_that_hangs_hides_no_other_device() {
+    if !can_mount("an image on the mount of a server that was stopped") {
+        return;
+    }
+    let (stopped, other) = (Place::new(), Place::new());
+    assert!(stopped.mount(&[]).status.success() && other.mount(&[]).status.success());
+    let (image, above) = (stopped.dir().join("img"), stopped.scratch.path().join("above"));
+    fs::create_dir(&above).unwrap();
+    succeed(nacre().args(["mkfs", "--size", "16M"]).arg(&image), LIMIT);
+    succeed(nacre().arg("mount").args([&image, &above]), LIMIT);
+    let server = stopped.server();
+    stop(server);
+    let output = run(nacre().arg("umount").arg(other.device()), LIMIT);
+    kill_process(server, Signal::CONT).unwrap();
+    let output = output.expect("it waits for no other mount");
+    assert!(output.status.success(), "{}", text(&output));
+    succeed(nacre().arg("umount").arg(&above), LIMIT);
+    place_is_free(&stopped);
+}
+
 #[test]
 fn a_dead_server_is_told_and_hides_no_other() {
     if !can_mount("commands beside a server that was killed") {
@@ -355,6 +555,7 @@ fn a_dead_server_is_told_and_hides_no_other() {
         &["mover", "status"],
         &["scrub", "status"],
         &["stat"],
+        &["volume", "list"],
     ] {
         let output = run(nacre().args(arguments).arg(dead.dir()), LIMIT).unwrap();
         assert_eq!(output.status.code(), Some(1), "{arguments:?}");
