@@ -137,8 +137,10 @@ impl<P: Pm> Shared<P> {
     /// Blocks of pool blocks that lanes take entries from, and that have none in use.
     pub(crate) fn unused_active(&self) -> u64 {
         let active = self.lanes.iter().flat_map(|lane| lane.active.iter().enumerate());
-        let blocks = active.map(|(pool, active)| (active.load(Ordering::Acquire), pool));
-        let unused = blocks.filter(|&(block, pool)| {
+        // Several lanes may have the same one.
+        let blocks: BTreeSet<(u64, usize)> =
+            active.map(|(pool, active)| (active.load(Ordering::Acquire), pool)).collect();
+        let unused = blocks.into_iter().filter(|&(block, pool)| {
             block != 0 && self.entries_in_use(block, pool).is_ok_and(|in_use| in_use == 0)
         });
         unused.count() as u64 * self.geometry.pool_block / BLOCK_SIZE
