@@ -604,6 +604,36 @@ fn damage_that_reads_meet_is_told_once_and_counted() {
     assert_sound(&pm);
 }
 
+/// A scrub mended copies, and the count of them stayed as it was.
+#[test]
+fn copies_that_a_scrub_mends_are_counted_once() {
+    let pm = everything();
+    let inodes = pairs(&pm, Kind::Inode);
+    // A primary, which a reader meets first, a backup, which none looks at, and a media error.
+    pm.poke(inodes[3][0].offset + 16, &[0xff; 2]);
+    pm.poke(inodes[5][1].offset + 16, &[0xff; 2]);
+    let bytes = pairs(&pm, Kind::Bytes);
+    pm.poison(bytes[0][1].offset / 64 * 64, 64);
+    let fs = mount(&pm);
+    let small = fs.lookup(&fs.root(), b"small").unwrap();
+    for index in 0..20 {
+        fs.getattr_at(&small, format!("file-{index}").as_bytes()).unwrap();
+    }
+    drop(small);
+    assert_eq!(fs.findings().take().len(), 1, "the reader has met the primary");
+    fs.start_scrub(1 << 40).unwrap();
+    while fs.scrub_status().running {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    assert_eq!(fs.scrub_status().repaired, 3, "{:?}", fs.scrub_status().findings);
+    assert_eq!(Fs::probe(&pm).unwrap().mended, 3, "at the end of the scrub");
+    put(&fs, &fs.root(), b"more", 7000, 10);
+    fs.unmount().unwrap();
+    let summary = Fs::probe(&pm).unwrap();
+    assert_eq!((summary.errors, summary.mended), (0, 3), "and after the next operation");
+    assert_sound(&pm);
+}
+
 /// A crash comes while the count is written: it is that of before or of after.
 #[test]
 fn a_count_of_damage_survives_a_crash() {
