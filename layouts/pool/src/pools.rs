@@ -265,7 +265,8 @@ impl<P: Pm> Change<'_, P> {
         let count = words_of(self.fs.entries_in_block(pool));
         let first = cursor.load(Ordering::Relaxed) as u64 % count;
         for word in (first..count).chain(0..first) {
-            let index = self.bits_edit(block, pool, word)?;
+            // Entries whose bits are lost may be in use.
+            let Ok(index) = self.bits_edit(block, pool, word) else { continue };
             let edit = &mut self.bits[index];
             let free = edit.old & !edit.taken;
             if free == 0 {
@@ -349,12 +350,13 @@ impl<P: Pm> Change<'_, P> {
             for slot in 0..geometry.pool_blocks_in_group() {
                 let block = group * GROUP_BYTES + slot * geometry.pool_block;
                 let within = block % GROUP_BYTES / BLOCK_SIZE;
-                if bits::meet(&free, &bits::run(within, 1)) || self.fs.read_head(block)?.pool as usize != pool
-                {
+                // One without a head has entries of some pool, which a check finds.
+                let is_of_pool = || self.fs.read_head(block).is_ok_and(|head| head.pool as usize == pool);
+                if bits::meet(&free, &bits::run(within, 1)) || !is_of_pool() {
                     continue;
                 }
                 for word in 0..count {
-                    let index = self.bits_edit(block, pool, word)?;
+                    let Ok(index) = self.bits_edit(block, pool, word) else { continue };
                     let edit = &self.bits[index];
                     let has_free = edit.old & !edit.taken != 0;
                     if edit.taken == 0 && edit.freed == 0 {

@@ -364,6 +364,67 @@ fn damage_in_different_lines_of_both_copies_loses_nothing() {
     assert_eq!(tree(&pm), before);
 }
 
+/// The head and the bits of a pool block, of which each alone was mended, were lost together. All names of the pool block
+/// were given up, though its entries were whole.
+#[test]
+fn a_pool_block_without_head_and_bits_is_known_by_its_entries() {
+    let good = everything();
+    let (image, before) = (good.snapshot(), tree(&good));
+    let heads = pairs(&good, Kind::PoolHead);
+    assert!(heads.len() > 5, "{} pool blocks", heads.len());
+    for pair in heads {
+        let pm = Arc::new(SimPm::from_image(&image));
+        pair.iter().for_each(|head| pm.poke(head.offset, &[0x5a; 4096]));
+        let report = check(&pm, Repair::Safe);
+        let pool = pool_of(&image, &pair);
+        assert!(report.is_sound() && !report.loses(), "pool {pool}: {:?}", report.problems);
+        assert_sound(&pm);
+        assert_eq!(tree(&pm), before, "pool {pool}");
+        assert_sound(&pm);
+    }
+}
+
+/// The pool of a pool block.
+fn pool_of(image: &[u8], pair: &[Structure; 2]) -> u32 {
+    let at = pair[0].offset as usize + 8;
+    u32::from_le_bytes(*image[at..].first_chunk().unwrap())
+}
+
+/// Both halves of a pool block of one of these pools are lost.
+fn lose_pool_block(pm: &SimPm, pools: &[u32]) {
+    let image = pm.snapshot();
+    let heads = pairs(pm, Kind::PoolHead);
+    let pair = heads.iter().find(|pair| pools.contains(&pool_of(&image, pair))).expect("a pool block");
+    let half = vec![0x5a; (pair[1].offset - pair[0].offset) as usize];
+    pair.iter().for_each(|head| pm.poke(head.offset, &half));
+}
+
+/// A pool block was lost as a whole, and no inode got a name in the place of the lost one: to find a place for it failed
+/// at the lost pool block, which was to be given back, and was not because there were inodes without names.
+#[test]
+fn a_lost_pool_block_is_given_back_and_its_files_get_names() {
+    let good = everything();
+    let (image, before) = (good.snapshot(), contents(&tree(&good)));
+    // Targets and names of two sizes, then attributes and long targets.
+    for (pools, found) in [([5], 0), ([7], 1), ([10], 0)] {
+        let pm = Arc::new(SimPm::from_image(&image));
+        lose_pool_block(&pm, &pools);
+        let damaged = pm.snapshot();
+        let told = check(&pm, Repair::Safe);
+        assert!(told.loses() && pm.snapshot() == damaged, "pool {pools:?}: {:?}", told.problems);
+        let report = check(&pm, Repair::All);
+        assert!(report.is_sound(), "pool {pools:?}: {:?}", report.problems);
+        let given_back =
+            report.problems.iter().filter(|problem| problem.repair.starts_with("give its blocks"));
+        assert_eq!(given_back.count(), 1, "pool {pools:?}: {:?}", report.problems);
+        assert_sound(&pm);
+        let after = tree(&pm);
+        let names = after.keys().filter(|path| path.starts_with("/lost+found/#")).count();
+        assert_eq!((contents(&after), names), (before.clone(), found), "pool {pools:?}");
+        assert_sound(&pm);
+    }
+}
+
 /// Lines of both copies of a row, or of an inode, were lost, and never the same one. The volume was lost for that.
 #[test]
 fn a_row_and_an_inode_are_put_together_from_both_copies() {
@@ -444,7 +505,7 @@ fn forget_name(pm: &Arc<SimPm>) {
     drop(file);
 }
 
-const DAMAGES: [Damage; 8] = [
+const DAMAGES: [Damage; 9] = [
     ("a copy of an inode", |pm| pm.poke(pairs(pm, Kind::Inode)[7][0].offset + 16, &[0xff; 2])),
     ("a name", |pm| {
         let (names, image) = (pairs(pm, Kind::Name), pm.snapshot());
@@ -457,6 +518,7 @@ const DAMAGES: [Damage; 8] = [
     ("a map", |pm| lose(pm, Kind::Map, 1, 128)),
     ("the head of a pool block", |pm| lose(pm, Kind::PoolHead, 0, 64)),
     ("bits", |pm| lose(pm, Kind::PoolBits, 1, 64)),
+    ("a pool block of names", |pm| lose_pool_block(pm, &[7])),
     ("an inode without a name", forget_name),
 ];
 
