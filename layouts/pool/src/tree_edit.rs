@@ -8,7 +8,7 @@ use nacre_media::Pm;
 use smallvec::SmallVec;
 use zerocopy::IntoBytes;
 
-use crate::blockmap::{Piece, Pieces, Tree, Words, node_of, piece_of, span};
+use crate::blockmap::{Piece, Pieces, SHORT, Tree, Words, node_of, piece_of, span};
 use crate::commit::Change;
 use crate::counts::{Purpose, Run};
 use crate::format::pools::NODES;
@@ -86,7 +86,13 @@ impl<P: Pm> Change<'_, P> {
         if pieces.is_empty() {
             return Ok((Tree { height: 0, root: 0 }, removed));
         }
+        // Space for a node is taken with blocks that are never written yet, so that a write into them needs none. A short
+        // extent becomes zeros instead, and a written one that is zeroed needs no space now.
+        let is_allocated =
+            edit.new.iter().any(|piece| !piece.is_written) && extent.is_none_or(|extent| !extent.is_written);
+        let is_long = is_allocated && pieces[0].len > SHORT;
         if let [piece] = pieces[..]
+            && !is_long
             && let Some(tree) = Tree::of_extent(&piece)
         {
             return Ok((tree, removed));
