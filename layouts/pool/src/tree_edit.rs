@@ -86,8 +86,8 @@ impl<P: Pm> Change<'_, P> {
         if pieces.is_empty() {
             return Ok((Tree { height: 0, root: 0 }, removed));
         }
-        // Space for a node is taken with blocks that are never written yet, so that a write into them needs none. A short
-        // extent becomes zeros instead, and a written one that is zeroed needs no space now.
+        // Space for a node is taken with blocks that are never written yet, so that a write into them needs none. A
+        // short extent becomes zeros instead, and a written one that is zeroed needs no space now.
         let is_allocated =
             edit.new.iter().any(|piece| !piece.is_written) && extent.is_none_or(|extent| !extent.is_written);
         let is_long = is_allocated && pieces[0].len > SHORT;

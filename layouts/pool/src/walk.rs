@@ -402,8 +402,8 @@ impl<'f, P: Pm> Walk<'f, P> {
         });
     }
 
-    /// Pool blocks without a head that nothing leads into: their blocks belong to nothing. Inodes without names get names
-    /// before that, in a pass of their own, because what they lead to may be there.
+    /// Pool blocks without a head that nothing leads into: their blocks belong to nothing. Inodes without names get
+    /// names before that, in a pass of their own, because what they lead to may be there.
     fn give_back_headless(&mut self) {
         let geometry = self.fs.geometry;
         for (block, what) in std::mem::take(&mut self.headless) {

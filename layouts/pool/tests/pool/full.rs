@@ -1,5 +1,5 @@
-//! Full devices and volumes: space that was allocated is written, and what is there is overwritten, though no room for a
-//! node is left.
+//! Full devices and volumes: space that was allocated is written, and what is there is overwritten, though no room for
+//! a node is left.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -84,8 +84,8 @@ fn allocate(fs: &Fs, file: &Node, mode: FallocateMode, blocks: u64) -> Result<()
     fs.fallocate(file, mode, 0, blocks * BLOCK, now())
 }
 
-/// The first write into a part of an extent that was never written needs a node, and the reserve had nodes for a quarter
-/// of such files.
+/// The first write into a part of an extent that was never written needs a node, and the reserve had nodes for a
+/// quarter of such files.
 #[test]
 fn allocated_space_can_be_written_on_a_full_device() {
     for blocks in [8, 16, 17, 64, 256] {

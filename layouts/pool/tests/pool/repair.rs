@@ -364,8 +364,8 @@ fn damage_in_different_lines_of_both_copies_loses_nothing() {
     assert_eq!(tree(&pm), before);
 }
 
-/// The head and the bits of a pool block, of which each alone was mended, were lost together. All names of the pool block
-/// were given up, though its entries were whole.
+/// The head and the bits of a pool block, of which each alone was mended, were lost together. All names of the pool
+/// block were given up, though its entries were whole.
 #[test]
 fn a_pool_block_without_head_and_bits_is_known_by_its_entries() {
     let good = everything();
@@ -399,8 +399,8 @@ fn lose_pool_block(pm: &SimPm, pools: &[u32]) {
     pair.iter().for_each(|head| pm.poke(head.offset, &half));
 }
 
-/// A pool block was lost as a whole, and no inode got a name in the place of the lost one: to find a place for it failed
-/// at the lost pool block, which was to be given back, and was not because there were inodes without names.
+/// A pool block was lost as a whole, and no inode got a name in the place of the lost one: to find a place for it
+/// failed at the lost pool block, which was to be given back, and was not because there were inodes without names.
 #[test]
 fn a_lost_pool_block_is_given_back_and_its_files_get_names() {
     let good = everything();

@@ -297,8 +297,8 @@ fn files_of_any_length_fill_the_device() {
     assert_sound(&pm);
 }
 
-/// Blocks that make up a group had words of a node, because they were allocated in two parts. An operation on all of them
-/// led to the group as a whole, and freed its blocks with the node.
+/// Blocks that make up a group had words of a node, because they were allocated in two parts. An operation on all of
+/// them led to the group as a whole, and freed its blocks with the node.
 #[test]
 fn blocks_of_a_group_stay_in_use_when_it_is_led_to_as_a_whole() {
     const MIB: u64 = 1 << 20;
