@@ -19,6 +19,9 @@ pub(crate) struct Piece {
     pub(crate) is_written: bool,
 }
 
+/// Blocks of an extent that is copied as a whole if there is no room for a node.
+pub(crate) const SHORT: u64 = 16;
+
 /// Pieces of a file, in order; of a small write at most four.
 pub(crate) type Pieces = SmallVec<[Piece; 4]>;
 /// Words of a node; of a small write at most eight.
@@ -206,6 +209,16 @@ impl<P: Pm> Shared<P> {
             }
             node = node_of(word[0]);
         }
+    }
+
+    /// The group that one word of a tree leads to, with a block of the file. `None` where no such word is.
+    pub(crate) fn whole_group(&self, tree: Tree, block: u64) -> Result<Option<Piece>> {
+        if tree.height < 2 || self.lowest_node(tree, block)?.is_some() {
+            return Ok(None);
+        }
+        let start = block / GROUP_BLOCKS * GROUP_BLOCKS;
+        let pieces = self.pieces(tree, start, start.saturating_add(GROUP_BLOCKS))?;
+        Ok(pieces.first().copied().filter(|piece| piece.len == GROUP_BLOCKS))
     }
 
     /// A piece that is where pieces can be.

@@ -90,6 +90,23 @@ impl<P: Pm> Change<'_, P> {
         self.find_runs(goal, blocks, runs)
     }
 
+    /// Allocates blocks that lie together; gives the first.
+    pub(crate) fn allocate_together(&mut self, blocks: u64, purpose: Purpose) -> Result<u64> {
+        self.take_space(blocks, purpose)?;
+        match self.search(blocks)? {
+            Found::At(index, start) => {
+                let edit = &mut self.groups[index];
+                edit.taken = bits::either(&edit.taken, &bits::run(start, blocks));
+                Ok(edit.group * GROUP_BLOCKS + start)
+            }
+            Found::Nowhere(Some(lock)) => {
+                self.taken = Some(lock);
+                Err(Error::new(Kind::Busy))
+            }
+            Found::Nowhere(None) => Err(Error::no_space(Resource::Pm, blocks)),
+        }
+    }
+
     /// Finds blocks that were taken from the count.
     pub(crate) fn find_runs(&mut self, goal: Option<u64>, blocks: u64, runs: &mut Runs) -> Result<()> {
         let mut left = blocks;

@@ -101,6 +101,15 @@ impl<P: Pm> Shared<P> {
         Ok(counts)
     }
 
+    /// The same of what can be read: a group with damage counts for nothing.
+    pub(crate) fn count_readable(&self) -> Counts {
+        let mut counts = Counts::none(&self.geometry, self.row.lock().quota);
+        let counted =
+            self.geometry.groups().filter_map(|group| self.count_group(group, &mut Vec::new()).ok());
+        counted.for_each(|group| counts.add(&group));
+        counts
+    }
+
     /// Counts a group, and finds its pool blocks without an entry in use.
     fn count_group(&self, group: u64, unused: &mut Vec<u64>) -> Result<GroupCounts> {
         let geometry = self.geometry;

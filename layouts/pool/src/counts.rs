@@ -62,6 +62,8 @@ pub(crate) struct Counts {
     pub(crate) for_pools: u64,
     /// Blocks below the quota that data leaves to metadata, so that a full volume can be made smaller.
     kept_of_quota: u64,
+    /// Blocks of a pool block.
+    pool_block: u64,
     /// Inodes in use.
     pub(crate) inodes: u64,
 }
@@ -72,9 +74,11 @@ impl Counts {
         // A node for each group of a file that is changed block by block takes 1 in 256 blocks, copies included.
         let part = (geometry.end_group - geometry.first_group) * GROUP_BLOCKS / 128;
         let quota = if quota == 0 { u64::MAX } else { quota };
+        let pool_block = geometry.pool_block / BLOCK_SIZE;
         // Two pools may need a pool block more for an operation that ends in fewer blocks.
-        let kept_of_quota = (2 * geometry.pool_block / BLOCK_SIZE).min(quota / 8);
-        Counts { reserve: part.max(32), for_pools: part.max(64), quota, kept_of_quota, ..Counts::default() }
+        let kept_of_quota = (2 * pool_block).min(quota / 8);
+        let (reserve, for_pools) = (part.max(32), part.max(64));
+        Counts { reserve, for_pools, quota, kept_of_quota, pool_block, ..Counts::default() }
     }
 
     /// Counts a group.
@@ -118,7 +122,9 @@ impl Counts {
     /// Blocks that a user can still take, beside `reserved` ones.
     pub(crate) fn available(&self, reserved: u64) -> u64 {
         let left = self.free.saturating_sub(self.left_by(Purpose::Data, reserved));
-        left.min(self.quota.saturating_sub(self.used + reserved + self.kept_of_quota))
+        // The first name takes a pool block beside that of the root.
+        let for_name = if self.used <= self.pool_block { self.pool_block } else { 0 };
+        left.min(self.quota.saturating_sub(self.used + reserved + self.kept_of_quota + for_name))
     }
 
     /// Whether the quota leaves room for so many blocks, beside `reserved` ones. Reserved blocks were counted when they
@@ -139,8 +145,9 @@ impl Counts {
     pub(crate) fn left_by(&self, purpose: Purpose, reserved: u64) -> u64 {
         match purpose {
             Purpose::Data => {
-                let missing = self.for_pools.saturating_sub(self.in_pools);
-                self.reserve + reserved + missing.next_multiple_of(GROUP_BLOCKS)
+                // Pool blocks come from whole groups: scattered free blocks would be kept for nothing.
+                let missing = self.for_pools.saturating_sub(self.in_pools).next_multiple_of(GROUP_BLOCKS);
+                self.reserve + reserved + missing.min(self.whole * GROUP_BLOCKS)
             }
             Purpose::Metadata => reserved,
             Purpose::Overwrite | Purpose::Reserved => 0,

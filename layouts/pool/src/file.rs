@@ -2,8 +2,9 @@
 //!
 //! Written blocks are never overwritten: their new contents go to new blocks. Blocks that were never written, and the
 //! bytes of the last block behind the size, are filled where they are, since no reader sees them before the commit.
-//! An operation that raises the size over such bytes makes them zeros first. A written block wholly behind the size is left of a
-//! truncation that a crash interrupted: it counts as a hole.
+//! An operation that raises the size over such bytes makes them zeros first. A written block wholly behind the size is
+//! left of a truncation that a crash interrupted, or of a write that found no room for a node (`full`). It counts as a
+//! hole, and is filled where it is.
 
 use std::io::IoSlice;
 
@@ -38,17 +39,17 @@ pub(crate) struct Write<'c, 'a> {
 
 impl Write<'_, '_> {
     /// The purpose of blocks in place of others.
-    fn purpose_of_replaced(&self) -> Purpose {
+    pub(crate) fn purpose_of_replaced(&self) -> Purpose {
         if self.purpose == Purpose::Reserved { self.purpose } else { Purpose::Overwrite }
     }
 }
 
 /// The state of a block before a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Before {
+pub(crate) enum Before {
     /// Nothing that a reader sees: the new block holds zeros beside the data.
     Nothing,
-    /// Allocated and never written: it is filled where it is.
+    /// Allocated and never written, or wholly behind the size: it is filled where it is.
     Unwritten(u64),
     /// The last block of the file, and the write begins behind its end: it is filled where it is.
     Tail(u64),
@@ -130,7 +131,7 @@ impl<P: Pm> Shared<P> {
         let is_small = end.div_ceil(BLOCK_SIZE) - offset / BLOCK_SIZE <= 1;
         // A full device has no room for all new blocks at once. In parts, each frees the blocks of the one before.
         let overwrites = |_| if is_small { Ok(false) } else { self.overwrites(inode, offset, end) };
-        if made_room(Step::Reserve, self.write_range(inode, &raw, &write), overwrites)?.is_none() {
+        if made_room(Step::Reserve, self.write_with_room(inode, &raw, &write), overwrites)?.is_none() {
             self.write_in_parts(inode, &mut write)?;
         }
         Ok(offset)
@@ -143,7 +144,7 @@ impl<P: Pm> Shared<P> {
             while write.start < end {
                 write.end = ((write.start / BLOCK_SIZE + part) * BLOCK_SIZE).min(end);
                 let raw = self.read_inode(inode.number)?;
-                match made_room(Step::Reserve, self.write_range(inode, &raw, write), |_| Ok(part > 1))? {
+                match made_room(Step::Reserve, self.write_with_room(inode, &raw, write), |_| Ok(part > 1))? {
                     Some(()) => write.start = write.end,
                     None => break,
                 }
@@ -165,8 +166,14 @@ impl<P: Pm> Shared<P> {
         Ok(there == last - first)
     }
 
-    /// One operation: a range, the size, the times.
-    fn write_range(&self, inode: &HeldInode, raw: &RawInode, write: &Write<'_, '_>) -> Result<()> {
+    /// One operation: a range, the size, the times. New nodes have a purpose of their own.
+    pub(crate) fn write_range(
+        &self,
+        inode: &HeldInode,
+        raw: &RawInode,
+        write: &Write<'_, '_>,
+        of_nodes: Purpose,
+    ) -> Result<()> {
         let number = inode.number;
         let tree = self.tree(number, raw)?;
         let (first, last) = (write.start / BLOCK_SIZE, write.end.div_ceil(BLOCK_SIZE));
@@ -177,9 +184,7 @@ impl<P: Pm> Shared<P> {
                 None => {
                     let mut places = change.places(raw, tree, (first, last), write.start)?;
                     let targets = change.targets(inode, raw, &mut places, write)?;
-                    let purpose =
-                        if write.purpose == Purpose::Data { Purpose::Metadata } else { write.purpose };
-                    change.put_places(number, tree, &places, purpose)?;
+                    change.put_places(number, tree, &places, of_nodes)?;
                     targets
                 }
             };
@@ -187,15 +192,7 @@ impl<P: Pm> Shared<P> {
             targets
                 .iter()
                 .try_for_each(|&(piece, before)| change.copy_part(raw.size, write, piece, before))?;
-            let mut now = self.times.pack(write.now);
-            if write.purpose == Purpose::Reserved {
-                // Times that changed since the write was accepted stay changed.
-                now = self.later(now, raw.ctime);
-            }
-            let new = change.edit(number)?;
-            new.size = raw.size.max(write.end);
-            new.modified(now);
-            change.commit()
+            change.commit_write(number, raw, write)
         })
     }
 
@@ -207,6 +204,19 @@ impl<P: Pm> Shared<P> {
 }
 
 impl<P: Pm> Change<'_, P> {
+    /// The size and the times of a file after a write, and the commit.
+    pub(crate) fn commit_write(&mut self, number: u64, raw: &RawInode, write: &Write<'_, '_>) -> Result<()> {
+        let mut now = self.fs.times.pack(write.now);
+        if write.purpose == Purpose::Reserved {
+            // Times that changed since the write was accepted stay changed.
+            now = self.fs.later(now, raw.ctime);
+        }
+        let new = self.edit(number)?;
+        new.size = raw.size.max(write.end);
+        new.modified(now);
+        self.commit()
+    }
+
     /// A new place for a block that is written or a hole: most small writes. Its word is changed, and nothing else of the
     /// tree is looked at. `None` for any other write, and where no node has the word and the one before.
     fn place_block(
@@ -336,7 +346,8 @@ impl<P: Pm> Change<'_, P> {
                     parts.push((start, seen - start, Before::Written(piece.block + (start - piece.start))));
                 }
                 if seen < piece.end() {
-                    parts.push((seen, piece.end() - seen, Before::Nothing));
+                    let block = piece.block + (seen - piece.start);
+                    parts.push((seen, piece.end() - seen, Before::Unwritten(block)));
                 }
             }
             at = piece.end();
@@ -348,7 +359,13 @@ impl<P: Pm> Change<'_, P> {
     }
 
     /// Copies the data of a piece to its blocks, and what else they hold.
-    fn copy_part(&mut self, size: u64, write: &Write<'_, '_>, piece: Piece, before: Before) -> Result<()> {
+    pub(crate) fn copy_part(
+        &mut self,
+        size: u64,
+        write: &Write<'_, '_>,
+        piece: Piece,
+        before: Before,
+    ) -> Result<()> {
         let (start, stop) = (piece.start * BLOCK_SIZE, piece.end() * BLOCK_SIZE);
         let (from, to) = (start.max(write.start), stop.min(write.end));
         let media = piece.offset();

@@ -48,6 +48,8 @@ pub(crate) struct Shared<P> {
     pub(crate) group_locks: Vec<Mutex<()>>,
     /// The lock of the lists of orphans. It comes after stripes and before a lane.
     pub(crate) orphans: Mutex<()>,
+    /// One write at a time copies blocks that stay together. Its lock comes after stripes and before a lane.
+    pub(crate) copies_together: Mutex<()>,
     /// Some have no holder: the mount found them, or they could not be freed.
     pub(crate) orphans_left: AtomicBool,
     pub(crate) hints: Hints,

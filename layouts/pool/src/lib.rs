@@ -19,6 +19,7 @@
 //! | `blockmap`, `places`, `tree_edit` | where a file's blocks are; how an operation leaves them; changing the tree |
 //! | `directory`, `sets` | the names of a directory; changing them |
 //! | `file`, `space`, `namespace`, `rename`, `xattr` | the operations |
+//! | `full` | writes that find no room for a node |
 //! | `scrub` | both copies of everything compared while it is mounted |
 //! | `seeded` | mistakes on purpose, for the crash explorer; none over real PM |
 //! | `layout`, `lifecycle` | the contract of `nacre-engine`, and the life of the layout, implemented |
@@ -48,6 +49,7 @@ mod edits;
 mod file;
 mod format;
 mod fs;
+mod full;
 mod geometry;
 mod held;
 mod inode;

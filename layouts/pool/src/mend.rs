@@ -79,6 +79,15 @@ impl Damaged {
         self.any.store(noted.is_any(), Ordering::Release);
     }
 
+    /// A scrub has mended these bytes, and counts that: what a reader noted of them is no more to be done.
+    pub(crate) fn is_mended(&self, address: u64, len: u64) {
+        let (first, end) = (address / LINE * LINE, address + len);
+        let mut noted = self.noted.lock();
+        noted.lines.retain(|line| !(first..end).contains(line));
+        noted.places.retain(|place| !(first..end).contains(place));
+        self.any.store(noted.is_any(), Ordering::Release);
+    }
+
     /// Whether something is to be mended or counted.
     pub(crate) fn is_any(&self) -> bool {
         self.any.load(Ordering::Acquire)

@@ -70,6 +70,7 @@ pub(crate) fn open<P: Pm>(
         stripes: stripes(),
         group_locks: (0..GROUP_LOCKS).map(|_| Mutex::new(())).collect(),
         orphans: Mutex::new(()),
+        copies_together: Mutex::new(()),
         orphans_left: AtomicBool::new(false),
         hints: Hints::new(geometry.groups()),
         counting: Counting::of(&geometry.groups()),

@@ -137,8 +137,10 @@ impl<P: Pm> Shared<P> {
     /// Blocks of pool blocks that lanes take entries from, and that have none in use.
     pub(crate) fn unused_active(&self) -> u64 {
         let active = self.lanes.iter().flat_map(|lane| lane.active.iter().enumerate());
-        let blocks = active.map(|(pool, active)| (active.load(Ordering::Acquire), pool));
-        let unused = blocks.filter(|&(block, pool)| {
+        // Several lanes may have the same one.
+        let blocks: BTreeSet<(u64, usize)> =
+            active.map(|(pool, active)| (active.load(Ordering::Acquire), pool)).collect();
+        let unused = blocks.into_iter().filter(|&(block, pool)| {
             block != 0 && self.entries_in_use(block, pool).is_ok_and(|in_use| in_use == 0)
         });
         unused.count() as u64 * self.geometry.pool_block / BLOCK_SIZE
@@ -263,7 +265,8 @@ impl<P: Pm> Change<'_, P> {
         let count = words_of(self.fs.entries_in_block(pool));
         let first = cursor.load(Ordering::Relaxed) as u64 % count;
         for word in (first..count).chain(0..first) {
-            let index = self.bits_edit(block, pool, word)?;
+            // Entries whose bits are lost may be in use.
+            let Ok(index) = self.bits_edit(block, pool, word) else { continue };
             let edit = &mut self.bits[index];
             let free = edit.old & !edit.taken;
             if free == 0 {
@@ -347,12 +350,13 @@ impl<P: Pm> Change<'_, P> {
             for slot in 0..geometry.pool_blocks_in_group() {
                 let block = group * GROUP_BYTES + slot * geometry.pool_block;
                 let within = block % GROUP_BYTES / BLOCK_SIZE;
-                if bits::meet(&free, &bits::run(within, 1)) || self.fs.read_head(block)?.pool as usize != pool
-                {
+                // One without a head has entries of some pool, which a check finds.
+                let is_of_pool = || self.fs.read_head(block).is_ok_and(|head| head.pool as usize == pool);
+                if bits::meet(&free, &bits::run(within, 1)) || !is_of_pool() {
                     continue;
                 }
                 for word in 0..count {
-                    let index = self.bits_edit(block, pool, word)?;
+                    let Ok(index) = self.bits_edit(block, pool, word) else { continue };
                     let edit = &self.bits[index];
                     let has_free = edit.old & !edit.taken != 0;
                     if edit.taken == 0 && edit.freed == 0 {

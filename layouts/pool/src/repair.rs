@@ -82,12 +82,10 @@ pub(crate) fn write<P: Pm>(pm: &P, fixes: &Fixes, zones: &[u32]) -> Result<Vec<&
     let mut has_room = true;
     for (geometry, rescue) in &fixes.rescues {
         let fs = volumes::open_one(pm, superblock, *geometry, false)?;
-        // Without room, or with a map that cannot be read, the rest stays as it is.
-        let rescued = fs.count().and_then(|counts| {
-            fs.take_up(counts);
-            rescue.run(&fs)
-        });
-        has_room &= rescued.is_ok();
+        // Without room, or with a map that cannot be read, the rest stays as it is. A pool block that is lost does not
+        // keep names from inodes: only the next pass gives it back.
+        fs.take_up(fs.count_readable());
+        has_room &= rescue.run(&fs).is_ok();
         fs.settle_lanes()?;
     }
     for &(zone, row) in &fixes.zones {

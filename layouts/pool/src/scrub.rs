@@ -91,23 +91,15 @@ impl<P: Pm + 'static> Scrubbed for Shared<P> {
     }
 
     fn check_copies(&self, found: &mut dyn FnMut(String, bool), spend: &mut dyn FnMut(u64) -> bool) {
-        let geometry = self.geometry;
-        let rows = [Copies::zone(&geometry), Copies::volume(&geometry), Copies::orphan_heads(&geometry)];
-        let lanes = (0..geometry.lanes).map(|index| Copies::done(&geometry, index));
-        for halves in [geometry.volumes, geometry.zones, geometry.maps, geometry.lanes_at] {
-            self.mend_unreadable(halves.start..halves.start + 2 * halves.len, found);
-        }
-        self.compare(rows.into_iter().chain(lanes).collect(), found);
-        for group in geometry.groups() {
-            self.compare(vec![Copies::map(&geometry, group)], found);
-            for block in self.pool_blocks(group).unwrap_or_default() {
-                self.mend_unreadable(block..block + geometry.pool_block, found);
-                self.compare_pool_block(block, found);
-                if !spend(geometry.pool_block) {
-                    return;
-                }
-            }
-        }
+        let mut mended = 0;
+        self.compare_all(
+            &mut |what, is_mended| {
+                mended += u64::from(is_mended);
+                found(what, is_mended);
+            },
+            spend,
+        );
+        self.count_damage(mended, 0);
     }
 
     fn inodes(&self) -> Vec<u64> {
@@ -147,6 +139,27 @@ impl<P: Pm + 'static> Scrubbed for Shared<P> {
 }
 
 impl<P: Pm> Shared<P> {
+    /// Compares the copies of everything, and mends them. `found` and `spend` are those of a scrub.
+    fn compare_all(&self, found: &mut dyn FnMut(String, bool), spend: &mut dyn FnMut(u64) -> bool) {
+        let geometry = self.geometry;
+        let rows = [Copies::zone(&geometry), Copies::volume(&geometry), Copies::orphan_heads(&geometry)];
+        let lanes = (0..geometry.lanes).map(|index| Copies::done(&geometry, index));
+        for halves in [geometry.volumes, geometry.zones, geometry.maps, geometry.lanes_at] {
+            self.mend_unreadable(halves.start..halves.start + 2 * halves.len, found);
+        }
+        self.compare(rows.into_iter().chain(lanes).collect(), found);
+        for group in geometry.groups() {
+            self.compare(vec![Copies::map(&geometry, group)], found);
+            for block in self.pool_blocks(group).unwrap_or_default() {
+                self.mend_unreadable(block..block + geometry.pool_block, found);
+                self.compare_pool_block(block, found);
+                if !spend(geometry.pool_block) {
+                    return;
+                }
+            }
+        }
+    }
+
     /// The pool blocks of a group.
     pub(crate) fn pool_blocks(&self, group: u64) -> Result<Vec<u64>> {
         let (free, of_group) = self.read_map(group)?;
@@ -181,6 +194,9 @@ impl<P: Pm> Shared<P> {
             }
             let is_mended =
                 !self.read_only && mend_page(&*self.pm, &self.geometry, Block(at / BLOCK_SIZE), &[]).is_ok();
+            if is_mended {
+                self.damaged.is_mended(at, BLOCK_SIZE);
+            }
             let outcome = if is_mended { ", and written from the other copy" } else { "" };
             found(format!("a media error in metadata, at byte {at} of the device{outcome}"), is_mended);
         }
@@ -230,6 +246,9 @@ impl<P: Pm> Shared<P> {
                 continue;
             }
             let mended = fixes.iter().all(|fix| self.store_copy(&fix.bytes, fix.address).is_ok());
+            if mended {
+                fixes.iter().for_each(|fix| self.damaged.is_mended(fix.address, fix.bytes.len() as u64));
+            }
             found(if mended { format!("{what}, and written from the other copy") } else { what }, mended);
         }
     }

@@ -8,7 +8,7 @@ use nacre_media::Pm;
 use smallvec::SmallVec;
 use zerocopy::IntoBytes;
 
-use crate::blockmap::{Piece, Pieces, Tree, Words, node_of, piece_of, span};
+use crate::blockmap::{Piece, Pieces, SHORT, Tree, Words, node_of, piece_of, span};
 use crate::commit::Change;
 use crate::counts::{Purpose, Run};
 use crate::format::pools::NODES;
@@ -86,7 +86,13 @@ impl<P: Pm> Change<'_, P> {
         if pieces.is_empty() {
             return Ok((Tree { height: 0, root: 0 }, removed));
         }
+        // Space for a node is taken with blocks that are never written yet, so that a write into them needs none. A
+        // short extent becomes zeros instead, and a written one that is zeroed needs no space now.
+        let is_allocated =
+            edit.new.iter().any(|piece| !piece.is_written) && extent.is_none_or(|extent| !extent.is_written);
+        let is_long = is_allocated && pieces[0].len > SHORT;
         if let [piece] = pieces[..]
+            && !is_long
             && let Some(tree) = Tree::of_extent(&piece)
         {
             return Ok((tree, removed));
@@ -287,10 +293,13 @@ impl<'c, 'a, 'f, P: Pm> Editor<'c, 'a, 'f, P> {
             if height == 1
                 && let Some(new) = self.huge_at(start)
             {
-                if is_huge && old & word::BLOCK_MASK == new & word::BLOCK_MASK {
+                let group = new & word::BLOCK_MASK;
+                if is_huge && old & word::BLOCK_MASK == group {
                     self.removed += GROUP_BLOCKS;
-                } else {
+                } else if is_huge || old == 0 {
                     self.removed += self.change.free_below(old, height + 1)?;
+                } else {
+                    self.free_words(node_of(old), group)?;
                 }
                 return Ok(new);
             }
@@ -301,6 +310,21 @@ impl<'c, 'a, 'f, P: Pm> Editor<'c, 'a, 'f, P> {
             _ if is_huge => self.node(Old::Huge(old), height, start),
             _ => self.node(Old::Node(node_of(old)), height, start),
         }
+    }
+
+    /// Frees a lowest node and its blocks, but for those of a group that is led to as a whole from now on: blocks that
+    /// lie together may have had words of a node until now.
+    fn free_words(&mut self, node: u64, group: u64) -> Result<()> {
+        let mut words = [0; NODE_WORDS];
+        self.change.fs.read_node(node, 0, &mut words)?;
+        for value in words.into_iter().filter(|&value| value != 0) {
+            let block = value & word::BLOCK_MASK;
+            self.removed += 1;
+            if block / GROUP_BLOCKS != group / GROUP_BLOCKS {
+                self.free_block(block)?;
+            }
+        }
+        self.change.free_entry(NODES, node)
     }
 
     /// Frees a block, with those that it follows.

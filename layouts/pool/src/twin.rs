@@ -114,8 +114,14 @@ impl<P: Pm> Shared<P> {
             return Ok(());
         }
         let (mended, lost) = self.mend_lines()?;
+        self.count_damage(mended, lost);
+        Ok(())
+    }
+
+    /// Counts structures of which a copy was mended, and lost ones, in the row of the volume. The caller has no lane.
+    pub(crate) fn count_damage(&self, mended: u64, lost: u32) {
         if (mended, lost) == (0, 0) || !self.damaged.is_counted.load(Ordering::Acquire) {
-            return Ok(());
+            return;
         }
         let now = self.times.pack(SystemTime::now().into());
         // Without the lock of the superblock, which a caller may have.
@@ -132,7 +138,6 @@ impl<P: Pm> Shared<P> {
         });
         // A row that cannot be written keeps the operation that waits for this from nothing.
         drop(counted);
-        Ok(())
     }
 
     /// Writes the noted lines anew. Gives how many structures that mends, and how many are lost.

@@ -8,7 +8,9 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use nacre_engine::{Error, FileKind, Kind, NewInode, Resource, Result, TimeRange, Timestamp};
+use nacre_engine::{
+    BLOCK_SIZE, Error, FileKind, Kind, NewInode, Resource, Result, TimeRange, Timestamp, size,
+};
 use nacre_layout_parts::names::seed_of;
 use nacre_media::Pm;
 use uuid::Uuid;
@@ -269,7 +271,7 @@ pub fn would_create(pm: &impl Pm, new: &NewVolume) -> Result<()> {
     found.superblock.check_writable()?;
     check_name(&new.name)?;
     put_text(&mut [0; 64], &new.name, "the name of a volume")?;
-    zones::geometry(pm, &found.superblock, new.zone, 0)?;
+    check_quota(new.quota, &zones::geometry(pm, &found.superblock, new.zone, 0)?)?;
     if Rows::read(pm, &found.superblock).live().any(|(_, row)| row.name() == new.name) {
         return Err(Error::new(Kind::Exists).object(format!("volume {}", new.name)));
     }
@@ -490,6 +492,19 @@ fn check_name(name: &str) -> Result<()> {
             .advice("it has at least one character, and neither '#', '/' nor ','"));
     }
     Ok(())
+}
+
+/// Whether a volume below a quota has room for its root, a first name, what metadata keeps for itself, and some data.
+fn check_quota(quota: u64, geometry: &Geometry) -> Result<()> {
+    // The root and the names in it have a pool block each, and metadata keeps an eighth: see `Counts`.
+    let least = geometry.pool_block * 5 / 2 / BLOCK_SIZE;
+    if quota == 0 || quota >= least {
+        return Ok(());
+    }
+    let [given, least] = [quota, least].map(|blocks| size::exact(blocks * BLOCK_SIZE));
+    Err(Error::new(Kind::InvalidInput)
+        .object(format!("a quota of {given}, where the least is {least}"))
+        .advice("give more: with less, metadata leaves no room for a file"))
 }
 
 impl RawVolume {

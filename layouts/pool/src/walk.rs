@@ -137,6 +137,7 @@ impl<'f, P: Pm> Walk<'f, P> {
         self.edits.append(&mut self.cuts);
         self.put_edited();
         self.compare_entries();
+        self.give_back_headless();
         self.compare_blocks();
         self.compare_inodes();
         if is_counted && self.is_whole() == Some(true) && self.unread().next().is_none() {
@@ -389,9 +390,8 @@ impl<'f, P: Pm> Walk<'f, P> {
                 self.is_rebuilding = true;
             } else if !claims.is_empty() {
                 self.damage(what);
-            } else if let Some(is_whole) = self.is_whole() {
-                // Nothing leads into it: its blocks belong to nothing.
-                self.problem(what, if is_whole { "give its blocks back: nothing leads to it" } else { "" });
+            } else {
+                self.headless.insert(block, what);
             }
         }
         let is_lost = |&&entry: &&u64| self.is_unread(geometry.group_of(entry));
@@ -400,6 +400,21 @@ impl<'f, P: Pm> Walk<'f, P> {
         blocks.into_iter().for_each(|block| {
             self.mark(block / BLOCK_SIZE, geometry.pool_block / BLOCK_SIZE);
         });
+    }
+
+    /// Pool blocks without a head that nothing leads into: their blocks belong to nothing. Inodes without names get
+    /// names before that, in a pass of their own, because what they lead to may be there.
+    fn give_back_headless(&mut self) {
+        let geometry = self.fs.geometry;
+        for (block, what) in std::mem::take(&mut self.headless) {
+            if self.claims.contains_key(&block) {
+                // Something of an inode without a name is there, and the next pass knows its pool.
+                self.mark(block / BLOCK_SIZE, geometry.pool_block / BLOCK_SIZE);
+                continue;
+            }
+            let is_whole = self.is_whole() == Some(true);
+            self.problem(what, if is_whole { "give its blocks back: nothing leads to it" } else { "" });
+        }
     }
 
     /// The pool of a pool block with entries of bytes, which say it. The ways to them do not, as they could not be
@@ -412,7 +427,8 @@ impl<'f, P: Pm> Walk<'f, P> {
                 copies.compare(&*self.fs.pm, &geometry).problem.is_none_or(|(_, fixes)| !fixes.is_empty())
             });
             let is_read = self.fs.pm.read(entry, raw.as_mut_bytes()).is_ok();
-            let is_used = self.fs.is_in_use(pool, entry).unwrap_or(false);
+            // An entry of lost bits may be in use.
+            let is_used = self.fs.is_in_use(pool, entry).unwrap_or(true);
             is_used && is_whole && is_read && usize::from(raw.head.pool) == pool
         };
         let mut pools = (NAMES..NODES).chain([ATTRIBUTES]).filter(|&pool| {

@@ -19,6 +19,7 @@ pub(super) const CASES: &[Case] = &[
     case("full-and-overwritten", SMALL, overwritten),
     case("full-and-preallocated", &[Need::SmallDevice, Need::Allocate], preallocated),
     case("full-of-preallocated", &[Need::SmallDevice, Need::Allocate], full_of_preallocated),
+    case("full-of-small-preallocated", &[Need::SmallDevice, Need::Allocate], full_of_small_preallocated),
     case("full-and-many-writers", SMALL, many_writers),
     case("full-and-remounted", &[Need::SmallDevice, Need::Remount], remounted),
 ];
@@ -265,6 +266,42 @@ fn full_of_preallocated(fs: &mut Fs<'_>) {
     }
     assert_eq!(fs.unlink("file"), Ok(()));
     assert_eq!(fs.unlink("big"), Ok(()));
+}
+
+/// The device is full of small files that were allocated and not written. Parts of each are written, and written again.
+fn full_of_small_preallocated(fs: &mut Fs<'_>) {
+    const SIZE: usize = 32 << 10;
+    let fs = fs.view();
+    fs.directory("dir");
+    let path = |index: u64| format!("dir/file-{index}");
+    let allocates = |index: &u64| match fs.open(path(*index), Open::NEW) {
+        Ok(file) => match file.fallocate(FallocateMode::Allocate, 0, SIZE as u64) {
+            Ok(()) => true,
+            Err(kind) => {
+                assert_eq!(kind, Kind::NoSpace);
+                fs.unlink(path(*index)).unwrap();
+                false
+            }
+        },
+        Err(kind) => {
+            assert_eq!(kind, Kind::NoSpace);
+            false
+        }
+    };
+    let count = (0u64..).take_while(allocates).count() as u64;
+    assert!(count > 50, "{count} files");
+    let mut content = vec![0; SIZE];
+    for (turn, (offset, len)) in [(8192, 4096), (100, 900), (10_000, 5000)].into_iter().enumerate() {
+        let bytes = pattern(turn as u64, offset, len);
+        for index in 0..count {
+            let file = fs.opened(path(index), Open::BOTH);
+            assert_eq!(file.write_at(offset, &bytes), Ok(len), "file {index} of {count}, turn {turn}");
+        }
+        content[offset as usize..offset as usize + len].copy_from_slice(&bytes);
+    }
+    for index in 0..count {
+        assert_same(&fs.read_file(path(index)), &content, "of allocated space");
+    }
 }
 
 /// Many files, by many writers at once.

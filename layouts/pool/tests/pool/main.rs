@@ -1,5 +1,6 @@
-//! The layout over simulated PM: one volume, several, and repairs.
+//! The layout over simulated PM: one volume, several, full ones, and repairs.
 
+mod full;
 mod repair;
 mod volumes;
 mod whole;

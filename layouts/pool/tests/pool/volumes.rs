@@ -548,3 +548,29 @@ fn a_zone_without_a_row_leaves_the_others_alone() {
     mount(&pm, "other").unmount().unwrap();
     assert_sound(&pm);
 }
+
+/// A volume was made that could have no file: its first name found no room below the quota, though some was shown.
+#[test]
+fn a_quota_has_room_for_names_and_for_what_it_shows() {
+    // Pool blocks have 64 blocks.
+    for quota in [1, 64, 100, 147, 159, 160, 161, 200, 300, 1000] {
+        let pm = made(64 << 20, 1);
+        let before = pm.snapshot();
+        let created = volumes::create(Arc::clone(&pm), &new_volume("mail", 0, quota));
+        if quota < 160 {
+            let error = created.unwrap_err();
+            assert_eq!(error.kind(), Kind::InvalidInput, "{quota}");
+            assert!(error.to_string().contains("640 KiB"), "{error}");
+            assert!(pm.snapshot() == before, "nothing is written");
+            continue;
+        }
+        created.unwrap();
+        let fs = mount(&pm, "mail");
+        let available = fs.stat().available;
+        assert!((1..quota).contains(&available), "{available} blocks of {quota}");
+        make_file(&fs, "file", available as usize).unwrap();
+        assert_eq!(fs.stat().available, 0, "{quota}");
+        fs.unmount().unwrap();
+        assert_sound(&pm);
+    }
+}

@@ -5,7 +5,8 @@ use std::io::IoSlice;
 use std::sync::{Arc, Barrier};
 
 use nacre_engine::{
-    Data, Durability, Extents, FileBlock, FileKind, Names, NewInode, Timestamp, WriteAt, XattrMode,
+    Data, Durability, Extents, FallocateMode, FileBlock, FileKind, Names, NewInode, Place, Timestamp,
+    WriteAt, XattrMode,
 };
 use nacre_layout_parts::lifecycle::{Lifecycle, MkfsOptions, MountOptions};
 use nacre_layout_parts::report::Repair;
@@ -292,6 +293,83 @@ fn files_of_any_length_fill_the_device() {
     let apart = files.iter().filter(|(_, file)| fs.resolve(file, FileBlock(0), 5).unwrap().len() > 1).count();
     assert!(apart < files.len() / 50, "{apart} of {} are in several runs", files.len());
     drop(files);
+    fs.unmount().unwrap();
+    assert_sound(&pm);
+}
+
+/// Blocks that make up a group had words of a node, because they were allocated in two parts. An operation on all of
+/// them led to the group as a whole, and freed its blocks with the node.
+#[test]
+fn blocks_of_a_group_stay_in_use_when_it_is_led_to_as_a_whole() {
+    const MIB: u64 = 1 << 20;
+    type Act = fn(&Fs, &Node, u64);
+    let acts: [(&str, Act); 3] = [
+        ("allocate", |fs, file, at| {
+            fs.fallocate(file, FallocateMode::Allocate, at, 2 * MIB, now()).unwrap();
+        }),
+        ("zero", |fs, file, at| {
+            fs.fallocate(file, FallocateMode::ZeroRange, at, 2 * MIB, now()).unwrap();
+        }),
+        ("write", |fs, file, at| {
+            let bytes = vec![7; 2 << 20];
+            fs.write(file, WriteAt::Offset(at), &[IoSlice::new(&bytes)], Durability::Now, now()).unwrap();
+        }),
+    ];
+    for (what, act) in acts {
+        use_lane(0);
+        let pm = made(64 << 20);
+        let fs = mount(&pm);
+        let file = fs.create(&fs.root(), b"file", &new(FileKind::Regular)).unwrap();
+        // Its tree has nodes for parts of 2 MiB from now on.
+        let far = [IoSlice::new(&[1; 4096])];
+        fs.write(&file, WriteAt::Offset(40 * MIB), &far, Durability::Now, now()).unwrap();
+        let places: Vec<u64> = (1..8).map(|index| 2 * index * MIB).collect();
+        let other = fs.create(&fs.root(), b"other", &new(FileKind::Regular)).unwrap();
+        let allocate = |file: &Node, at: u64, len: u64| {
+            fs.fallocate(file, FallocateMode::Allocate, at, len, now()).unwrap();
+        };
+        for at in &places {
+            // Takes some of a group that is half free, so that the next half begins a group.
+            allocate(&other, *at, 40 << 10);
+            allocate(&file, *at, MIB);
+            allocate(&file, at + MIB, MIB);
+        }
+        drop(other);
+        let is_group = |at: &u64| {
+            let found = fs.resolve(&file, FileBlock(at / 4096), 512).unwrap();
+            let Place::Unwritten(block) = found[0].place else { panic!("{found:?}") };
+            found.len() == 1 && block.0.is_multiple_of(512)
+        };
+        assert!(places.iter().any(is_group), "no part lies in a group as a whole");
+        places.iter().for_each(|&at| act(&fs, &file, at));
+        let allocated = fs.getattr(&file).unwrap().allocated;
+        drop(file);
+        fs.unmount().unwrap();
+        assert_sound(&pm);
+        assert_eq!(allocated, 7 * 2 * MIB + 4096, "{what}");
+    }
+}
+
+/// An empty pool block was free once for each lane that takes entries from it: less was in use than really was.
+#[test]
+fn a_pool_block_of_several_lanes_is_counted_once() {
+    // With fewer groups, all lanes have the pool blocks of the first.
+    let pm = made(200 << 20);
+    let fs = mount(&pm);
+    for lane in 0..4 {
+        use_lane(lane);
+        let link = NewInode { target: &[b't'; 150], ..NewInode::of_root(FileKind::Symlink, 0o777, now()) };
+        fs.create(&fs.root(), format!("link-{lane}").as_bytes(), &link).unwrap();
+    }
+    for lane in 0..4 {
+        fs.unlink(&fs.root(), format!("link-{lane}").as_bytes(), now()).unwrap();
+    }
+    let before = fs.stat();
+    fs.unmount().unwrap();
+    let fs = mount(&pm);
+    let after = fs.stat();
+    assert_eq!((before.blocks, before.free), (after.blocks, after.free));
+    assert!(before.blocks - before.free >= 64, "at least the pool block of the root is in use: {before:?}");
     fs.unmount().unwrap();
     assert_sound(&pm);
 }
