@@ -132,10 +132,9 @@ pub(crate) fn plan(args: MountArgs) -> Result<Plan, String> {
     settings.prefer("threads", args.threads, |settings| &mut settings.threads);
     settings.prefer("log", args.log, |settings| &mut settings.log);
     settings.require(args.require);
-    let (device, dir) = (args.device, args.dir);
     Ok(Plan {
-        device,
-        dir,
+        device: args.device,
+        dir: args.dir,
         settings,
         foreground: args.foreground,
         dry_run: args.dry_run,
@@ -236,7 +235,7 @@ fn prepare(mut plan: Plan) -> Result<Option<Plan>, Refusal> {
     }
     reach(&plan).map_err(|failure| Refusal(failure.message().to_owned(), MOUNT_FAILURE))?;
     name_volume(&mut plan)?;
-    let device = match nacre::canonical_device(&plan.device) {
+    plan.device = match nacre::canonical_device(&plan.device) {
         Ok(device) => device,
         // The mount is there, even if the name of the device has changed.
         Err(_) if plan.settings.remount => plan.device.clone(),
@@ -244,13 +243,10 @@ fn prepare(mut plan: Plan) -> Result<Option<Plan>, Refusal> {
             return Ok(None);
         }
         Err(error) => {
-            return Err(Refusal(
-                without_number(format!("mount: {}: {error}", plan.device.display())),
-                MOUNT_FAILURE,
-            ));
+            let message = without_number(format!("mount: {}: {error}", plan.device.display()));
+            return Err(Refusal(message, MOUNT_FAILURE));
         }
     };
-    plan.device = device;
     // The server works in another directory.
     for tier in &mut plan.settings.tiers {
         let absolute = std::path::absolute(&tier.path);

@@ -31,6 +31,7 @@ pub(super) static SOURCES: Sources = Sources::new(
         ("buddy.rs", include_str!("../../../layouts/pool/src/buddy.rs")),
         ("commit.rs", include_str!("../../../layouts/pool/src/commit.rs")),
         ("file.rs", include_str!("../../../layouts/pool/src/file.rs")),
+        ("full.rs", include_str!("../../../layouts/pool/src/full.rs")),
         ("inode.rs", include_str!("../../../layouts/pool/src/inode.rs")),
         ("lanes.rs", include_str!("../../../layouts/pool/src/lanes.rs")),
         ("mend.rs", include_str!("../../../layouts/pool/src/mend.rs")),
@@ -153,12 +154,13 @@ const COVERED_WITHOUT_VOLUMES: [Elsewhere; 1] = [Elsewhere {
 const FIRST: [&str; 5] = ["reads", "let-go", "remount", "wide-map-0", "wide-map-3"];
 
 /// Sites that no workload passes, each with the reason.
-const PASSED_ELSEWHERE: [(&str, &str); 12] = [
+const PASSED_ELSEWHERE: [(&str, &str); 13] = [
     ("buddy.rs store_outside 1", MISTAKE_ONLY),
     ("buddy.rs store_outside 2", MISTAKE_ONLY),
     ("commit.rs commit 1", NOTHING_CHANGES),
     ("commit.rs take_back 1", MEDIA_ONLY),
     ("commit.rs take_back 2", MEDIA_ONLY),
+    ("full.rs place_together 1", FULL_ONLY),
     ("mend.rs mend_page 2", LOST_PAGES),
     ("repair.rs store 2", LOST_PAGES),
     ("scrub.rs store_copy 1", SCRUB_ONLY),
@@ -174,6 +176,8 @@ const LOST_PAGES: &str = "only where lines cannot be read, which no image of a c
      (a_repair_that_is_interrupted_loses_nothing)";
 const SCRUB_ONLY: &str = "only in a scrub, which no workload has: lab/tests/behaviour/media_errors crashes it \
      (a_repair_that_is_interrupted_loses_nothing)";
+const FULL_ONLY: &str = "only where no room for a node is left, as on no device here: layouts/pool/tests/pool/full.rs crashes it \
+     (writes_without_room_for_a_node_are_atomic)";
 const MEDIA_ONLY: &str = "only after a media error in the middle of a commit: no crash is tried there";
 const MISTAKE_ONLY: &str = "a mistake on purpose: what ships never comes here";
 const NOTHING_CHANGES: &str =

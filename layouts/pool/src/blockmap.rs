@@ -19,9 +19,6 @@ pub(crate) struct Piece {
     pub(crate) is_written: bool,
 }
 
-/// Blocks of an extent that is copied as a whole if there is no room for a node.
-pub(crate) const SHORT: u64 = 16;
-
 /// Pieces of a file, in order; of a small write at most four.
 pub(crate) type Pieces = SmallVec<[Piece; 4]>;
 /// Words of a node; of a small write at most eight.

@@ -9,7 +9,7 @@ use zerocopy::IntoBytes;
 
 use crate::bits::{self, Bits};
 use crate::commit::Change;
-use crate::counts::{Hints, Purpose, Run, Runs, UNKNOWN, WHOLE};
+use crate::counts::{Hints, Purpose, Run, Runs, SHORT, UNKNOWN, WHOLE};
 use crate::edits::GroupEdit;
 use crate::format::{GROUP_BLOCKS, MAP_WORDS, purpose, seal_any};
 use crate::fs::Shared;
@@ -72,7 +72,9 @@ impl<P: Pm> Change<'_, P> {
     /// Takes blocks from the count.
     pub(crate) fn take_space(&mut self, blocks: u64, purpose: Purpose) -> Result<()> {
         if blocks > 0 {
-            self.fs.counts.lock().take(blocks, purpose, self.fs.reserved.blocks())?;
+            let mut counts = self.fs.counts.lock();
+            counts.take(blocks, purpose, self.fs.reserved.blocks())?;
+            self.is_full = counts.is_full();
             self.taken_space += blocks;
         }
         Ok(())
@@ -159,10 +161,23 @@ impl<P: Pm> Change<'_, P> {
         Ok(len)
     }
 
-    /// Finds a run of free blocks: near the last one, then in a group that is in use, then in any.
+    /// Finds a run of free blocks: near the last one, then in a group that is in use, then in any. On a full device
+    /// groups with short runs alone come first: the long ones are left for blocks that must lie together.
     fn search(&mut self, len: u64) -> Result<Found> {
         let first = self.lane.group.load(Ordering::Relaxed);
         let mut busy = None;
+        if self.is_full && len <= SHORT {
+            for group in self.fs.geometry.groups_from(first) {
+                let hint = self.fs.hints.get(group);
+                if Hints::has_short_runs(hint)
+                    && Hints::may_have(hint, len)
+                    && let Some(at) = self.try_group(group, len, &mut busy)?
+                {
+                    self.lane.group.store(group, Ordering::Relaxed);
+                    return Ok(at);
+                }
+            }
+        }
         if let Some(at) = self.try_group(first, len, &mut busy)? {
             return Ok(at);
         }

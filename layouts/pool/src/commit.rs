@@ -49,6 +49,8 @@ pub(crate) struct Change<'f, P: Pm> {
     pub(crate) pending: Option<Flushed>,
     /// Blocks that were taken from the count of free ones.
     pub(crate) taken_space: u64,
+    /// The device was full when these were taken.
+    pub(crate) is_full: bool,
     /// Pool blocks that may have no entry any more.
     pub(crate) emptied: SmallVec<[u64; 2]>,
 }
@@ -120,6 +122,7 @@ impl<'f, P: Pm> Change<'f, P> {
             inodes: SmallVec::new(),
             pending: None,
             taken_space: 0,
+            is_full: false,
             emptied: SmallVec::new(),
         }
     }

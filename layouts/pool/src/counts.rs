@@ -145,13 +145,19 @@ impl Counts {
     pub(crate) fn left_by(&self, purpose: Purpose, reserved: u64) -> u64 {
         match purpose {
             Purpose::Data => {
-                // Pool blocks come from whole groups: scattered free blocks would be kept for nothing.
+                // Pool blocks come from whole groups. Of scattered free blocks a part is kept all the same, for nodes
+                // and for what replaces blocks.
                 let missing = self.for_pools.saturating_sub(self.in_pools).next_multiple_of(GROUP_BLOCKS);
-                self.reserve + reserved + missing.min(self.whole * GROUP_BLOCKS)
+                self.reserve + reserved + missing.min((self.whole * GROUP_BLOCKS).max(self.reserve))
             }
             Purpose::Metadata => reserved,
             Purpose::Overwrite | Purpose::Reserved => 0,
         }
+    }
+
+    /// Whether hardly more is free than what new data leaves.
+    pub(crate) fn is_full(&self) -> bool {
+        self.free < self.left_by(Purpose::Data, 0) + 2 * SHORT
     }
 
     /// Whether blocks of files may be taken from a group that has none in use.
@@ -241,6 +247,9 @@ pub(crate) struct Hints {
     groups: Vec<AtomicU8>,
 }
 
+/// Blocks of an extent that is copied as a whole if there is no room for a node.
+pub(crate) const SHORT: u64 = 16;
+
 /// Nothing is known of the group.
 pub(crate) const UNKNOWN: u8 = 0;
 /// Its longest free run is of this class, added; class 0 is none.
@@ -287,6 +296,11 @@ impl Hints {
     pub(crate) fn may_have(hint: u8, len: u64) -> bool {
         let class = len.min(EXACT) + len.saturating_sub(EXACT).div_ceil(8);
         hint == UNKNOWN || (CLASS + class as u8..=WHOLE).contains(&hint)
+    }
+
+    /// Whether the longest run of a group is at most [`SHORT`].
+    pub(crate) fn has_short_runs(hint: u8) -> bool {
+        (CLASS + 1..=CLASS + SHORT as u8).contains(&hint)
     }
 
     /// Whether the group may have free blocks of data.

@@ -12,9 +12,9 @@ use nacre_engine::{BLOCK_SIZE, Result, Step, or_another_way};
 use nacre_layout_parts::tree::edit::join;
 use nacre_media::Pm;
 
-use crate::blockmap::{Piece, SHORT};
+use crate::blockmap::Piece;
 use crate::commit::Change;
-use crate::counts::Purpose;
+use crate::counts::{Purpose, SHORT};
 use crate::file::{Before, Write, check_pins};
 use crate::format::RawInode;
 use crate::fs::Shared;

@@ -8,9 +8,9 @@ use nacre_media::Pm;
 use smallvec::SmallVec;
 use zerocopy::IntoBytes;
 
-use crate::blockmap::{Piece, Pieces, SHORT, Tree, Words, node_of, piece_of, span};
+use crate::blockmap::{Piece, Pieces, Tree, Words, node_of, piece_of, span};
 use crate::commit::Change;
-use crate::counts::{Purpose, Run};
+use crate::counts::{Purpose, Run, SHORT};
 use crate::format::pools::NODES;
 use crate::format::{GROUP_BLOCKS, NODE_WORDS, seal_any, word};
 
