@@ -118,7 +118,7 @@ fn what_moved_before_an_error_counts<L: Layout>() {
         machine.file(number, 2);
         number += 1;
     }
-    let done = machine.fs.promote_some(&[large.clone()], FileBlock(0), &Budget::default());
+    let done = machine.fs.promote_some(std::slice::from_ref(&large), FileBlock(0), &Budget::default());
     let failed: Vec<_> = done.failed.iter().map(|(file, error)| (*file, error.kind())).collect();
     assert_eq!((done.next, failed), (1, vec![(0, Kind::NoSpace)]));
     let below = machine.below(&large);
