@@ -59,7 +59,7 @@ const HARMLESS: [Harmless; 4] = [
     Harmless { site: "space.rs write_atime 3", is_fence: false, argument: LAZY_ATIME, by_chance: false },
     Harmless { site: "space.rs write_atime 4", is_fence: true, argument: LAZY_ATIME, by_chance: false },
     Harmless {
-        site: "namespace.rs create_unnamed 1",
+        site: "namespace.rs make_unnamed 1",
         is_fence: true,
         argument: LINKED_BY_ITS_MAKER,
         by_chance: false,
