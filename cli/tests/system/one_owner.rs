@@ -118,7 +118,11 @@ fn zones_are_mounted_together_by_one_loop_device() {
         for words in [&["volume", "create"][..], &["volume", "create", "--zone", "1"]] {
             fails(words, &[&volume("more")], &["another process", "volume mail is mounted on", all]);
         }
-        fails(&["volume", "remove", "-f"], &[&volume("mail")], &["volume main is mounted on", all]);
+        fails(
+            &["volume", "remove", "-f"],
+            &[&volume("mail")],
+            &["mail: it is mounted on", "unmount it first"],
+        );
         let own = run(nacre().args(["fsck", "-n"]).arg(device), LIMIT).unwrap();
         let said = text(&own);
         assert!(said.contains(all) && !said.contains("by this process"), "{said}");

@@ -81,6 +81,7 @@ fn a_tier_is_found_where_it_was_and_one_that_is_missing_is_told() {
     let (mounted, words) = mount_in_background(&ground, &given);
     assert!(!mounted && words.contains("was not used together with this file system last"), "{words}");
     // Neither is the file system damaged, nor a device gone.
+    fs::copy(&disk, &other).unwrap();
     let (mounted, words) = mount_in_background(&ground, "tiers=all");
     assert!(!mounted && words.contains("; one of them is an older copy"), "{words}");
     assert!(!words.contains("damaged") && !words.contains("is gone"), "{words}");

@@ -268,7 +268,7 @@ fn full_of_preallocated(fs: &mut Fs<'_>) {
     assert_eq!(fs.unlink("big"), Ok(()));
 }
 
-/// The device is full of small files that were allocated and not written. Parts of each are written for the first time.
+/// The device is full of small files that were allocated and not written. A block of each is written.
 fn full_of_small_preallocated(fs: &mut Fs<'_>) {
     const SIZE: usize = 32 << 10;
     let fs = fs.view();
@@ -290,15 +290,12 @@ fn full_of_small_preallocated(fs: &mut Fs<'_>) {
     };
     let count = (0u64..).take_while(allocates).count() as u64;
     assert!(count > 50, "{count} files");
-    let mut content = vec![0; SIZE];
-    for (turn, (offset, len)) in [(8192, 4096), (100, 900)].into_iter().enumerate() {
-        let bytes = pattern(turn as u64, offset, len);
-        for index in 0..count {
-            let file = fs.opened(path(index), Open::BOTH);
-            assert_eq!(file.write_at(offset, &bytes), Ok(len), "file {index} of {count}, turn {turn}");
-        }
-        content[offset as usize..offset as usize + len].copy_from_slice(&bytes);
+    let (bytes, mut content) = (pattern(1, 8192, 4096), vec![0; SIZE]);
+    for index in 0..count {
+        let file = fs.opened(path(index), Open::BOTH);
+        assert_eq!(file.write_at(8192, &bytes), Ok(bytes.len()), "file {index} of {count}");
     }
+    content[8192..8192 + bytes.len()].copy_from_slice(&bytes);
     for index in 0..count {
         assert_same(&fs.read_file(path(index)), &content, "of allocated space");
     }
