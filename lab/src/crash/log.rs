@@ -87,7 +87,7 @@ const HARMLESS: [Harmless; 6] = [
         by_chance: false,
     },
     Harmless {
-        site: "namespace.rs create_unnamed 2",
+        site: "namespace.rs make_unnamed 2",
         is_fence: true,
         argument: LINKED_BY_ITS_MAKER,
         by_chance: false,
@@ -106,7 +106,7 @@ const HARMLESS: [Harmless; 6] = [
 /// The commit point of a store, by its place in the source.
 fn commit_of_store(spot: Spot, offset: u64) -> Option<usize> {
     Some(match (spot.file, spot.function) {
-        ("namespace.rs", "build_inode" | "add_name" | "create_unnamed") => 0,
+        ("namespace.rs", "build_inode" | "add_name" | "make_unnamed") => 0,
         ("commit.rs", "write_lines") if spot.text.contains("proof") => 2,
         ("commit.rs", "write_lines") => 1,
         ("file/change.rs", "zero_gap") => 5,

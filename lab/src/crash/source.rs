@@ -176,7 +176,7 @@ mod tests {
         }
     }
 
-    /// A function of `inplace` had another name, and its line had no argument any more.
+    /// A function had another name, and its line no argument any more.
     #[test]
     fn arguments_are_of_lines_that_are_there() {
         fn missing<R: Registered>() -> Vec<&'static str> {
