@@ -142,7 +142,13 @@ pub(crate) fn make(path: &Path, options: &MkfsOptions) -> Result<(RealPm, Volume
             RealPm::open(path, &pm_options)?
         }
     };
-    check_zones(layout, pm.len(), options)?;
+    let checked = check_zones(layout, pm.len(), options).and_then(|()| check_apart(&options.tiers));
+    if let Err(error) = checked {
+        if matches!(prepared, Prepared::Absent(_)) {
+            let _ = fs::remove_file(path);
+        }
+        return Err(error);
+    }
     if let Prepared::Present { signatures, .. } = &prepared {
         signature::wipe(&pm, signatures)?;
     }
@@ -171,6 +177,19 @@ pub(crate) fn make(path: &Path, options: &MkfsOptions) -> Result<(RealPm, Volume
             Err(error.object(path.display().to_string()))
         }
     }
+}
+
+/// Refuses tiers that share bytes with the device of the file system, which is open: before anything is written. That
+/// nobody else uses them was looked at before.
+fn check_apart(tiers: &[NewTier]) -> Result<()> {
+    tiers.iter().try_for_each(|tier| match would_be_tier(tier) {
+        Err(error) if error.kind() == Kind::Busy => {
+            Err(Error::new(Kind::Busy).object(format!("tier {}", tier.device.path.display())).advice(
+                "it shares bytes with the device of the file system; give a device of its own for each tier",
+            ))
+        }
+        other => other.map(drop),
+    })
 }
 
 fn pm_options(options: &MkfsOptions) -> PmOptions {

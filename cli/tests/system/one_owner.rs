@@ -134,3 +134,26 @@ fn zones_are_mounted_together_by_one_loop_device() {
         succeed(nacre().arg("fsck").arg(&image), LIMIT);
     }
 }
+
+/// The old file system was overwritten before the tier was refused.
+#[test]
+fn a_tier_that_shares_bytes_with_a_new_file_system_is_refused_before_it_is_made() {
+    const TEST: &str = "a tier that shares bytes with PM";
+    if !can_mount(TEST) {
+        return;
+    }
+    let beside = memory();
+    let image = beside.path().join("image");
+    succeed(nacre().args(["mkfs", "--size", "64M"]).arg(&image), LIMIT);
+    let (Some(one), Some(two)) = (Loop::over(&image), Loop::over(&image)) else {
+        return left_out(TEST, "loop devices cannot be had");
+    };
+    let before = fs::read(&image).unwrap();
+    for tier in [image.as_path(), two.path()] {
+        let tier = tier.display().to_string();
+        for words in [&["mkfs", "-f", "-n", "--tier", &tier][..], &["mkfs", "-f", "--tier", &tier]] {
+            fails(words, &[one.path()], &[]);
+            assert!(fs::read(&image).unwrap() == before, "{words:?}");
+        }
+    }
+}
