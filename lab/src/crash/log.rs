@@ -4,7 +4,7 @@ use nacre_layout_log::LogFs;
 use nacre_media::SimPm;
 
 use super::source::{Sources, Spot};
-use super::subject::{Elsewhere, Harmless, LINKED_BY_ITS_MAKER, Mistake, Registered};
+use super::subject::{Elsewhere, Harmless, Mistake, Registered};
 use super::tree::Ctime;
 
 /// The log layout.
@@ -71,7 +71,7 @@ const ZEROED_INODES: &str = "needless for crashes: an inode is read only when a 
                              writes all of it; zeros keep old data from being taken for inodes by anything else";
 
 /// Flushes and fences that no crash misses. Those that the argument calls needless could go.
-const HARMLESS: [Harmless; 6] = [
+const HARMLESS: [Harmless; 5] = [
     Harmless {
         site: "evict.rs write_out 2",
         is_fence: true,
@@ -84,12 +84,6 @@ const HARMLESS: [Harmless; 6] = [
         is_fence: true,
         argument: "the fences of the checkpoint come before the state is clean; this one is for a device without room \
                    for a checkpoint",
-        by_chance: false,
-    },
-    Harmless {
-        site: "namespace.rs make_unnamed 2",
-        is_fence: true,
-        argument: LINKED_BY_ITS_MAKER,
         by_chance: false,
     },
     Harmless { site: "mkfs.rs mkfs 2", is_fence: false, argument: ZEROED_INODES, by_chance: false },
