@@ -12,7 +12,7 @@ logs=${NACRE_LOGS:-$(mktemp -d "${TMPDIR:-/tmp}/nacre-nightly-logs.XXXXXX")}
 work=$(mktemp -d "${TMPDIR:-/tmp}/nacre-nightly.XXXXXX")
 pm=$(mktemp -d "$([ -d /dev/shm ] && echo /dev/shm || echo "$work")/nacre-nightly.XXXXXX")
 mnt=$work/mnt
-nacre=$root/target/release/nacre
+nacre=$root/target/long/nacre
 mkdir -p "$logs" "$mnt"
 chmod 755 "$work" "$logs" "$pm"
 
@@ -229,7 +229,7 @@ step_rocksdb() {
 # program, argument...: one of our programs of tests. The packages are the same each time, so that all that they build on
 # is built once.
 run_tests() {
-    cargo test --release -p nacre-cli -p nacre-lab --test "$@"
+    cargo test --profile long -p nacre-cli -p nacre-lab --test "$@"
 }
 
 # name...: tests of the whole system, by name.
