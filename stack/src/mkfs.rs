@@ -179,8 +179,8 @@ pub(crate) fn make(path: &Path, options: &MkfsOptions) -> Result<(RealPm, Volume
     }
 }
 
-/// Refuses tiers that share bytes with the device of the file system, which is open: before anything is written. That
-/// nobody else uses them was looked at before.
+/// Refuses tiers that share bytes with the device of the file system, which is open: before anything is written. Other
+/// users of a tier were looked for before.
 fn check_apart(tiers: &[NewTier]) -> Result<()> {
     tiers.iter().try_for_each(|tier| match would_be_tier(tier) {
         Err(error) if error.kind() == Kind::Busy => {

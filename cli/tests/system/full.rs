@@ -181,7 +181,7 @@ fn stores_into_holes_of_a_full_device() {
             &[&open, "mmap -w 0 8m", "mwrite -S 0x62 1m 7m", "fsync", "fsync", "file 0", "fsync", "fsync"],
         );
         assert_eq!(told.matches("No space left").count(), 2, "{name}: {told}");
-        // What is lost replaces no other file unnoticed.
+        // A file whose data is lost replaces no other one unnoticed.
         let replaced = fs::rename(&sparse, dir.join("file0"));
         assert_eq!(replaced.unwrap_err().kind(), ErrorKind::StorageFull, "{name}");
         assert!(fs::read(dir.join("file0")).unwrap() == chunk(0), "{name}");

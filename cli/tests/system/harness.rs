@@ -163,6 +163,14 @@ pub(crate) fn succeed(command: &mut Command, limit: Duration) -> String {
     text
 }
 
+/// A command that must fail within `limit`, with all of these words.
+pub(crate) fn fails(command: &mut Command, words: &[&str], limit: Duration) {
+    let output = run(command, limit).unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let said = text(&output);
+    let is_said = words.iter().all(|word| said.contains(word));
+    assert!(!output.status.success() && is_said, "{command:?}: {said}");
+}
+
 /// Standard output and standard error, one after the other.
 pub(crate) fn text(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))

@@ -4,17 +4,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::harness::{can_mount, left_out, memory, nacre, run, scratch, succeed, text};
+use crate::harness::{self, can_mount, left_out, memory, nacre, run, scratch, succeed, text};
 use crate::tier_commands::Loop;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// A command on a device, and perhaps a directory, that fails with these words.
 fn fails(words: &[&str], paths: &[&Path], because: &[&str]) {
-    let output = run(nacre().args(words).args(paths), LIMIT).unwrap();
-    let said = text(&output);
-    let is_said = because.iter().all(|word| said.contains(word));
-    assert!(!output.status.success() && is_said, "{words:?} {paths:?}: {said}");
+    harness::fails(nacre().args(words).args(paths), because, LIMIT);
 }
 
 fn mount(device: &Path, dir: &Path, log: &Path) {

@@ -11,7 +11,9 @@ use std::time::Duration;
 use rustix::fs::FlockOperation;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::harness::{can_mount, has_program, is_mount_point, left_out, nacre, run, succeed, text, until};
+use crate::harness::{
+    can_mount, fails, has_program, is_mount_point, left_out, nacre, run, succeed, text, until,
+};
 use crate::place::Place;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -255,9 +257,7 @@ fn a_mount_that_only_another_namespace_has_is_named() {
     for arguments in [&["mount"][..], &["umount"], &["df"], &["info"]] {
         let mut command = nacre();
         command.args(arguments).arg(&device).args((arguments[0] == "mount").then_some(&dir));
-        let output = run(&mut command, LIMIT).unwrap();
-        let said = text(&output);
-        assert!(!output.status.success() && said.contains(&remedy), "{arguments:?}: {said}");
+        fails(&mut command, &[&remedy], LIMIT);
     }
     let mut umount = Command::new("nsenter");
     umount.args(["-t", &server, "-m", "--", env!("CARGO_BIN_EXE_nacre"), "umount"]).arg(&dir);
@@ -282,9 +282,7 @@ fn the_directory_of_an_image_that_was_renamed_is_named() {
     let way_out =
         format!("it is mounted on {} under the name {}; nacre umount ", dir.display(), name.display());
     for command in ["info", "umount", "df"] {
-        let output = run(nacre().arg(command).arg(&renamed), LIMIT).unwrap();
-        let said = text(&output);
-        assert!(!output.status.success() && said.contains(&way_out), "{command}: {said}");
+        fails(nacre().arg(command).arg(&renamed), &[&way_out], LIMIT);
     }
     place_is_free(&place);
     until("the server ends", || is_free(&renamed));

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use crate::harness::{bounded, can_mount, is_mount_point, memory, nacre, run, scratch, succeed, text};
+use crate::harness::{self, bounded, can_mount, is_mount_point, memory, nacre, run, scratch, succeed, text};
 use tempfile::TempDir;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -48,9 +48,7 @@ impl Place {
     }
 
     fn fails(&self, args: &[&str], path: &Path, words: &[&str]) {
-        let output = self.nacre(args, path);
-        let said = text(&output);
-        assert!(!output.status.success() && words.iter().all(|word| said.contains(word)), "{args:?}: {said}");
+        harness::fails(nacre().args(args).arg(path), words, LIMIT);
     }
 }
 

@@ -183,8 +183,13 @@ mod tests {
             let names = R::sources().names();
             let harmless = R::HARMLESS.iter().map(|harmless| harmless.site);
             let sites = harmless.chain(R::PASSED_ELSEWHERE.iter().map(|(site, _)| *site));
-            // The others are words of mistakes.
-            sites.filter(|site| site.contains(".rs ") && !names.contains(*site)).collect()
+            // Those without a file are words of mistakes.
+            let mut missing: Vec<_> =
+                sites.filter(|site| site.contains(".rs ") && !names.contains(*site)).collect();
+            let elsewhere = R::COVERED_ELSEWHERE.iter().chain(R::COVERED_UNBUFFERED);
+            let points = elsewhere.flat_map(|other| other.points);
+            missing.extend(points.filter(|point| !R::COMMIT_POINTS.contains(point)));
+            missing
         }
         let missing = [
             missing::<Log>(),

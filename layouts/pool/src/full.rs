@@ -70,7 +70,7 @@ impl<P: Pm> Shared<P> {
 }
 
 impl<P: Pm> Change<'_, P> {
-    /// Where all of the blocks are afterwards, and what they are before.
+    /// The place of all of the blocks afterwards, and their state before.
     fn place_together(
         &mut self,
         inode: &HeldInode,

@@ -79,7 +79,7 @@ impl Damaged {
         self.any.store(noted.is_any(), Ordering::Release);
     }
 
-    /// A scrub has mended these bytes, and counts that: what a reader noted of them is no more to be done.
+    /// A scrub has mended these bytes, and counts that: a note of a reader about them is no more to be done.
     pub(crate) fn is_mended(&self, address: u64, len: u64) {
         let (first, end) = (address / LINE * LINE, address + len);
         let mut noted = self.noted.lock();

@@ -137,7 +137,7 @@ impl<P: Pm> Shared<P> {
         Ok(())
     }
 
-    /// Publishes by a switch the slots, and what `write` writes under a tag. The switch is on its way then, and no
+    /// Publishes by a switch the slots, and the lines that `write` writes under a tag. The switch is on its way then, and no
     /// error can follow.
     pub(crate) fn commit_tagged(
         &self,

@@ -253,7 +253,8 @@ mod tests {
 
     use super::{Lane, open_any, usable};
 
-    /// What waits for a switch does not count before the switch is durable. No other operation has the lane until then.
+    /// Names and slots that wait for a switch do not count before the switch is durable. No other operation has the lane
+    /// until then.
     #[test]
     fn a_switch_counts_once_it_is_durable() {
         let pm = SimPm::new(8192);

@@ -207,8 +207,8 @@ fn rmdir_errors(fs: &mut Fs<'_>) {
     assert_eq!(fs.names("dir"), [b"file"]);
 }
 
-/// Layouts lock inodes in the order of their numbers: what is older than its directory comes before it, and what is
-/// younger behind it.
+/// Layouts lock inodes in the order of their numbers: an older inode than its directory comes before it, and a younger
+/// one behind it.
 fn remove_older(fs: &mut Fs<'_>) {
     let fs = fs.view();
     fs.write_file("file", b"older");
@@ -230,7 +230,9 @@ fn remove_older(fs: &mut Fs<'_>) {
         assert_eq!(fs.rmdir(&inner), Err(Kind::NotEmpty), "{age}");
         fs.unlink(&file).unwrap();
         assert_eq!((fs.exists(&file), fs.stat(&other).links), (false, 1), "{age}");
+        assert_eq!(fs.unlink(&file), Err(Kind::NotFound), "{age}");
         fs.unlink(&other).unwrap();
+        assert_eq!(fs.unlink(&other), Err(Kind::NotFound), "{age}");
         fs.unlink(format!("{inner}/file")).unwrap();
         fs.rmdir(&inner).unwrap();
         assert_eq!((fs.exists(&other), fs.exists(&inner)), (false, false), "{age}");

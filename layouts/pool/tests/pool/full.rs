@@ -1,5 +1,4 @@
-//! Full devices and volumes: space that was allocated is written, and what is there is overwritten, though no room for
-//! a node is left.
+//! Full devices and volumes: allocated space is written, and contents are overwritten, though no room for a node is left.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -84,6 +83,20 @@ fn allocate(fs: &Fs, file: &Node, mode: FallocateMode, blocks: u64) -> Result<()
     fs.fallocate(file, mode, 0, blocks * BLOCK, now())
 }
 
+/// Writes each range to all files, which must have these contents afterwards, changed by the writes.
+fn write_to_each(fs: &Fs, files: &[Node], mut expected: Vec<u8>, ranges: &[(u64, usize)], what: &str) {
+    for &(at, len) in ranges {
+        let bytes = vec![(at as u8 ^ len as u8) | 2; len]; // neither 0 nor 1, as before
+        for (index, file) in files.iter().enumerate() {
+            let written = write(fs, file, at, &bytes);
+            assert!(written.is_ok(), "file {index} {what}, at {at}: {written:?}");
+        }
+        expected[at as usize..at as usize + len].copy_from_slice(&bytes);
+    }
+    let wrong = files.iter().filter(|file| content(fs, file) != expected).count();
+    assert_eq!(wrong, 0, "of {} files {what}", files.len());
+}
+
 /// The first write into a part of an extent that was never written needs a node, and the reserve had nodes for a
 /// quarter of such files.
 #[test]
@@ -94,17 +107,9 @@ fn allocated_space_can_be_written_on_a_full_device() {
         let files = fill(&fs, "file", |file| allocate(&fs, file, FallocateMode::Allocate, blocks));
         assert!(files.len() as u64 * blocks > 12_000, "{} files of {blocks} blocks", files.len());
         drop(fill(&fs, "small", |file| write(&fs, file, 0, &[1; 4096])));
-        let mut expected = vec![0; (blocks * BLOCK) as usize];
-        for (at, len) in [(2 * BLOCK, 4096), (5 * BLOCK + 50, 100), (2 * BLOCK + 7, 5000), (0, 1)] {
-            let bytes = vec![at as u8 | 1; len];
-            for (index, file) in files.iter().enumerate() {
-                let written = write(&fs, file, at, &bytes);
-                assert!(written.is_ok(), "file {index} of {blocks} blocks, at {at}: {written:?}");
-            }
-            expected[at as usize..at as usize + len].copy_from_slice(&bytes);
-        }
-        let wrong = files.iter().filter(|file| content(&fs, file) != expected).count();
-        assert_eq!(wrong, 0, "of {} files of {blocks} blocks", files.len());
+        let ranges = [(2 * BLOCK, 4096), (5 * BLOCK + 50, 100), (2 * BLOCK + 7, 5000), (0, 1)];
+        let zeros = vec![0; (blocks * BLOCK) as usize];
+        write_to_each(&fs, &files, zeros, &ranges, &format!("of {blocks} blocks"));
         drop(files);
         fs.unmount().unwrap();
         assert_sound(&pm);
@@ -153,17 +158,8 @@ fn files_can_be_overwritten_on_a_full_device_and_at_a_quota() {
         let fs = mount(&pm, "mail");
         let files = fill(&fs, "file", |file| write(&fs, file, 0, &[1; 30_000]));
         assert!(files.len() > 400, "{} files", files.len());
-        let mut expected = vec![1; 30_000];
-        for (at, len) in [(2 * BLOCK, 4096), (12_345, 100), (2 * BLOCK, 4096), (29_000, 1000)] {
-            let bytes = vec![at as u8 ^ len as u8; len];
-            for (index, file) in files.iter().enumerate() {
-                let written = write(&fs, file, at, &bytes);
-                assert!(written.is_ok(), "file {index}, at {at}, quota {quota}: {written:?}");
-            }
-            expected[at as usize..at as usize + len].copy_from_slice(&bytes);
-        }
-        let wrong = files.iter().filter(|file| content(&fs, file) != expected).count();
-        assert_eq!(wrong, 0, "of {} files, quota {quota}", files.len());
+        let ranges = [(2 * BLOCK, 4096), (12_345, 100), (2 * BLOCK, 4096), (29_000, 1000)];
+        write_to_each(&fs, &files, vec![1; 30_000], &ranges, &format!("of quota {quota}"));
         drop(files);
         fs.unmount().unwrap();
         assert_sound(&pm);
